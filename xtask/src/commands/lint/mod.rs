@@ -1,0 +1,39 @@
+//! `cargo xtask lint`: format, clippy, docs, licences and dependency sources.
+
+mod deny;
+
+use anyhow::Result;
+
+use crate::component;
+use crate::plan::{self, Job, Options, Outcome, Step};
+
+const STEPS: [Step; 4] = [
+    Step { name: "fmt", about: "the code is formatted", run: fmt },
+    Step { name: "clippy", about: "clippy has nothing to say", run: clippy },
+    Step { name: "doc", about: "the docs build without a warning", run: doc },
+    Step { name: "deny", about: "licences, bans and sources of the dependencies", run: deny::run },
+];
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    plan::run(&STEPS, options)
+}
+
+fn fmt(job: &Job) -> Result<Outcome> {
+    component::for_subcommand(job, "rustfmt", "fmt")?;
+    job.run(&mut job.workspace.cargo(["fmt", "--all", "--check"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn clippy(job: &Job) -> Result<Outcome> {
+    component::for_subcommand(job, "clippy", "clippy")?;
+    let what = ["clippy", "--workspace", "--all-targets", "--features", "symmem/faults"];
+    job.run(job.workspace.cargo(what).args(["--", "-D", "warnings"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn doc(job: &Job) -> Result<Outcome> {
+    let mut cargo = job.workspace.cargo(["doc", "--no-deps", "--workspace"]);
+    job.run(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
+    Ok(Outcome::Passed)
+}

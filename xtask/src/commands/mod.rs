@@ -1,0 +1,4 @@
+//! One module per command; each is a fixed list of steps.
+
+pub(crate) mod lint;
+pub(crate) mod test;

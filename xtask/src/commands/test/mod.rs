@@ -1,0 +1,41 @@
+//! `cargo xtask test`: everything the README promises, from a fresh clone.
+
+mod examples;
+mod smoke;
+mod tsan;
+
+use anyhow::Result;
+
+use crate::plan::{self, Job, Options, Outcome, Step};
+
+const STEPS: [Step; 6] = [
+    Step { name: "build", about: "every crate and target compiles", run: build },
+    Step { name: "tests", about: "unit, integration and doc tests, with injected faults", run: tests },
+    Step { name: "loom", about: "models of the synchronisation protocols", run: loom },
+    Step { name: "tsan", about: "the thread-rank suite under ThreadSanitizer", run: tsan::run },
+    Step { name: "examples", about: "every example ends well within a minute", run: examples::run },
+    Step { name: "smoke", about: "a short bench whose every row is verified", run: smoke::run },
+];
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    plan::run(&STEPS, options)
+}
+
+fn build(job: &Job) -> Result<Outcome> {
+    job.run(&mut job.workspace.cargo(["build", "--workspace", "--all-targets"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn tests(job: &Job) -> Result<Outcome> {
+    job.run(&mut job.workspace.cargo(["test", "--workspace", "--features", "symmem/faults"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn loom(job: &Job) -> Result<Outcome> {
+    let mut cargo = job.workspace.cargo(["test", "-p", "symmem-models", "--release", "--target-dir"]);
+    // Its own target folder: the flag would rebuild everything else.
+    cargo.arg(job.workspace.target("loom")).env("RUSTFLAGS", "--cfg loom");
+    job.run(&mut cargo)?;
+    Ok(Outcome::Passed)
+}
