@@ -1,0 +1,178 @@
+//! The map and the queues every store keeps, without waiting or locking.
+//!
+//! `HashStore`, `FileStore` and the TCP server each wrap one, so that they agree on what every call means. Keys
+//! and values are byte strings: what travels over a socket or lies in a file need not be text.
+
+use std::collections::{HashMap, VecDeque};
+
+/// What one entry costs beside its bytes, roughly: the accounting must not think empty values free.
+pub(crate) const ENTRY_OVERHEAD: usize = 128;
+
+/// A counter's value is not a decimal number.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotNumeric;
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    map: HashMap<Vec<u8>, Vec<u8>>,
+    queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Table {
+    pub(crate) fn set(&mut self, key: &[u8], value: Vec<u8>) {
+        self.bytes += value.len();
+        match self.map.get_mut(key) {
+            Some(old) => self.bytes -= std::mem::replace(old, value).len(),
+            None => {
+                self.bytes += key.len() + ENTRY_OVERHEAD;
+                self.map.insert(key.to_vec(), value);
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.map.get(key).map(Vec::as_slice)
+    }
+
+    /// The counter at `key`; a missing one is 0.
+    pub(crate) fn counter(&self, key: &[u8]) -> Result<i64, NotNumeric> {
+        let Some(value) = self.get(key) else { return Ok(0) };
+        std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok()).ok_or(NotNumeric)
+    }
+
+    /// Adds to the counter, wrapping around as the reference does in practice.
+    pub(crate) fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, NotNumeric> {
+        let sum = self.counter(key)?.wrapping_add(delta);
+        self.set(key, sum.to_string().into_bytes());
+        Ok(sum)
+    }
+
+    /// What a compare-set answers, and whether it stores that.
+    pub(crate) fn compare(&self, key: &[u8], expected: &[u8], desired: &[u8]) -> (Vec<u8>, bool) {
+        // A missing key equals the empty string and nothing else.
+        if self.get(key).unwrap_or_default() != expected {
+            return (self.get(key).unwrap_or(expected).to_vec(), false);
+        }
+        (desired.to_vec(), true)
+    }
+
+    /// Stores `desired` if the value is `expected`; returns the answer and whether it was stored.
+    pub(crate) fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: &[u8]) -> (Vec<u8>, bool) {
+        let (answer, stores) = self.compare(key, expected, desired);
+        if stores {
+            self.set(key, answer.clone());
+        }
+        (answer, stores)
+    }
+
+    pub(crate) fn append(&mut self, key: &[u8], value: &[u8]) {
+        match self.map.get_mut(key) {
+            Some(old) => {
+                old.extend_from_slice(value);
+                self.bytes += value.len();
+            }
+            None => self.set(key, value.to_vec()),
+        }
+    }
+
+    pub(crate) fn delete(&mut self, key: &[u8]) -> bool {
+        let Some(value) = self.map.remove(key) else { return false };
+        self.bytes -= key.len() + value.len() + ENTRY_OVERHEAD;
+        true
+    }
+
+    /// Whether waiting for `key` would be over: it is set, or a queue of that name holds something.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        self.map.contains_key(key) || self.queues.contains_key(key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.map.keys().map(Vec::as_slice)
+    }
+
+    /// The keys as text; bytes that are not UTF-8 (foreign clients only) become replacement characters.
+    pub(crate) fn key_names(&self) -> Vec<String> {
+        self.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
+    pub(crate) fn push(&mut self, key: &[u8], value: Vec<u8>) {
+        if !self.queues.contains_key(key) {
+            self.bytes += key.len() + ENTRY_OVERHEAD;
+        }
+        self.bytes += value.len() + ENTRY_OVERHEAD;
+        self.queues.entry(key.to_vec()).or_default().push_back(value);
+    }
+
+    /// Takes the oldest value; an emptied queue ceases to exist.
+    pub(crate) fn pop(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let queue = self.queues.get_mut(key)?;
+        let value = queue.pop_front()?;
+        self.bytes -= value.len() + ENTRY_OVERHEAD;
+        if queue.is_empty() {
+            self.queues.remove(key);
+            self.bytes -= key.len() + ENTRY_OVERHEAD;
+        }
+        Some(value)
+    }
+
+    pub(crate) fn front(&self, key: &[u8]) -> Option<&[u8]> {
+        self.queues.get(key)?.front().map(Vec::as_slice)
+    }
+
+    pub(crate) fn queue_len(&self, key: &[u8]) -> usize {
+        self.queues.get(key).map_or(0, VecDeque::len)
+    }
+
+    /// Bytes held, keys and [`ENTRY_OVERHEAD`] included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_return_to_zero_when_everything_is_taken_out() {
+        let mut table = Table::default();
+        table.set(b"a", b"12".to_vec());
+        table.set(b"a", b"1".to_vec());
+        table.add(b"a", 99).unwrap();
+        table.append(b"a", b"xyz");
+        table.append(b"b", b"");
+        table.push(b"q", b"one".to_vec());
+        table.push(b"q", b"two".to_vec());
+        assert!(table.bytes() > 6 * ENTRY_OVERHEAD / 2);
+        assert_eq!(table.pop(b"q").as_deref(), Some(&b"one"[..]));
+        assert_eq!(table.pop(b"q").as_deref(), Some(&b"two"[..]));
+        assert_eq!(table.pop(b"q"), None);
+        assert!(table.delete(b"a") && table.delete(b"b") && !table.delete(b"b"));
+        assert_eq!(table.bytes(), 0);
+    }
+
+    #[test]
+    fn a_missing_key_compares_equal_to_the_empty_string_only() {
+        let mut table = Table::default();
+        assert_eq!(table.compare_set(b"k", b"x", b"y"), (b"x".to_vec(), false));
+        assert!(!table.has(b"k"));
+        assert_eq!(table.compare_set(b"k", b"", b"y"), (b"y".to_vec(), true));
+        assert_eq!(table.compare_set(b"k", b"", b"z"), (b"y".to_vec(), false));
+        assert_eq!(table.compare_set(b"k", b"y", b"z"), (b"z".to_vec(), true));
+    }
+
+    #[test]
+    fn text_that_is_no_number_cannot_be_added_to() {
+        let mut table = Table::default();
+        table.set(b"k", b"12x".to_vec());
+        assert_eq!(table.add(b"k", 1), Err(NotNumeric));
+        table.set(b"k", b"-3".to_vec());
+        assert_eq!(table.add(b"k", 5), Ok(2));
+        assert_eq!(table.get(b"k"), Some(&b"2"[..]));
+    }
+}

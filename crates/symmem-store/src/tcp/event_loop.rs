@@ -1,0 +1,239 @@
+//! The server's thread: one epoll, all connections non-blocking.
+//!
+//! Each turn serves each ready connection one bounded chunk, so nobody waits behind a greedy neighbour. A
+//! connection that does not read its replies is not read from either, and whatever a connection does wrong ends
+//! that connection only.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+
+use crate::tcp::parser::Refusal;
+use crate::tcp::peer::{CHUNK, Gone, Peer};
+use crate::tcp::protocol::STOP_WAITING;
+use crate::tcp::server::ServerLimits;
+use crate::tcp::service::{Service, Token};
+
+const LISTENER: Token = 0;
+const STOP: Token = 1;
+const FIRST_PEER: Token = 2;
+
+/// Connections accepted per turn, so that a flood of them does not starve those who are in.
+const ACCEPTS_PER_TURN: usize = 64;
+/// How long accepting rests when the process is out of descriptors or memory.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct EventLoop {
+    epoll: OwnedFd,
+    listener: TcpListener,
+    limits: ServerLimits,
+    service: Service,
+    peers: HashMap<Token, Peer>,
+    next_token: Token,
+    /// What all peers hold together.
+    total: usize,
+    /// When each new connection must have said VALIDATE, oldest first.
+    unvalidated: VecDeque<(Instant, Token)>,
+    /// Accepting rests until then.
+    accept_again: Option<Instant>,
+    /// Connections with requests left over from an earlier chunk.
+    backlog: HashSet<Token>,
+    chunk: Vec<u8>,
+}
+
+impl EventLoop {
+    /// The loop ends when `stop` becomes readable.
+    pub(crate) fn new(listener: TcpListener, stop: &OwnedFd, limits: ServerLimits) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        Ok(Self {
+            epoll,
+            listener,
+            limits,
+            service: Service::default(),
+            peers: HashMap::new(),
+            next_token: FIRST_PEER,
+            total: 0,
+            unvalidated: VecDeque::new(),
+            accept_again: None,
+            backlog: HashSet::new(),
+            chunk: vec![0; CHUNK],
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(&mut self) {
+        let mut events: Vec<Event> = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            let timeout = self.timeout().and_then(|timeout| Timespec::try_from(timeout).ok());
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return tracing::error!(%error, "the store's server stops: epoll failed"),
+            }
+            let backlog = std::mem::take(&mut self.backlog);
+            for event in &events {
+                match event.data.u64() {
+                    STOP => return,
+                    LISTENER => self.accept(),
+                    token => self.ready(token, event.flags),
+                }
+            }
+            backlog.into_iter().for_each(|token| self.serve(token));
+            self.keep_time();
+        }
+    }
+
+    /// How long the next epoll may sleep.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.backlog.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let validate = self.unvalidated.front().map(|(deadline, _)| *deadline);
+        let next = [self.accept_again, validate].into_iter().flatten().min()?;
+        // A millisecond more: epoll may round down, and waking too early is waking twice.
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    /// Drops connections that never said VALIDATE, and accepts again after a rest.
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        while let Some(&(deadline, token)) = self.unvalidated.front() {
+            let waits = self.peers.get(&token).is_some_and(|peer| !peer.validated());
+            if waits && deadline > now {
+                break;
+            }
+            self.unvalidated.pop_front();
+            if waits {
+                self.close(token, "no VALIDATE in time");
+            }
+        }
+        if self.accept_again.is_some_and(|at| at <= now) {
+            self.accept_again = None;
+            self.listen(EventFlags::IN);
+        }
+    }
+
+    fn listen(&self, flags: EventFlags) {
+        if let Err(error) = epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), flags) {
+            tracing::warn!(%error, "the store's server cannot watch its listener");
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept().and_then(|(stream, _)| Peer::new(stream)) {
+                Ok(peer) => self.admit(peer),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The client gave up before we came to it.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    // Out of descriptors, most likely: the listener stays readable, so look away for a while.
+                    tracing::warn!(%error, "the store's server cannot accept");
+                    self.accept_again = Some(Instant::now() + ACCEPT_REST);
+                    return self.listen(EventFlags::empty());
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, peer: Peer) {
+        let token = self.next_token;
+        self.next_token += 1;
+        let added = epoll::add(&self.epoll, peer.socket(), EventData::new_u64(token), peer.interest());
+        if let Err(error) = added {
+            return tracing::warn!(%error, "the store's server cannot watch a connection");
+        }
+        self.unvalidated.push_back((Instant::now() + self.limits.validate_timeout, token));
+        self.peers.insert(token, peer);
+    }
+
+    /// Epoll reported `token`.
+    fn ready(&mut self, token: Token, flags: EventFlags) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+            return self.close(token, "hung up");
+        }
+        if flags.contains(EventFlags::IN) {
+            match peer.read(&mut self.chunk) {
+                Ok(()) => {}
+                Err(Gone::Failed) => return self.close(token, "failed"),
+                // Half-closed: it may still want its replies, but a wait of its own can only be a dead client's.
+                Err(Gone::Eof) => self.service.forget(token),
+            }
+        }
+        self.serve(token);
+    }
+
+    /// Carries out what `token` has asked for, as far as its replies leave room, and sends what there is to send.
+    fn serve(&mut self, token: Token) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        let mut woken = Vec::new();
+        let served = peer.handle_requests(
+            |request, out| {
+                woken.extend(self.service.handle(token, request, out, &self.limits)?);
+                Ok::<(), Refusal>(())
+            },
+            &self.limits,
+        );
+        // Even a request that costs its sender the connection may have ended others' waits before.
+        for waiter in woken {
+            if let Some(peer) = self.peers.get_mut(&waiter) {
+                peer.push(STOP_WAITING);
+            }
+            self.settle(waiter);
+        }
+        match served {
+            Ok(()) => self.settle(token),
+            Err(refusal) => self.close(token, &refusal.to_string()),
+        }
+    }
+
+    /// Sends what `token` is owed, then watches it for what it needs next and accounts for what it holds.
+    fn settle(&mut self, token: Token) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        if peer.flush().is_err() {
+            return self.close(token, "failed");
+        }
+        if peer.finished() {
+            return self.close(token, "done");
+        }
+        let held = peer.held() + self.service.held(token);
+        if held > self.limits.max_connection_bytes {
+            return self.close(token, "holds too much");
+        }
+        self.total = self.total - peer.counted + held;
+        peer.counted = held;
+        if peer.has_backlog() {
+            self.backlog.insert(token);
+        }
+        if let Some(flags) = peer.changed_interest() {
+            let data = EventData::new_u64(token);
+            if epoll::modify(&self.epoll, peer.socket(), data, flags).is_err() {
+                return self.close(token, "cannot be watched");
+            }
+        }
+        while self.total > self.limits.max_total_bytes {
+            let Some((&largest, _)) = self.peers.iter().max_by_key(|(_, peer)| peer.counted) else { return };
+            self.close(largest, "holds most of too much");
+        }
+    }
+
+    fn close(&mut self, token: Token, why: &str) {
+        let Some(peer) = self.peers.remove(&token) else { return };
+        tracing::debug!(token, why, "the store's server closes a connection");
+        self.total -= peer.counted;
+        self.service.forget(token);
+        // Explicitly: a forked child may hold the socket too, and closing ours would not end the watch.
+        let _ = epoll::delete(&self.epoll, peer.socket());
+    }
+}
