@@ -1,0 +1,353 @@
+//! One configuration: set in code, else `SYMMEM_*` variables, else the default.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::{Error, Result};
+
+/// Bytes of a signal pad unless configured: 32 channels of 72 ranks, as in PyTorch.
+pub const DEFAULT_SIGNAL_PAD_SIZE: usize = 32 * 72 * 4;
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Set in code.
+    Code,
+    /// From the environment variable.
+    Variable,
+    /// Built in.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Code => "code",
+            Self::Variable => "environment",
+            Self::Default => "default",
+        })
+    }
+}
+
+/// A value and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Setting<T> {
+    value: T,
+    origin: Origin,
+}
+
+impl<T> Setting<T> {
+    fn read(variable: &str, default: T, parse: impl Fn(&str) -> Option<T>, expects: &str) -> Result<Self> {
+        let Some(text) = std::env::var_os(variable) else {
+            return Ok(Self { value: default, origin: Origin::Default });
+        };
+        let text = text.to_string_lossy();
+        let value = parse(text.trim())
+            .ok_or_else(|| Error::invalid(variable, format!("{text:?} is not {expects}")))?;
+        Ok(Self { value, origin: Origin::Variable })
+    }
+
+    fn set(&mut self, value: T) {
+        *self = Self { value, origin: Origin::Code };
+    }
+}
+
+/// One row of the configuration table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConfigRow {
+    /// The environment variable.
+    pub variable: &'static str,
+    /// The value in force.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+    /// What it is for.
+    pub meaning: &'static str,
+}
+
+/// Every setting of the library.
+///
+/// ```
+/// use std::time::Duration;
+/// let config = symmem::Config::from_env()?.timeout(Duration::from_secs(30));
+/// assert!(config.rows().iter().any(|row| row.variable == "SYMMEM_TIMEOUT" && row.value == "30"));
+/// # Ok::<(), symmem::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    timeout: Setting<Option<Duration>>,
+    signal_pad_size: Setting<usize>,
+    socket_dir: Setting<Option<PathBuf>>,
+    spins: Setting<u32>,
+    populate: Setting<bool>,
+    huge_pages: Setting<bool>,
+    numa_node: Setting<Option<u32>>,
+    pidfd: Setting<bool>,
+    host_id: Setting<Option<String>>,
+}
+
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "true" | "yes" | "on" => Some(true),
+        "0" | "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn parse_timeout(text: &str) -> Option<Option<Duration>> {
+    if text == "never" {
+        return Some(None);
+    }
+    Duration::try_from_secs_f64(text.parse().ok()?).ok().filter(|timeout| !timeout.is_zero()).map(Some)
+}
+
+fn parse_pad_size(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|bytes| is_pad_size(*bytes))
+}
+
+/// A pad holds whole 8-byte words, so that it can be viewed as any dtype, and at least one.
+pub(crate) fn is_pad_size(bytes: usize) -> bool {
+    bytes >= 8 && bytes % 8 == 0 && bytes <= 1 << 30
+}
+
+impl Config {
+    /// The environment's values, else the defaults. A variable that cannot be understood is an error.
+    pub fn from_env() -> Result<Self> {
+        Ok(Self {
+            timeout: Setting::read(
+                "SYMMEM_TIMEOUT",
+                Some(Duration::from_secs(300)),
+                parse_timeout,
+                "a number of seconds above zero, or \"never\"",
+            )?,
+            signal_pad_size: Setting::read(
+                "SYMMEM_SIGNAL_PAD_SIZE",
+                DEFAULT_SIGNAL_PAD_SIZE,
+                parse_pad_size,
+                "a multiple of 8 between 8 and 2^30",
+            )?,
+            socket_dir: Setting::read(
+                "SYMMEM_SOCKET_DIR",
+                None,
+                |text| Some((!text.is_empty()).then(|| PathBuf::from(text))),
+                "a directory",
+            )?,
+            spins: Setting::read("SYMMEM_SPINS", 4000, |text| text.parse().ok(), "a number")?,
+            populate: Setting::read("SYMMEM_POPULATE", true, parse_bool, "0 or 1")?,
+            huge_pages: Setting::read("SYMMEM_HUGE_PAGES", true, parse_bool, "0 or 1")?,
+            numa_node: Setting::read(
+                "SYMMEM_NUMA_NODE",
+                None,
+                |text| text.parse().ok().map(Some),
+                "the number of a NUMA node",
+            )?,
+            pidfd: Setting::read("SYMMEM_PIDFD", true, parse_bool, "0 or 1")?,
+            host_id: Setting::read(
+                "SYMMEM_HOST_ID",
+                None,
+                |text| Some((!text.is_empty()).then(|| text.to_owned())),
+                "a name",
+            )?,
+        })
+    }
+
+    /// How long blocking calls wait unless told otherwise; 300 s by default.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout.set(Some(timeout));
+        self
+    }
+
+    /// Lets blocking calls wait as long as it takes.
+    pub fn no_timeout(mut self) -> Self {
+        self.timeout.set(None);
+        self
+    }
+
+    /// Bytes of the signal pads of later allocations: a multiple of 8, at most 2^30.
+    pub fn signal_pad_size(mut self, bytes: usize) -> Result<Self> {
+        if !is_pad_size(bytes) {
+            return Err(Error::invalid(
+                "signal pad size",
+                format!("{bytes} is not a multiple of 8 from 8 to 2^30"),
+            ));
+        }
+        self.signal_pad_size.set(bytes);
+        Ok(self)
+    }
+
+    /// A directory for the fd channel's sockets, for ranks in different network namespaces (abstract names, the
+    /// default, do not cross them).
+    pub fn socket_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.socket_dir.set(Some(dir.into()));
+        self
+    }
+
+    /// Polls before the first yield, when there is a core for every rank.
+    pub fn spins(mut self, spins: u32) -> Self {
+        self.spins.set(spins);
+        self
+    }
+
+    /// Whether rendezvous touches every page up front (the default), so that no operation pays for it later.
+    pub fn populate(mut self, populate: bool) -> Self {
+        self.populate.set(populate);
+        self
+    }
+
+    /// Whether the kernel is asked for huge pages.
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages.set(huge_pages);
+        self
+    }
+
+    /// The NUMA node allocations prefer.
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.numa_node.set(Some(node));
+        self
+    }
+
+    /// Whether peers' lives are watched through pidfds (the default) or through `/proc`.
+    pub fn pidfd(mut self, pidfd: bool) -> Self {
+        self.pidfd.set(pidfd);
+        self
+    }
+
+    /// A name that stands in for the kernel's boot id: ranks with different ones count as on different hosts.
+    pub fn host_id(mut self, id: impl Into<String>) -> Self {
+        self.host_id.set(Some(id.into()));
+        self
+    }
+
+    pub(crate) fn get_timeout(&self) -> Option<Duration> {
+        self.timeout.value
+    }
+
+    pub(crate) fn get_signal_pad_size(&self) -> usize {
+        self.signal_pad_size.value
+    }
+
+    pub(crate) fn get_socket_dir(&self) -> Option<&std::path::Path> {
+        self.socket_dir.value.as_deref()
+    }
+
+    pub(crate) fn get_spins(&self) -> u32 {
+        self.spins.value
+    }
+
+    pub(crate) fn get_populate(&self) -> bool {
+        self.populate.value
+    }
+
+    pub(crate) fn get_huge_pages(&self) -> bool {
+        self.huge_pages.value
+    }
+
+    pub(crate) fn get_numa_node(&self) -> Option<u32> {
+        self.numa_node.value
+    }
+
+    pub(crate) fn get_pidfd(&self) -> bool {
+        self.pidfd.value
+    }
+
+    pub(crate) fn get_host_id(&self) -> Option<&str> {
+        self.host_id.value.as_deref()
+    }
+
+    /// Each setting with its value and origin, for `symmem config`.
+    pub fn rows(&self) -> Vec<ConfigRow> {
+        fn row<T>(
+            variable: &'static str,
+            setting: &Setting<T>,
+            value: String,
+            meaning: &'static str,
+        ) -> ConfigRow {
+            ConfigRow { variable, value, origin: setting.origin, meaning }
+        }
+        let or = |value: Option<String>, other: &str| value.unwrap_or_else(|| other.to_owned());
+        vec![
+            row(
+                "SYMMEM_TIMEOUT",
+                &self.timeout,
+                or(self.timeout.value.map(|timeout| timeout.as_secs_f64().to_string()), "never"),
+                "seconds a blocking call waits",
+            ),
+            row(
+                "SYMMEM_SIGNAL_PAD_SIZE",
+                &self.signal_pad_size,
+                self.signal_pad_size.value.to_string(),
+                "bytes of a signal pad",
+            ),
+            row(
+                "SYMMEM_SOCKET_DIR",
+                &self.socket_dir,
+                or(self.socket_dir.value.as_ref().map(|dir| dir.display().to_string()), "abstract names"),
+                "where the fd channel's sockets live",
+            ),
+            row("SYMMEM_SPINS", &self.spins, self.spins.value.to_string(), "polls before the first yield"),
+            row(
+                "SYMMEM_POPULATE",
+                &self.populate,
+                self.populate.value.to_string(),
+                "touch all pages at rendezvous",
+            ),
+            row(
+                "SYMMEM_HUGE_PAGES",
+                &self.huge_pages,
+                self.huge_pages.value.to_string(),
+                "ask the kernel for huge pages",
+            ),
+            row(
+                "SYMMEM_NUMA_NODE",
+                &self.numa_node,
+                or(self.numa_node.value.map(|node| node.to_string()), "where first touched"),
+                "NUMA node of allocations",
+            ),
+            row(
+                "SYMMEM_PIDFD",
+                &self.pidfd,
+                self.pidfd.value.to_string(),
+                "watch peers by pidfd, not by /proc",
+            ),
+            row(
+                "SYMMEM_HOST_ID",
+                &self.host_id,
+                or(self.host_id.value.clone(), "the kernel's boot id"),
+                "ranks with equal ids share a host",
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_seconds_or_never() {
+        assert_eq!(parse_timeout("1.5"), Some(Some(Duration::from_millis(1500))));
+        assert_eq!(parse_timeout("never"), Some(None));
+        for bad in ["0", "-1", "soon", "nan", "1e400"] {
+            assert_eq!(parse_timeout(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pad_holds_whole_words() {
+        assert_eq!(parse_pad_size("9216"), Some(9216));
+        for bad in ["0", "7", "12", "-8", "2147483648"] {
+            assert_eq!(parse_pad_size(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn code_beats_default_and_says_so() {
+        let config = Config::from_env().unwrap().spins(7).populate(false);
+        let rows = config.rows();
+        let spins = rows.iter().find(|row| row.variable == "SYMMEM_SPINS").unwrap();
+        assert_eq!((spins.value.as_str(), spins.origin), ("7", Origin::Code));
+        assert!(config.signal_pad_size(12).is_err());
+    }
+}

@@ -1,0 +1,74 @@
+//! Groups from the environment, as `torchrun`, `symmem run` and `spawn_processes` set it.
+
+use std::sync::Arc;
+
+use symmem_store::{Deadline, ServerLimits, Store, StoreError, TcpStore, TcpStoreServer, Wait};
+
+use super::Group;
+use super::join::Join;
+use crate::context::RankContext;
+use crate::{Error, Result};
+
+/// Says that the run id was made up for this launch, so that nothing under it can be a leftover.
+pub(super) const FRESH_RUN: &str = "SYMMEM_FRESH_RUN";
+
+fn variable(name: &str) -> Result<String> {
+    std::env::var(name).map_err(|_| {
+        let problem = "the environment variable is not set. Hint: start the program with torchrun, or set RANK, \
+                       WORLD_SIZE, MASTER_ADDR and MASTER_PORT; symmem::spawn needs none of them";
+        Error::invalid(name, problem)
+    })
+}
+
+fn number<T: std::str::FromStr>(name: &str) -> Result<T> {
+    let text = variable(name)?;
+    text.trim().parse().map_err(|_| Error::invalid(name, format!("{text:?} is not a number in range")))
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|value| matches!(value.trim(), "1" | "true" | "True"))
+}
+
+impl Group {
+    /// Collective. Joins the group that the environment describes: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
+    /// `MASTER_PORT`; also `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` (a restarted job is not fooled by
+    /// the keys of the attempt before) and `TORCHELASTIC_USE_AGENT_STORE` (somebody else serves the store; otherwise
+    /// rank 0 does).
+    pub fn from_env() -> Result<Self> {
+        Self::from_env_in(&RankContext::from_env()?)
+    }
+
+    /// Collective. [`Group::from_env`] with a context of one's own.
+    pub fn from_env_in(context: &RankContext) -> Result<Self> {
+        let (rank, world): (usize, usize) = (number("RANK")?, number("WORLD_SIZE")?);
+        let (host, port): (String, u16) = (variable("MASTER_ADDR")?, number("MASTER_PORT")?);
+        if rank >= world {
+            return Err(Error::invalid(
+                "RANK",
+                format!("{rank} must be in [0, WORLD_SIZE), which is {world}"),
+            ));
+        }
+        let run = std::env::var("TORCHELASTIC_RUN_ID").unwrap_or_else(|_| "none".to_owned());
+        let attempt = std::env::var("TORCHELASTIC_RESTART_COUNT").unwrap_or_else(|_| "0".to_owned());
+        let serves = rank == 0 && !is_set("TORCHELASTIC_USE_AGENT_STORE");
+        let server =
+            serves.then(|| TcpStoreServer::bind(&host, port, ServerLimits::default())).transpose()?;
+        let store = connect(context, &host, port)?;
+        let mut join =
+            Join::new(context, store, rank, world, "world", format!("symmem/{run}/{attempt}/world"));
+        join.server = server.map(Arc::new);
+        join.fresh = is_set(FRESH_RUN);
+        join.run()
+    }
+
+    /// This process' rank among those on its host, from `LOCAL_RANK`; 0 when unset.
+    pub fn local_rank_from_env() -> Result<usize> {
+        if std::env::var_os("LOCAL_RANK").is_none() { Ok(0) } else { number("LOCAL_RANK") }
+    }
+}
+
+/// A client of the store at `host:port`, within the context's timeout.
+pub(super) fn connect(context: &RankContext, host: &str, port: u16) -> Result<Arc<dyn Store>, StoreError> {
+    let deadline = context.config().get_timeout().map_or(Deadline::never(), Deadline::after);
+    Ok(Arc::new(TcpStore::connect(host, port, &Wait::new(deadline))?))
+}

@@ -1,0 +1,180 @@
+//! Typed exchange between all ranks of a group: all_gather, broadcast and barrier of plain data and bytes.
+//!
+//! On one host it runs over the control segments' staging: a rank writes its part into its own staging, meets
+//! everybody, and copies everybody's part out. Two parities of staging are enough because every rank hears from
+//! every rank (see `sync::protocol::meet`). Across hosts it runs over the store.
+
+use std::sync::atomic::Ordering;
+
+use bytemuck::Pod;
+use symmem_store::Wait;
+
+use super::Group;
+use super::running::{GroupWatch, Running};
+use super::signature::signature;
+use crate::op::Op;
+use crate::sync::control::{CounterWords, STAGING};
+use crate::sys::{copy, fault};
+use crate::{Error, Result};
+
+/// Bytes of a round's header: the length of the rank's whole part.
+const HEADER: usize = 8;
+const CHUNK: usize = STAGING - HEADER;
+
+impl Group {
+    /// Collective. Every rank's `value`, in rank order.
+    ///
+    /// ```
+    /// let all = symmem::spawn(3, |group| group.all_gather(&(group.rank() as u64)))?;
+    /// assert_eq!(all, vec![vec![0, 1, 2]; 3]);
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_gather<T: Pod>(&self, value: &T) -> Result<Vec<T>> {
+        let running = self.begin(Op::AllGather, None)?;
+        let parts = running.all_gather(Op::AllGather, 0, size_of::<T>(), bytemuck::bytes_of(value))?;
+        parts.iter().map(|part| from_bytes(part, "all_gather")).collect()
+    }
+
+    /// Collective. Every rank's bytes, in rank order; lengths may differ.
+    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.begin(Op::AllGather, None)?.all_gather(Op::AllGather, 0, 0, bytes)
+    }
+
+    /// Collective. The `value` of rank `root`, on every rank.
+    pub fn broadcast<T: Pod>(&self, root: usize, value: &T) -> Result<T> {
+        self.check_rank("broadcast", root)?;
+        let running = self.begin(Op::Broadcast, None)?;
+        let part = running.broadcast(root, size_of::<T>(), bytemuck::bytes_of(value))?;
+        from_bytes(&part, "broadcast")
+    }
+
+    /// Collective. The bytes of rank `root`, on every rank; what the others pass is ignored.
+    pub fn broadcast_bytes(&self, root: usize, bytes: &[u8]) -> Result<Vec<u8>> {
+        self.check_rank("broadcast", root)?;
+        self.begin(Op::Broadcast, None)?.broadcast(root, 0, bytes)
+    }
+
+    /// Collective. Returns once every rank has called it.
+    pub fn barrier(&self) -> Result<()> {
+        let running = self.begin(Op::Barrier, None)?;
+        if self.inner.is_local() {
+            return running.meet(signature(Op::Barrier, 0, 0)).map(drop);
+        }
+        running.all_gather(Op::Barrier, 0, 0, &[]).map(drop)
+    }
+}
+
+fn from_bytes<T: Pod>(bytes: &[u8], what: &str) -> Result<T> {
+    bytemuck::try_pod_read_unaligned(bytes).map_err(|_| {
+        Error::invalid(what, format!("a rank sent {} bytes, expected {}", bytes.len(), size_of::<T>()))
+    })
+}
+
+impl Running<'_> {
+    fn broadcast(&self, root: usize, size: usize, bytes: &[u8]) -> Result<Vec<u8>> {
+        let mine = if self.inner().rank == root { bytes } else { &[] };
+        let mut parts = self.all_gather(Op::Broadcast, root, size, mine)?;
+        Ok(parts.swap_remove(root))
+    }
+
+    /// Everybody's part; `number` and `size` are what the ranks must agree on.
+    pub(crate) fn all_gather(&self, op: Op, number: usize, size: usize, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if self.inner().is_local() {
+            self.all_gather_in_memory(op, number, size, part)
+        } else {
+            self.all_gather_in_store(op, number, size, part)
+        }
+    }
+
+    fn all_gather_in_memory(&self, op: Op, number: usize, size: usize, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let inner = self.inner();
+        let mut parts: Vec<Vec<u8>> = vec![Vec::new(); inner.world];
+        let mut lengths = vec![0; inner.world];
+        for round in 0.. {
+            let start = round * CHUNK;
+            self.stage(part, start);
+            fault::point(fault::Point::ExchangePublished);
+            let epoch = self.meet(signature(op, number, size))?;
+            for (rank, whole) in parts.iter_mut().enumerate() {
+                lengths[rank] = self.unstage(rank, epoch, start, whole);
+            }
+            // Every rank saw the same lengths, so every rank stops in the same round.
+            if lengths.iter().all(|length| *length <= start + CHUNK) {
+                break;
+            }
+        }
+        CounterWords::add(&inner.own().counters.bytes, part.len() as u64);
+        Ok(parts)
+    }
+
+    /// Writes the piece of `part` from `start` on into this rank's staging of the next epoch.
+    fn stage(&self, part: &[u8], start: usize) {
+        let inner = self.inner();
+        let staging = inner.map(inner.rank).staging(inner.epoch.load(Ordering::Relaxed) + 1);
+        let piece = &part[start.min(part.len())..(start + CHUNK).min(part.len())];
+        let length = (part.len() as u64).to_le_bytes();
+        // SAFETY: the staging is `STAGING` = HEADER + CHUNK bytes long, and no peer reads this parity any more.
+        unsafe {
+            copy::write(length.as_ptr(), staging, HEADER);
+            copy::write(piece.as_ptr(), staging.add(HEADER), piece.len());
+        }
+    }
+
+    /// Appends `rank`'s piece from `start` on to `whole`; returns the length of its whole part.
+    fn unstage(&self, rank: usize, epoch: u64, start: usize, whole: &mut Vec<u8>) -> usize {
+        let staging = self.inner().map(rank).staging(epoch);
+        let mut length = [0; HEADER];
+        // SAFETY: the staging is `STAGING` bytes long.
+        unsafe { copy::read(staging, length.as_mut_ptr(), HEADER) };
+        let length = u64::from_le_bytes(length) as usize;
+        let piece = length.saturating_sub(start).min(CHUNK);
+        let old = whole.len();
+        whole.resize(old + piece, 0);
+        // SAFETY: `piece` is at most CHUNK, and `whole` was just made that much longer.
+        unsafe { copy::read(staging.add(HEADER), whole[old..].as_mut_ptr(), piece) };
+        length
+    }
+
+    fn all_gather_in_store(&self, op: Op, number: usize, size: usize, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let inner = self.inner();
+        let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
+        inner.epoch.store(epoch, Ordering::Relaxed);
+        let head = format!("{} {number} {size}\n", op as u8);
+        let value = [head.as_bytes(), part].concat();
+        let keys: Vec<String> =
+            (0..inner.world).map(|rank| format!("symmem/{}/x/{epoch}/{rank}", inner.id)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let everybody = |_: usize| true;
+        let watch = GroupWatch { inner, awaited: everybody };
+        let terms = self.terms(&watch);
+        let failed = |error| self.store_failed(error, everybody);
+        inner.store.set(keys[inner.rank], &value, &terms).map_err(failed)?;
+        let values = inner.store.multi_get(&keys, &terms).map_err(failed)?;
+        self.forget(epoch, &terms);
+        self.check_heads(values, &head)
+    }
+
+    /// Deletes this rank's part of the previous exchange: everybody has taken part in this one, so everybody has
+    /// read it. Best effort: a key that stays costs a few bytes of the store.
+    fn forget(&self, epoch: u64, terms: &Wait<'_>) {
+        let inner = self.inner();
+        if epoch > 1 {
+            let key = format!("symmem/{}/x/{}/{}", inner.id, epoch - 1, inner.rank);
+            let _ = inner.store.delete(&key, terms);
+        }
+    }
+
+    fn check_heads(&self, values: Vec<Vec<u8>>, head: &str) -> Result<Vec<Vec<u8>>> {
+        let split = |value: &[u8]| {
+            let end = value.iter().position(|byte| *byte == b'\n').map_or(value.len(), |at| at + 1);
+            (String::from_utf8_lossy(&value[..end]).into_owned(), value[end..].to_vec())
+        };
+        let (heads, parts): (Vec<_>, Vec<_>) = values.iter().map(|value| split(value)).unzip();
+        if heads.iter().all(|theirs| theirs == head) {
+            return Ok(parts);
+        }
+        let values =
+            heads.iter().enumerate().map(|(rank, head)| format!("rank {rank}: {}", head.trim())).collect();
+        Err(Error::Mismatch { context: self.context(), what: "the operation", values })
+    }
+}

@@ -1,0 +1,223 @@
+//! What a group is made of: its members, their control segments, and the state of this rank's operations.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use symmem_store::{Store, TcpStoreServer};
+
+use super::running::Stop;
+use crate::context::RankContext;
+use crate::error::Cause;
+use crate::sync::control::{Control, ControlMap, Verdict};
+use crate::sync::ladder::Ladder;
+use crate::sync::protocol::{Bell, Meeting, Slot};
+use crate::sys::channel::Endpoint;
+use crate::sys::life::{self, Life, ProcessId};
+use crate::sys::memfd::Segment;
+use crate::sys::{exit, fork};
+
+/// One rank as the others see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) process: ProcessId,
+    /// Ranks with equal hosts share memory.
+    pub(crate) host: String,
+    /// Where its fd channel listens.
+    pub(crate) address: String,
+    pub(crate) life: Arc<Life>,
+}
+
+/// The state of one rank in one group.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) name: String,
+    /// Unique among all groups ever made.
+    pub(crate) id: String,
+    pub(crate) rank: usize,
+    pub(crate) world: usize,
+    pub(crate) members: Vec<Member>,
+    /// The control segments of the members on this host.
+    pub(crate) controls: Vec<Option<ControlMap>>,
+    /// The rank whose control holds the verdict: the first one on this host.
+    pub(crate) judge: usize,
+    pub(crate) endpoint: Endpoint,
+    /// Keeps this rank's control memfd open under its name, for `symmem inspect`.
+    pub(crate) _segment: Segment,
+    pub(crate) store: Arc<dyn Store>,
+    /// The server behind `store`, when this rank serves it.
+    pub(crate) server: Option<Arc<TcpStoreServer>>,
+    pub(crate) context: RankContext,
+    pub(crate) ladder: Ladder,
+    pub(crate) busy: AtomicBool,
+    /// Meetings so far.
+    pub(crate) epoch: AtomicU64,
+    /// Operations so far.
+    pub(crate) sequence: AtomicU64,
+    /// The fd channel's last tag: grows with every collective exchange of fds.
+    pub(crate) fd_tag: AtomicU64,
+    /// Elections of survivors so far.
+    pub(crate) elections: AtomicU64,
+    /// How often each (members, name) was made a subgroup.
+    pub(crate) subgroups: Mutex<HashMap<String, u64>>,
+}
+
+impl Meeting for Inner {
+    #[inline]
+    fn world(&self) -> usize {
+        self.world
+    }
+
+    #[inline]
+    fn slot(&self, at: usize, from: usize) -> &Slot {
+        self.map(at).slot(from)
+    }
+
+    #[inline]
+    fn bell(&self, at: usize) -> &Bell {
+        &self.map(at).control().bell
+    }
+}
+
+impl Inner {
+    /// The control segment of a rank on this host. A group only meets in memory when all its ranks are.
+    #[inline]
+    pub(crate) fn map(&self, rank: usize) -> &ControlMap {
+        match &self.controls[rank] {
+            Some(map) => map,
+            None => unreachable!("rank {rank} is on another host and has no control segment here"),
+        }
+    }
+
+    /// This rank's own control.
+    #[inline]
+    pub(crate) fn own(&self) -> &Control {
+        self.map(self.rank).control()
+    }
+
+    /// Whether all ranks are on this host.
+    pub(crate) fn is_local(&self) -> bool {
+        self.controls.iter().all(Option::is_some)
+    }
+
+    pub(crate) fn pid(&self, rank: usize) -> u32 {
+        self.members[rank].process.pid
+    }
+
+    #[inline]
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.map(self.judge).control().verdict()
+    }
+
+    /// Declares the group dead, unless it is; returns the verdict that stands and whether it is this one.
+    pub(crate) fn convict(&self, verdict: Verdict) -> (Verdict, bool) {
+        let outcome = self.map(self.judge).control().convict(verdict);
+        self.ring_everybody();
+        outcome
+    }
+
+    /// What the culprit said about it.
+    pub(crate) fn reason(&self, culprit: usize) -> String {
+        self.controls
+            .get(culprit)
+            .and_then(Option::as_ref)
+            .map(|map| map.control().reason())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn ring_everybody(&self) {
+        Bell::publish_fence();
+        for map in self.controls.iter().flatten() {
+            map.control().bell.ring_if_waited();
+        }
+    }
+
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.controls[rank].as_ref().is_some_and(|map| map.control().has_left())
+    }
+
+    /// One look at everybody: the verdict, the awaited ranks that left, and deaths of any rank.
+    pub(crate) fn look(&self, awaited: &dyn Fn(usize) -> bool) -> Result<(), Stop> {
+        if let Some(verdict) = self.verdict() {
+            return Err(Stop::Verdict(verdict));
+        }
+        let peers = (0..self.world).filter(|rank| *rank != self.rank);
+        if let Some(rank) = peers.clone().find(|rank| self.has_left(*rank) && awaited(*rank)) {
+            return Err(Stop::Left(rank));
+        }
+        match self.find_dead() {
+            Some(rank) => Err(Stop::Died(rank)),
+            None => Ok(()),
+        }
+    }
+
+    /// The first rank that died without leaving. One system call.
+    pub(crate) fn find_dead(&self) -> Option<usize> {
+        let watched: Vec<usize> =
+            (0..self.world).filter(|rank| *rank != self.rank && !self.has_left(*rank)).collect();
+        let lives: Vec<&Life> = watched.iter().map(|rank| &*self.members[*rank].life).collect();
+        let dead = watched[life::any_dead(&lives)?];
+        // It may have left between the first look and its end; leaving comes before dying.
+        (!self.has_left(dead)).then_some(dead)
+    }
+
+    /// After a failed system or store call: gives a death that explains it a moment to become visible.
+    pub(crate) fn look_for_a_death(&self) -> Option<usize> {
+        wait_for_a_death(|| self.find_dead())
+    }
+
+    /// Marks this rank as gone, and as the culprit if its thread is unwinding.
+    fn leave(&self) {
+        if std::thread::panicking() {
+            self.convict(Verdict { culprit: self.rank, cause: Cause::Panicked });
+        }
+        self.own().set_left();
+        self.ring_everybody();
+    }
+}
+
+/// Polls `find` for as long as the kernel may take to tell of a death that already broke a connection.
+pub(crate) fn wait_for_a_death(find: impl Fn() -> Option<usize>) -> Option<usize> {
+    let start = Instant::now();
+    loop {
+        let found = find();
+        if found.is_some() || start.elapsed() > Duration::from_millis(200) {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A forked child is not the rank: its copy of the group must not speak for it.
+        if !fork::is_child() {
+            self.leave();
+        }
+    }
+}
+
+static LIVE: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// Remembers `inner`, so that a clean exit of the process counts as leaving.
+pub(crate) fn leave_on_exit(inner: &Arc<Inner>) {
+    exit::on_exit(leave_all);
+    let mut live = LIVE.lock().unwrap_or_else(|poison| poison.into_inner());
+    live.retain(|group| group.strong_count() > 0);
+    live.push(Arc::downgrade(inner));
+}
+
+fn leave_all() {
+    if fork::is_child() {
+        return;
+    }
+    // try_lock: a thread that the exit caught inside `leave_on_exit` must not block it.
+    let Ok(live) = LIVE.try_lock() else { return };
+    for inner in live.iter().filter_map(Weak::upgrade) {
+        inner.own().set_left();
+        inner.ring_everybody();
+        // The process is ending: what other threads still use must not be torn down under them.
+        std::mem::forget(inner);
+    }
+}

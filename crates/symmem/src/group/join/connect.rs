@@ -1,0 +1,218 @@
+//! Step 3 of a join: control segments and pidfds between the ranks of a host, then the vote of all.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use symmem_store::{Interrupt, Wait};
+
+use super::agree::Accepted;
+use super::{Failed, JoinWatch, Joining, first_dead};
+use crate::group::Group;
+use crate::group::inner::{self, Inner, Member, wait_for_a_death};
+use crate::group::running::Stop;
+use crate::group::signature::signature;
+use crate::group::vote::{GaveUp, Vote};
+use crate::op::Op;
+use crate::sync::control::ControlMap;
+use crate::sync::ladder::Ladder;
+use crate::sys::channel::{ChannelError, Endpoint};
+use crate::sys::fault::{self, Point};
+use crate::sys::life::{self, Life};
+use crate::sys::limits;
+use crate::sys::memfd::{Mapping, Segment};
+use crate::{Error, Result};
+
+/// The fd channel's tag of the join; rendezvous count on from here.
+pub(crate) const JOIN_TAG: u64 = 0;
+
+/// Everything the exchange of control segments gives.
+struct Segments {
+    own: Segment,
+    controls: Vec<Option<ControlMap>>,
+    members: Vec<Member>,
+}
+
+impl Joining<'_> {
+    /// Connects the ranks of this host and votes: all ranks succeed or all get the same error.
+    pub(super) fn connect(&self, accepted: Accepted) -> Result<Group> {
+        let outcome = self.exchange_segments(&accepted);
+        let vote = match &outcome {
+            Ok(_) => Vote::yes(),
+            Err(Failed::With(error)) => Vote::no(error),
+            Err(Failed::Interrupted(_)) => Vote::waited_in_vain(),
+        };
+        self.set(&self.vote_key(&accepted.id, self.join.rank), &vote)?;
+        fault::point(Point::Voted);
+        let outcome = match outcome {
+            Err(Failed::Interrupted(interrupt)) if !is_gave_up(&interrupt) => {
+                return Err(self.interrupted(interrupt, Vec::new()));
+            }
+            other => other,
+        };
+        self.tally(&accepted.id)?;
+        let segments = outcome.map_err(|failed| self.failed(failed, Vec::new()))?;
+        let id = accepted.id.clone();
+        let group = self.group(accepted, segments);
+        self.clean_up(&group, &id)?;
+        Ok(group)
+    }
+
+    fn exchange_segments(&self, accepted: &Accepted) -> Result<Segments, Failed> {
+        let (rank, world) = (self.join.rank, self.join.world);
+        let mut members = self.members(accepted);
+        let name = format!("symmem:{}:{rank}", self.join.name);
+        let (own, map) = ControlMap::create(&name, rank, world, self.hello.process())?;
+        fault::point(Point::ControlCreated);
+        let mut controls: Vec<Option<ControlMap>> = vec![None; world];
+        controls[rank] = Some(map);
+        let local: Vec<usize> =
+            (0..world).filter(|peer| *peer != rank && members[*peer].host == self.hello.host).collect();
+        self.send_segment(&accepted.endpoint, &own, &members, &local)?;
+        fault::point(Point::FdSent);
+        for peer in local {
+            let mut fds = self.receive_segment(accepted, peer)?.into_iter();
+            fault::point(Point::FdReceived);
+            let control = fds.next().ok_or_else(|| no_segment(peer))?;
+            let mapping = Mapping::import(control, ControlMap::bytes(world))?;
+            controls[peer] = Some(ControlMap::adopt(mapping, peer, world).ok_or_else(|| no_segment(peer))?);
+            if let Some(pidfd) = fds.next() {
+                members[peer].life = Arc::new(Life::from_pidfd(pidfd, members[peer].process)?);
+            }
+        }
+        fault::point(Point::Mapped);
+        Ok(Segments { own, controls, members })
+    }
+
+    fn members(&self, accepted: &Accepted) -> Vec<Member> {
+        let member = |rank: usize| Member {
+            process: accepted.hellos[rank].process(),
+            host: accepted.hellos[rank].host.clone(),
+            address: accepted.addresses[rank].clone(),
+            life: Arc::clone(&self.lives[rank]),
+        };
+        (0..self.join.world).map(member).collect()
+    }
+
+    fn send_segment(
+        &self,
+        endpoint: &Endpoint,
+        segment: &Segment,
+        members: &[Member],
+        local: &[usize],
+    ) -> Result<(), Failed> {
+        let watch = self.no_watch();
+        let terms = self.terms(&watch);
+        // Members of a group already know each other's lives.
+        let disabled = self.join.lives.is_some() || !self.join.context.config().get_pidfd();
+        let pidfd: Option<OwnedFd> = life::own_pidfd(disabled);
+        for peer in local {
+            // A rank in the same process shares our fate: its death is ours, its thread's end is its left word.
+            let same_process = members[*peer].process == self.hello.process();
+            let pidfd = pidfd.as_ref().filter(|_| !same_process).map(AsFd::as_fd);
+            let fds: Vec<_> = std::iter::once(segment.fd()).chain(pidfd).collect();
+            let source = self.join.rank as u32;
+            endpoint
+                .send(*peer, &members[*peer].address, JOIN_TAG, source, &[], &fds, &terms)
+                .map_err(|error| self.channel_failed(error))?;
+        }
+        Ok(())
+    }
+
+    fn receive_segment(&self, accepted: &Accepted, peer: usize) -> Result<Vec<OwnedFd>, Failed> {
+        let vote = self.vote_key(&accepted.id, peer);
+        let store = &self.join.store;
+        // A peer that has voted has sent what it was going to send.
+        let voted = || store.check(&[&vote], &Wait::for_at_most(Duration::from_secs(1))).unwrap_or(false);
+        let watch = JoinWatch { lives: &self.lives, gave_up: &voted };
+        let message = accepted.endpoint.recv(JOIN_TAG, peer as u32, &self.terms(&watch));
+        message.map(|message| message.fds).map_err(|error| self.channel_failed(error))
+    }
+
+    fn channel_failed(&self, error: ChannelError) -> Failed {
+        match error {
+            ChannelError::Interrupted(interrupt) => Failed::Interrupted(interrupt),
+            ChannelError::Failed(error) => match wait_for_a_death(|| first_dead(&self.lives)) {
+                Some(rank) => Failed::Interrupted(Interrupt::Watch(Box::new(Stop::Died(rank)))),
+                None => Failed::With(error),
+            },
+        }
+    }
+
+    fn vote_key(&self, id: &str, rank: usize) -> String {
+        self.key(&format!("{id}/vote/{rank}"))
+    }
+
+    /// Waits for all votes; the error of the lowest rank that failed, the same on every rank.
+    fn tally(&self, id: &str) -> Result<()> {
+        let keys: Vec<String> = (0..self.join.world).map(|rank| self.vote_key(id, rank)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let watch = self.no_watch();
+        let values = self
+            .join
+            .store
+            .multi_get(&keys, &self.terms(&watch))
+            .map_err(|error| self.store_failed(error))?;
+        match Vote::tally(&values) {
+            None => Ok(()),
+            Some((rank, message)) => Err(Error::Rank { context: self.context(), rank, message }),
+        }
+    }
+
+    fn group(&self, accepted: Accepted, segments: Segments) -> Group {
+        let Segments { own, controls, members } = segments;
+        let local = controls.iter().flatten().count();
+        let judge = controls.iter().position(Option::is_some).unwrap_or(self.join.rank);
+        let ladder = Ladder::for_ranks(local, limits::usable_cores(), self.join.context.config().get_spins());
+        let inner = Arc::new(Inner {
+            name: self.join.name.clone(),
+            id: accepted.id,
+            rank: self.join.rank,
+            world: self.join.world,
+            members,
+            controls,
+            judge,
+            endpoint: accepted.endpoint,
+            _segment: own,
+            store: Arc::clone(&self.join.store),
+            server: self.join.server.clone(),
+            context: self.join.context.clone(),
+            ladder,
+            busy: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            sequence: AtomicU64::new(0),
+            fd_tag: AtomicU64::new(JOIN_TAG),
+            elections: AtomicU64::new(0),
+            subgroups: Mutex::default(),
+        });
+        inner::leave_on_exit(&inner);
+        inner.context.remember_group(&inner);
+        Group { inner, terms: self.join.terms.clone() }
+    }
+
+    /// Meets everybody in memory for the first time; after that everybody has read all keys of the join, and each
+    /// rank deletes its own. Ranks on several hosts do not meet in memory and leave their few keys behind.
+    fn clean_up(&self, group: &Group, id: &str) -> Result<()> {
+        if !group.inner.is_local() {
+            return Ok(());
+        }
+        group.begin(Op::Join, None)?.meet(signature(Op::Join, 0, 0))?;
+        let rank = self.join.rank;
+        let own = [self.hello_key(rank), self.key(&format!("{id}/address/{rank}")), self.vote_key(id, rank)];
+        let answer = (rank == 0).then(|| self.key("answer"));
+        for key in own.iter().chain(&answer) {
+            // Best effort: a key that stays can fool nobody.
+            let _ = self.join.store.delete(key, &Wait::for_at_most(Duration::from_secs(1)));
+        }
+        Ok(())
+    }
+}
+
+fn is_gave_up(interrupt: &Interrupt) -> bool {
+    matches!(interrupt, Interrupt::Watch(cause) if cause.is::<GaveUp>())
+}
+
+fn no_segment(rank: usize) -> Error {
+    Error::invalid(format!("control segment of rank {rank}"), "what came is not one of this version")
+}

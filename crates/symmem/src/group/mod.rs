@@ -1,0 +1,211 @@
+//! Groups: ordered ranks that know each other, meet, exchange plain data, and notice when one of them is gone.
+//!
+//! A [`Group`] comes from the environment, from a store, or from [`spawn`](crate::spawn); subgroups are made by
+//! their members only. What ranks do together on memory is in `memory`.
+
+mod env;
+mod exchange;
+mod inner;
+mod join;
+mod running;
+mod signature;
+mod spawn;
+mod subgroup;
+mod survivors;
+mod vote;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use symmem_store::{CancelToken, Store};
+
+pub(crate) use self::inner::Inner;
+pub(crate) use self::running::{GroupWatch, Running, Stop};
+pub(crate) use self::signature::signature;
+pub use self::spawn::{ProcessSpawner, spawn, spawn_processes};
+pub(crate) use self::vote::{GaveUp, Vote};
+use crate::context::RankContext;
+use crate::error::Cause;
+use crate::memory::{Allocation, Element};
+use crate::sync::control::Verdict;
+use crate::{Error, Result};
+
+use self::join::Join;
+
+/// Until when blocking calls wait, and what else ends them.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) cancel: Option<CancelToken>,
+}
+
+/// What this rank has done on a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Operations started.
+    pub ops: u64,
+    /// Polls that found nothing yet.
+    pub spins: u64,
+    /// Times the core was given to somebody else.
+    pub yields: u64,
+    /// Times the rank slept.
+    pub sleeps: u64,
+    /// Bytes sent or copied.
+    pub bytes: u64,
+}
+
+/// This rank's membership in an ordered set of ranks.
+///
+/// Blocking calls wait for at most the group's timeout ([`Config::timeout`](crate::Config::timeout)), or what
+/// [`Group::within`] says, and end early on a cancel token, an abort, or a peer's death.
+///
+/// One operation at a time: a second thread of the same rank gets [`Error::Busy`]. Parallel streams of operations
+/// use [`Group::try_clone`]. Dropping the last handle of a group (memory handles included) leaves it: ranks that
+/// still need this one get [`Error::PeerLeft`].
+///
+/// ```
+/// let sums = symmem::spawn(4, |group| {
+///     group.barrier()?;
+///     Ok(group.all_gather(&group.rank())?.iter().sum::<usize>())
+/// })?;
+/// assert_eq!(sums, [6, 6, 6, 6]);
+/// # Ok::<(), symmem::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Group {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) terms: Terms,
+}
+
+impl Group {
+    /// Collective. Joins `world` ranks that meet in `store` under `name`.
+    ///
+    /// Keys that an earlier attempt left under the same name do no harm.
+    pub fn from_store(store: Arc<dyn Store>, rank: usize, world: usize, name: &str) -> Result<Self> {
+        Self::from_store_in(&RankContext::from_env()?, store, rank, world, name)
+    }
+
+    /// Collective. [`Group::from_store`] with a context (configuration, allocations) of one's own.
+    pub fn from_store_in(
+        context: &RankContext,
+        store: Arc<dyn Store>,
+        rank: usize,
+        world: usize,
+        name: &str,
+    ) -> Result<Self> {
+        Join::new(context, store, rank, world, name, format!("symmem/{name}")).run()
+    }
+
+    /// This rank, from 0.
+    #[inline]
+    pub fn rank(&self) -> usize {
+        self.inner.rank
+    }
+
+    /// Number of ranks.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.inner.world
+    }
+
+    /// The rank after this one, cyclically.
+    pub fn next(&self) -> usize {
+        (self.rank() + 1) % self.size()
+    }
+
+    /// The rank before this one, cyclically.
+    pub fn prev(&self) -> usize {
+        (self.rank() + self.size() - 1) % self.size()
+    }
+
+    /// The group's name. Names may recur; [`Group::id`] does not.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The group's unique id.
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// Where this rank's allocations, settings and persistent ids live.
+    pub fn context(&self) -> &RankContext {
+        &self.inner.context
+    }
+
+    /// The store the group meets in.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// The process of each rank.
+    pub fn pids(&self) -> Vec<u32> {
+        self.inner.members.iter().map(|member| member.process.pid).collect()
+    }
+
+    /// The same membership, whose blocking calls wait for at most `timeout`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// symmem::spawn(2, |group| group.within(Duration::from_secs(5)).barrier())?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn within(&self, timeout: Duration) -> Self {
+        self.with_terms(Terms { timeout: Some(timeout), cancel: self.terms.cancel.clone() })
+    }
+
+    /// The same membership, whose blocking calls end when `token` is cancelled.
+    pub fn cancelled_by(&self, token: &CancelToken) -> Self {
+        self.with_terms(Terms { timeout: self.terms.timeout, cancel: Some(token.clone()) })
+    }
+
+    /// Another handle of the same membership.
+    pub(crate) fn share(&self) -> Self {
+        self.with_terms(self.terms.clone())
+    }
+
+    fn with_terms(&self, terms: Terms) -> Self {
+        Self { inner: Arc::clone(&self.inner), terms }
+    }
+
+    /// Declares the group failed: every rank's running and later operations return [`Error::GroupFailed`] with this
+    /// rank as the culprit and `reason` as its words. Never blocks. A group that has failed already stays as it is.
+    pub fn abort(&self, reason: &str) {
+        if crate::sys::fork::is_child() {
+            return;
+        }
+        self.inner.own().set_reason(reason);
+        self.inner.convict(Verdict { culprit: self.rank(), cause: Cause::Aborted });
+    }
+
+    /// The rank that made the group fail and how, or `None` while the group is whole. Cheap; never blocks.
+    pub fn failure(&self) -> Option<(usize, Cause)> {
+        self.inner.verdict().map(|verdict| (verdict.culprit, verdict.cause))
+    }
+
+    /// What this rank has done on the group so far.
+    pub fn counters(&self) -> Counters {
+        let words = &self.inner.own().counters;
+        let read = |word: &std::sync::atomic::AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed);
+        Counters {
+            ops: read(&words.ops),
+            spins: read(&words.spins),
+            yields: read(&words.yields),
+            sleeps: read(&words.sleeps),
+            bytes: read(&words.bytes),
+        }
+    }
+
+    /// Local. Allocates `len` zeroed elements in this rank's context.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
+        self.context().alloc(len)
+    }
+
+    pub(crate) fn check_rank(&self, op: &'static str, rank: usize) -> Result<()> {
+        if rank < self.size() {
+            return Ok(());
+        }
+        Err(Error::RankOutOfRange { op, rank, world: self.size() })
+    }
+}

@@ -1,0 +1,268 @@
+//! One running operation of a group: who may run, how it waits, and what its failure means for the others.
+//!
+//! Every operation of a group or handle goes through [`Inner::begin`]; every wait on shared memory through
+//! [`Running::wait`]. They are the only places that know about forks, `Busy`, deadlines, abort, left and death.
+
+use std::cell::Cell;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use symmem_store::{Deadline, Interrupt, StoreError, Wait, Watch};
+
+use super::Group;
+use super::inner::Inner;
+use crate::error::{Cause, Context};
+use crate::op::Op;
+use crate::sync::control::{CounterWords, Verdict};
+use crate::sync::ladder::Ladder;
+use crate::sync::protocol::{Signature, announce, arrived};
+use crate::sys::fork;
+use crate::{Error, Result};
+
+/// Why a look at the group ended a wait.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The group has failed.
+    Verdict(Verdict),
+    /// A rank that is waited for has left.
+    Left(usize),
+    /// A rank is dead.
+    Died(usize),
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Verdict(verdict) => write!(f, "rank {} {}", verdict.culprit, verdict.cause),
+            Self::Left(rank) => write!(f, "rank {rank} left"),
+            Self::Died(rank) => write!(f, "rank {rank} died"),
+        }
+    }
+}
+
+impl StdError for Stop {}
+
+/// What to look at besides the deadline: the whole group, with special regard for the ranks waited for.
+pub(crate) struct GroupWatch<'a, F> {
+    pub(crate) inner: &'a Inner,
+    pub(crate) awaited: F,
+}
+
+impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
+    fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        self.inner.look(&self.awaited).map_err(Into::into)
+    }
+}
+
+/// An operation between its first check and its end. Dropping it lets the next one run.
+pub(crate) struct Running<'a> {
+    group: &'a Group,
+    op: Op,
+    sequence: u64,
+    channel: Option<usize>,
+    /// Set when the wait leaves its spinning phase: short operations never look at the clock.
+    started: Cell<Option<Instant>>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.inner().busy.store(false, Ordering::Release);
+    }
+}
+
+impl Group {
+    /// Starts `op`: the one check of fork, failure and `Busy` for everything this rank does on the group.
+    #[inline]
+    pub(crate) fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
+        if fork::is_child() {
+            return Err(Error::Forked { op: op.name() });
+        }
+        let inner = &*self.inner;
+        if inner.busy.swap(true, Ordering::Acquire) {
+            return Err(Error::Busy { context: self.context_of(op, channel) });
+        }
+        // Only the running op writes these, and `busy` orders one op after the other.
+        let sequence = inner.sequence.load(Ordering::Relaxed) + 1;
+        inner.sequence.store(sequence, Ordering::Relaxed);
+        let running = Running { group: self, op, sequence, channel, started: Cell::new(None) };
+        if let Some(verdict) = inner.verdict() {
+            return Err(running.failed_by(verdict));
+        }
+        let control = inner.own();
+        control.record(op, sequence);
+        CounterWords::add(&control.counters.ops, 1);
+        Ok(running)
+    }
+
+    fn context_of(&self, op: Op, channel: Option<usize>) -> Box<Context> {
+        let inner = &self.inner;
+        let mut context = Context::new(op.name(), &inner.name, inner.rank, inner.world);
+        context.channel = channel;
+        context.sequence = inner.sequence.load(Ordering::Relaxed);
+        context
+    }
+}
+
+impl<'a> Running<'a> {
+    pub(crate) fn inner(&self) -> &'a Inner {
+        &self.group.inner
+    }
+
+    pub(crate) fn group(&self) -> &'a Group {
+        self.group
+    }
+
+    pub(crate) fn context(&self) -> Box<Context> {
+        let mut context = self.group.context_of(self.op, self.channel);
+        context.sequence = self.sequence;
+        context.elapsed = self.started.get().map(|started| started.elapsed()).unwrap_or_default();
+        context
+    }
+
+    /// The deadline of this op, counted from when it first had to wait.
+    pub(crate) fn deadline(&self) -> Deadline {
+        let started = self.started.get().unwrap_or_else(Instant::now);
+        self.started.set(Some(started));
+        let end = self.group.terms.timeout.and_then(|timeout| started.checked_add(timeout));
+        end.map_or(Deadline::never(), Deadline::at)
+    }
+
+    /// The terms for a blocking call below this op.
+    pub(crate) fn terms<'b>(&'b self, watch: &'b dyn Watch) -> Wait<'b> {
+        let wait = Wait::new(self.deadline()).with_watch(watch);
+        match &self.group.terms.cancel {
+            Some(token) => wait.with_cancel(token),
+            None => wait,
+        }
+    }
+
+    /// Waits until `poll` gives a value, for as long as the op's terms allow and the ranks in `awaited` can still
+    /// make it happen.
+    #[inline]
+    pub(crate) fn wait<T>(
+        &self,
+        peer: usize,
+        awaited: impl Fn(usize) -> bool,
+        mut poll: impl FnMut() -> Option<T>,
+    ) -> Result<T, Interrupt> {
+        let inner = self.inner();
+        match inner.ladder.climb(&inner.own().counters, &mut poll) {
+            Some(value) => Ok(value),
+            None => self.wait_asleep(peer, awaited, poll),
+        }
+    }
+
+    #[cold]
+    fn wait_asleep<T>(
+        &self,
+        peer: usize,
+        awaited: impl Fn(usize) -> bool,
+        poll: impl FnMut() -> Option<T>,
+    ) -> Result<T, Interrupt> {
+        let inner = self.inner();
+        let control = inner.own();
+        control.set_waiting(self.op, peer, self.sequence);
+        let watch = GroupWatch { inner, awaited };
+        let result = Ladder::sleep(&control.bell, &control.counters, &self.terms(&watch), poll);
+        control.clear_waiting();
+        result
+    }
+
+    /// Meets all ranks: returns the epoch once every rank has announced the same `signature` for it.
+    #[inline]
+    pub(crate) fn meet(&self, signature: Signature) -> Result<u64> {
+        let inner = self.inner();
+        let me = inner.rank;
+        let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
+        inner.epoch.store(epoch, Ordering::Relaxed);
+        announce(inner, me, epoch, signature);
+        crate::sys::fault::point(crate::sys::fault::Point::BarrierPublished);
+        let mut agree = true;
+        for peer in (0..inner.world).filter(|peer| *peer != me) {
+            let missing = |rank: usize| arrived(inner, me, rank, epoch).is_none();
+            let theirs = self
+                .wait(peer, missing, || arrived(inner, me, peer, epoch))
+                .map_err(|interrupt| self.fail(interrupt, missing))?;
+            agree &= theirs == signature;
+        }
+        if agree { Ok(epoch) } else { Err(self.mismatch(epoch, signature)) }
+    }
+
+    #[cold]
+    fn mismatch(&self, epoch: u64, mine: Signature) -> Error {
+        let inner = self.inner();
+        let said = |rank: usize| match rank == inner.rank {
+            true => Some(mine),
+            false => arrived(inner, inner.rank, rank, epoch),
+        };
+        let describe = |rank| said(rank).map_or_else(|| "nothing".to_owned(), super::signature::describe);
+        let values = (0..inner.world).map(|rank| format!("rank {rank}: {}", describe(rank))).collect();
+        Error::Mismatch { context: self.context(), what: "the operation", values }
+    }
+
+    /// Ends a collective op that was interrupted midway: the group cannot go on, and everybody learns why.
+    #[cold]
+    pub(crate) fn fail(&self, interrupt: Interrupt, missing: impl Fn(usize) -> bool) -> Error {
+        let inner = self.inner();
+        let missing: Vec<usize> =
+            (0..inner.world).filter(|rank| *rank != inner.rank && missing(*rank)).collect();
+        let (culprit, cause) = match &interrupt {
+            Interrupt::Expired => (missing.first().copied().unwrap_or(inner.rank), Cause::TimedOut),
+            Interrupt::Cancelled => (inner.rank, Cause::Cancelled),
+            Interrupt::Watch(stop) => match stop.downcast_ref::<Stop>() {
+                Some(Stop::Verdict(verdict)) => return self.failed_by(*verdict),
+                Some(Stop::Left(rank)) => (*rank, Cause::Left),
+                Some(Stop::Died(rank)) => (*rank, Cause::Died),
+                None => (inner.rank, Cause::Failed),
+            },
+        };
+        let (standing, ours) = inner.convict(Verdict { culprit, cause });
+        if !ours {
+            return self.failed_by(standing);
+        }
+        tracing::debug!(group = inner.name, rank = inner.rank, culprit, %cause, op = self.op.name(), "group failed");
+        self.interrupted(interrupt, missing)
+    }
+
+    /// The error for an interrupt that changed nothing for the others.
+    #[cold]
+    pub(crate) fn interrupted(&self, interrupt: Interrupt, missing: Vec<usize>) -> Error {
+        let context = self.context();
+        match interrupt {
+            Interrupt::Expired => Error::Timeout { context, missing },
+            Interrupt::Cancelled => Error::Cancelled { context },
+            Interrupt::Watch(stop) => match stop.downcast::<Stop>().map(|stop| *stop) {
+                Ok(Stop::Verdict(verdict)) => self.failed_by(verdict),
+                Ok(Stop::Left(rank)) => Error::PeerLeft { context, rank },
+                Ok(Stop::Died(rank)) => Error::PeerLost { context, rank, pid: self.inner().pid(rank) },
+                Err(other) => Error::Rank { context, rank: self.inner().rank, message: other.to_string() },
+            },
+        }
+    }
+
+    /// The error for a store call that failed below this op.
+    pub(crate) fn store_failed(&self, error: StoreError, missing: impl Fn(usize) -> bool) -> Error {
+        match error {
+            StoreError::Timeout { .. } => self.fail(Interrupt::Expired, missing),
+            StoreError::Cancelled { .. } => self.fail(Interrupt::Cancelled, missing),
+            StoreError::Interrupted { source, .. } => self.fail(Interrupt::Watch(source), missing),
+            other => match self.inner().look_for_a_death() {
+                Some(rank) => self.fail(Interrupt::Watch(Box::new(Stop::Died(rank))), missing),
+                None => other.into(),
+            },
+        }
+    }
+
+    #[cold]
+    pub(crate) fn failed_by(&self, verdict: Verdict) -> Error {
+        let context = self.context();
+        let Verdict { culprit, cause } = verdict;
+        let reason = match cause {
+            Cause::Aborted | Cause::Failed => self.inner().reason(culprit),
+            _ => String::new(),
+        };
+        Error::GroupFailed { context, culprit, cause, reason }
+    }
+}

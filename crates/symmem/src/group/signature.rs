@@ -1,0 +1,37 @@
+//! What an op's signature says: packed for the slot, unpacked for the error message.
+
+use crate::op::Op;
+use crate::sync::protocol::Signature;
+
+/// The signature of `op` on `channel` or with `root` (one word serves both) over `bytes`.
+#[inline]
+pub(crate) fn signature(op: Op, number: usize, bytes: usize) -> Signature {
+    Signature { word: op as u64 | (number as u64) << 8, bytes: bytes as u64 }
+}
+
+/// The signature as people read it.
+pub(crate) fn describe(signature: Signature) -> String {
+    let number = signature.word >> 8;
+    let Some(op) = Op::from_u8(signature.word as u8) else {
+        return format!("unknown operation {:#x}", signature.word);
+    };
+    match op {
+        Op::MemoryBarrier => format!("barrier(channel {number})"),
+        Op::Broadcast => format!("broadcast(root {number}, {} bytes)", signature.bytes),
+        Op::AllGather if signature.bytes > 0 => format!("all_gather({} bytes)", signature.bytes),
+        _ => op.name().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_differ_where_the_calls_differ() {
+        assert_ne!(signature(Op::MemoryBarrier, 0, 0), signature(Op::MemoryBarrier, 1, 0));
+        assert_ne!(signature(Op::AllGather, 0, 4), signature(Op::AllGather, 0, 8));
+        assert_eq!(describe(signature(Op::MemoryBarrier, 3, 0)), "barrier(channel 3)");
+        assert_eq!(describe(signature(Op::Broadcast, 1, 8)), "broadcast(root 1, 8 bytes)");
+    }
+}

@@ -1,0 +1,279 @@
+//! Ranks as processes: this program, started again `n` times.
+//!
+//! The launcher serves the store and sets the environment as `torchrun` does, plus the name of the call. A child runs
+//! the program from its start until it comes to the call of that name, is a rank there, sends its result through a
+//! pipe, and exits: nothing after the call runs in it. Children die with their launcher (`PR_SET_PDEATHSIG`).
+
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use symmem_store::{ServerLimits, TcpStoreServer};
+
+use super::threads::is_secondary;
+use super::{Failure, first_failure, panic_message};
+use crate::group::Group;
+use crate::group::env::FRESH_RUN;
+use crate::sys::ids;
+use crate::{Error, Result};
+
+const NAME: &str = "SYMMEM_SPAWN_NAME";
+const RESULT_FD: &str = "SYMMEM_SPAWN_RESULT_FD";
+
+/// What a child sends back.
+#[derive(Serialize, Deserialize)]
+enum Report<R> {
+    Done(R),
+    Failed { message: String, secondary: bool },
+}
+
+/// Runs `f` on `n` ranks, each a new process that runs this program again, and returns their results in rank order.
+///
+/// The program must come to this call again when it is started with the same arguments, before it does anything that
+/// must not happen `n` more times. Inside `cargo test`, `name` must be the test's full name (optionally followed by
+/// `#` and a word, to tell several calls of one test apart); the child then runs that test only, up to this call.
+///
+/// `f` is the child's own: what it captures is what the child computed on its way here. Use [`ProcessSpawner::env`]
+/// to hand something over.
+///
+/// ```no_run
+/// let pids = symmem::spawn_processes("pids", 4, |_group| Ok(std::process::id()))?;
+/// assert_eq!(pids.len(), 4);
+/// # Ok::<(), symmem::Error>(())
+/// ```
+pub fn spawn_processes<R, F>(name: &str, n: usize, f: F) -> Result<Vec<R>>
+where
+    R: Serialize + DeserializeOwned,
+    F: FnOnce(Group) -> Result<R>,
+{
+    ProcessSpawner::new(name, n).run(f)
+}
+
+/// [`spawn_processes`] with more to set.
+#[derive(Clone, Debug)]
+pub struct ProcessSpawner {
+    name: String,
+    ranks: usize,
+    env: Vec<(String, String)>,
+}
+
+impl ProcessSpawner {
+    /// `ranks` processes for the call `name`.
+    pub fn new(name: &str, ranks: usize) -> Self {
+        Self { name: name.to_owned(), ranks, env: Vec::new() }
+    }
+
+    /// Sets an environment variable of the ranks.
+    pub fn env(mut self, variable: &str, value: impl ToString) -> Self {
+        self.env.push((variable.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Runs `f` on every rank; the first failure is the error. In a rank's process this does not return.
+    pub fn run<R, F>(&self, f: F) -> Result<Vec<R>>
+    where
+        R: Serialize + DeserializeOwned,
+        F: FnOnce(Group) -> Result<R>,
+    {
+        self.run_each(f).and_then(|results| {
+            let mut failures = Vec::new();
+            let mut done = Vec::new();
+            for (rank, result) in results {
+                match result {
+                    Ok(result) => done.push((rank, result)),
+                    Err(failure) => failures.push(failure),
+                }
+            }
+            done.sort_by_key(|(rank, _)| *rank);
+            match first_failure(failures) {
+                Some(error) => Err(error),
+                None => Ok(done.into_iter().map(|(_, result)| result).collect()),
+            }
+        })
+    }
+
+    /// Runs `f` on every rank and returns each rank's own outcome, in rank order: for tests that expect some to die.
+    pub fn run_all<R, F>(&self, f: F) -> Result<Vec<Result<R>>>
+    where
+        R: Serialize + DeserializeOwned,
+        F: FnOnce(Group) -> Result<R>,
+    {
+        let mut results = self.run_each(f)?;
+        results.sort_by_key(|(rank, _)| *rank);
+        let outcome = |result: Result<R, Failure>| {
+            result.map_err(|failure| Error::Spawned { rank: failure.rank, message: failure.message })
+        };
+        Ok(results.into_iter().map(|(_, result)| outcome(result)).collect())
+    }
+
+    /// Every rank's outcome, in the order in which they ended.
+    fn run_each<R, F>(&self, f: F) -> Result<Vec<(usize, Result<R, Failure>)>>
+    where
+        R: Serialize + DeserializeOwned,
+        F: FnOnce(Group) -> Result<R>,
+    {
+        if let Some(fd) = self.is_child_for() {
+            run_as_rank(fd, f);
+        }
+        let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::default())?;
+        let run = ids::hex(&ids::random::<16>()?);
+        // All start before any is waited for; if one cannot, dropping the others' `Rank` kills them.
+        let ranks: Result<Vec<Rank>> =
+            (0..self.ranks).map(|rank| self.start(rank, server.port(), &run)).collect();
+        let ended = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for rank in ranks? {
+                let ended = &ended;
+                // Only raw bytes cross threads, so that `R` need not be `Send`.
+                scope.spawn(move || {
+                    let outcome = rank.wait();
+                    ended.lock().unwrap_or_else(|poison| poison.into_inner()).push(outcome);
+                });
+            }
+            Ok::<(), Error>(())
+        })?;
+        let ended = ended.into_inner().unwrap_or_else(|poison| poison.into_inner());
+        Ok(ended
+            .into_iter()
+            .map(|(rank, report, status)| (rank, read_report(rank, &report, &status)))
+            .collect())
+    }
+
+    /// The result pipe, if this process is a rank of this call.
+    fn is_child_for(&self) -> Option<RawFd> {
+        if std::env::var(NAME).ok()? != self.name {
+            return None;
+        }
+        std::env::var(RESULT_FD).ok()?.parse().ok()
+    }
+
+    fn start(&self, rank: usize, port: u16, run: &str) -> Result<Rank> {
+        let program = std::env::current_exe().map_err(|error| Error::sys("finding this program", error))?;
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::sys("pipe", error))?;
+        let mut command = Command::new(program);
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", self.ranks.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .env("TORCHELASTIC_RUN_ID", run)
+            .env("TORCHELASTIC_RESTART_COUNT", "0")
+            .env("TORCHELASTIC_USE_AGENT_STORE", "True")
+            .env(FRESH_RUN, "1")
+            .env(NAME, &self.name)
+            .env(RESULT_FD, writer.as_raw_fd().to_string())
+            .envs(self.env.iter().map(|(variable, value)| (variable, value)))
+            .stdin(Stdio::null());
+        match self.test_name() {
+            Some(test) => {
+                command.args([test, "--exact", "--nocapture", "--test-threads=1"]).stdout(Stdio::null())
+            }
+            None => command.args(std::env::args_os().skip(1)),
+        };
+        let launcher = getpid();
+        let inherited = writer.as_raw_fd();
+        // SAFETY: runs between fork and exec and makes only async-signal-safe system calls.
+        unsafe { command.pre_exec(move || die_with(launcher).and_then(|()| inherit(inherited))) };
+        let child = command.spawn().map_err(|error| Error::sys("starting a rank's process", error))?;
+        Ok(Rank { rank, child, reader: reader.into() })
+    }
+
+    /// The test this call is part of, when the program is a test harness.
+    fn test_name(&self) -> Option<&str> {
+        let test = self.name.split('#').next().unwrap_or(&self.name);
+        let one_thread = std::env::var("RUST_TEST_THREADS").is_ok_and(|threads| threads == "1")
+            || std::env::args().any(|argument| argument == "--test-threads=1");
+        let in_harness = thread::current().name() == Some(test) || (one_thread && test.contains("::"));
+        in_harness.then_some(test)
+    }
+}
+
+/// In the child, before exec: ask to be killed when `launcher` dies, unless it has died already.
+fn die_with(launcher: Pid) -> std::io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() != Some(launcher) {
+        return Err(std::io::Error::other("the launcher is gone"));
+    }
+    Ok(())
+}
+
+/// In the child, before exec: let the new program have the pipe.
+fn inherit(fd: RawFd) -> std::io::Result<()> {
+    // SAFETY: the parent keeps the pipe open until the child has exec'ed.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    Ok(fcntl_setfd(fd, FdFlags::empty())?)
+}
+
+/// A started process. Dropping it kills what still runs.
+struct Rank {
+    rank: usize,
+    child: Child,
+    reader: std::fs::File,
+}
+
+impl Rank {
+    /// Its report and how it ended.
+    fn wait(mut self) -> (usize, Vec<u8>, String) {
+        let mut report = Vec::new();
+        // A pipe that breaks leaves a short report, which is judged below.
+        let _ = self.reader.read_to_end(&mut report);
+        let status = match self.child.wait() {
+            Ok(status) => match status.signal() {
+                Some(signal) => format!("killed by signal {signal}"),
+                None => format!("exited with {} without a result", status.code().unwrap_or(-1)),
+            },
+            Err(error) => format!("lost: {error}"),
+        };
+        (self.rank, report, status)
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_report<R: DeserializeOwned>(rank: usize, report: &[u8], status: &str) -> Result<R, Failure> {
+    match serde_json::from_slice(report) {
+        Ok(Report::Done(result)) => Ok(result),
+        Ok(Report::Failed { message, secondary }) => Err(Failure { rank, message, secondary }),
+        Err(_) => Err(Failure { rank, message: status.to_owned(), secondary: false }),
+    }
+}
+
+/// The child's part: be a rank, report, and end.
+fn run_as_rank<R, F>(fd: RawFd, f: F) -> !
+where
+    R: Serialize,
+    F: FnOnce(Group) -> Result<R>,
+{
+    // SAFETY: the launcher made this fd for this process, and this is the only place that takes it; the process ends
+    // at the end of this function.
+    let mut pipe = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    let outcome = catch_unwind(AssertUnwindSafe(|| f(Group::from_env()?)));
+    let report = match outcome {
+        Ok(Ok(result)) => Report::Done(result),
+        Ok(Err(error)) => {
+            Report::Failed { secondary: is_secondary(&error, rank), message: error.to_string() }
+        }
+        Err(panic) => Report::Failed { message: panic_message(&*panic), secondary: false },
+    };
+    let failed = !matches!(report, Report::Done(_));
+    let sent =
+        serde_json::to_vec(&report).map_err(std::io::Error::other).and_then(|bytes| pipe.write_all(&bytes));
+    drop(pipe);
+    std::process::exit(i32::from(failed || sent.is_err()))
+}

@@ -1,0 +1,241 @@
+//! What is left of a group after a death: the survivors agree on who they are, and start a new group.
+//!
+//! The store may have died with its server, so the agreement runs over the control segments, which outlive their
+//! owners. Each rank writes a ballot (the set of ranks it believes alive) into its own control and reads the others':
+//! - whoever a pidfd calls dead, or who has left, is struck from the set;
+//! - whoever another ballot lacks is struck as well (somebody saw it die);
+//! - a rank is done when every rank of its set shows the very same set.
+//!
+//! Sets only shrink, so this ends. The lowest survivor serves a new store and puts its port on its ballot. A rank that
+//! dies after the others are done is found by the join of the new group, and the survivors vote again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use symmem_store::{Deadline, Interrupt, ServerLimits, TcpStoreServer, Wait};
+
+use super::Group;
+use super::env::connect;
+use super::inner::Inner;
+use super::join::Join;
+use crate::error::Context;
+use crate::op::Op;
+use crate::sync::control::Ballot;
+use crate::sys::ids;
+use crate::{Error, Result};
+
+/// A ballot: who this rank believes alive, and where the new store is if it serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    /// Which call of `survivors` on this group the ballot belongs to.
+    generation: u64,
+    alive: BTreeSet<usize>,
+    port: u16,
+    /// Names the new group; a new one for every try.
+    nonce: u64,
+}
+
+impl Ballot {
+    /// Publishes `seen`. Readers that catch it half-written see an odd round and come back.
+    fn cast(&self, seen: &Seen) {
+        // Odd first, with Release fences around the fields on both sides: a sequence lock with one writer.
+        let old = self.round.load(Ordering::Relaxed);
+        self.round.store(old | 1, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        for (index, word) in self.alive.iter().enumerate() {
+            let bits = (0..64)
+                .filter(|bit| seen.alive.contains(&(index * 64 + bit)))
+                .fold(0, |bits, bit| bits | 1 << bit);
+            word.store(bits, Ordering::Relaxed);
+        }
+        self.generation.store(seen.generation, Ordering::Relaxed);
+        self.port.store(u32::from(seen.port), Ordering::Relaxed);
+        self.nonce.store(seen.nonce, Ordering::Relaxed);
+        self.round.store((old | 1) + 1, Ordering::Release);
+    }
+
+    fn read(&self) -> Option<Seen> {
+        let round = self.round.load(Ordering::Acquire);
+        if round == 0 || round % 2 == 1 {
+            return None;
+        }
+        let words = self.alive.iter().map(|word| word.load(Ordering::Relaxed));
+        let bits = |(index, word): (usize, u64)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit)
+        };
+        let alive = words.enumerate().flat_map(bits).collect();
+        let generation = self.generation.load(Ordering::Relaxed);
+        let port = self.port.load(Ordering::Relaxed) as u16;
+        let nonce = self.nonce.load(Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        (self.round.load(Ordering::Relaxed) == round).then_some(Seen { generation, alive, port, nonce })
+    }
+}
+
+impl Group {
+    /// Collective over whoever is still alive: agrees on the living ranks, in their old order, and makes a new group of
+    /// them with a new store. Does not need the old store, so any rank may be the dead one. A rank that is alive but
+    /// never calls this makes the others time out.
+    ///
+    /// All ranks must be on one host.
+    pub fn survivors(&self, deadline: Deadline) -> Result<Self> {
+        if crate::sys::fork::is_child() {
+            return Err(Error::Forked { op: Op::Survivors.name() });
+        }
+        let inner = &*self.inner;
+        if !inner.is_local() {
+            let remote = |rank: &usize| inner.controls[*rank].is_none();
+            let ranks = (0..inner.world).filter(remote).collect();
+            return Err(Error::NotLocal { op: Op::Survivors.name(), ranks });
+        }
+        let generation = inner.elections.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut election = Election {
+            inner,
+            generation,
+            alive: (0..inner.world).collect(),
+            office: None,
+            tried: Vec::new(),
+        };
+        loop {
+            let leader = election.run(deadline).map_err(|stuck| {
+                let context = Context::new(Op::Survivors.name(), self.name(), self.rank(), self.size());
+                stuck.into_error(context, election.missing())
+            })?;
+            let server = election.office.take().map(|(server, _)| server);
+            match self.regroup(&leader, server, deadline) {
+                // Somebody of the new set died on the way: vote again, without it.
+                Err(error) if is_a_death(&error) && !deadline.expired() => election.tried.push(leader.nonce),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn regroup(&self, seen: &Seen, server: Option<TcpStoreServer>, deadline: Deadline) -> Result<Self> {
+        let members: Vec<usize> = seen.alive.iter().copied().collect();
+        let rank = members.iter().position(|member| *member == self.rank());
+        let rank =
+            rank.ok_or_else(|| Error::invalid("survivors", "the other survivors believe this rank dead"))?;
+        let store = connect(self.context(), "127.0.0.1", seen.port)?;
+        let boot = format!("symmem/{}/survivors/{:016x}", self.id(), seen.nonce);
+        let mut join = Join::new(self.context(), store, rank, members.len(), self.name(), boot);
+        join.fresh = true;
+        join.server = server.map(Arc::new);
+        join.terms.timeout = deadline.remaining();
+        join.lives =
+            Some(members.iter().map(|member| Arc::clone(&self.inner.members[*member].life)).collect());
+        let mut group = join.run()?;
+        group.terms = self.terms.clone();
+        Ok(group)
+    }
+}
+
+/// One rank's part in an election.
+struct Election<'a> {
+    inner: &'a Inner,
+    generation: u64,
+    alive: BTreeSet<usize>,
+    /// The new store, when this rank is the lowest survivor, and its nonce.
+    office: Option<(TcpStoreServer, u64)>,
+    /// Nonces whose group did not come to be.
+    tried: Vec<u64>,
+}
+
+impl Election<'_> {
+    /// Votes until all living ranks agree; returns the leader's ballot.
+    fn run(&mut self, deadline: Deadline) -> Result<Seen, Stuck> {
+        Wait::new(deadline).until(|slice| {
+            // Rare and short-lived: polling is simpler than ringing, and nobody's bell is in a known state here.
+            std::thread::sleep(slice.min(Duration::from_millis(1)));
+            self.strike();
+            self.vote()?;
+            Ok(self.leader())
+        })
+    }
+
+    /// Strikes whoever is dead, has left, or is missing on a ballot of this election.
+    fn strike(&mut self) {
+        let inner = self.inner;
+        let gone = |rank: usize| inner.has_left(rank) || inner.members[rank].life.is_dead();
+        self.alive.retain(|rank| *rank == inner.rank || !gone(*rank));
+        for rank in self.alive.clone() {
+            if let Some(ballot) = self.ballot(rank).filter(|ballot| ballot.alive.contains(&inner.rank)) {
+                self.alive.retain(|rank| ballot.alive.contains(rank));
+            }
+        }
+    }
+
+    /// Shows this rank's set, and the new store if it is this rank that serves it.
+    fn vote(&mut self) -> Result<()> {
+        if self.leads() && self.office.is_none() {
+            let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::default())?;
+            self.office = Some((server, u64::from_le_bytes(ids::random::<8>()?)));
+        }
+        let (port, nonce) = self.office.as_ref().map_or((0, 0), |(server, nonce)| (server.port(), *nonce));
+        let ballot = Seen { generation: self.generation, alive: self.alive.clone(), port, nonce };
+        if self.ballot(self.inner.rank).as_ref() != Some(&ballot) {
+            self.inner.own().survivors.cast(&ballot);
+        }
+        Ok(())
+    }
+
+    /// The leader's ballot, once everybody in the set shows the same set.
+    fn leader(&self) -> Option<Seen> {
+        if !self.missing().is_empty() {
+            return None;
+        }
+        let leader = self.ballot(*self.alive.first()?)?;
+        (leader.port != 0 && !self.tried.contains(&leader.nonce)).then_some(leader)
+    }
+
+    fn leads(&self) -> bool {
+        self.alive.first() == Some(&self.inner.rank)
+    }
+
+    /// The ballot of `rank` in this election.
+    fn ballot(&self, rank: usize) -> Option<Seen> {
+        let ballot = self.inner.map(rank).control().survivors.read();
+        ballot.filter(|ballot| ballot.generation == self.generation)
+    }
+
+    /// Ranks believed alive that do not show the same set.
+    fn missing(&self) -> Vec<usize> {
+        let agrees = |rank: usize| self.ballot(rank).is_some_and(|ballot| ballot.alive == self.alive);
+        self.alive.iter().copied().filter(|rank| !agrees(*rank)).collect()
+    }
+}
+
+fn is_a_death(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::PeerLost { .. } | Error::PeerLeft { .. } | Error::GroupFailed { .. } | Error::Store(_)
+    )
+}
+
+/// Why an election ended without a result.
+enum Stuck {
+    Interrupted(Interrupt),
+    With(Error),
+}
+
+impl From<Interrupt> for Stuck {
+    fn from(interrupt: Interrupt) -> Self {
+        Self::Interrupted(interrupt)
+    }
+}
+
+impl From<Error> for Stuck {
+    fn from(error: Error) -> Self {
+        Self::With(error)
+    }
+}
+
+impl Stuck {
+    fn into_error(self, context: Box<Context>, missing: Vec<usize>) -> Error {
+        match self {
+            Self::Interrupted(_) => Error::Timeout { context, missing },
+            Self::With(error) => error,
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Symmetric memory: every rank allocates the same buffer, and after one collective rendezvous every rank can
+//! load, store and signal over everybody's.
+//!
+//! Ranks are threads ([`spawn`]), processes ([`spawn_processes`]) or whatever a launcher like `torchrun` started
+//! ([`Group::from_env`]). Memory is host shared memory: anonymous, sealed, gone when the last process is.
+//!
+//! ```
+//! # fn main() -> symmem::Result<()> {
+//! symmem::spawn(4, |group| {
+//!     let mut x = group.alloc::<f32>(1 << 10)?; // local: no communication
+//!     x.fill(group.rank() as f32)?;
+//!     let mem = x.rendezvous(&group)?; // collective, once: now everybody maps everybody
+//!     mem.put_signal(group.next(), 0)?;
+//!     mem.wait_signal(group.prev(), 0)?; // every wait has a deadline
+//!     let theirs = mem.peer(group.prev())?.read(42)?;
+//!     assert_eq!(theirs, group.prev() as f32);
+//!     mem.close()
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod config;
+mod context;
+mod engine;
+mod error;
+mod group;
+mod memory;
+mod op;
+mod provider;
+mod sync;
+mod sys;
+
+pub use config::{Config, ConfigRow, DEFAULT_SIGNAL_PAD_SIZE, Origin};
+pub use context::RankContext;
+pub use error::{Cause, Context, Error, Result};
+pub use group::{Counters, Group, ProcessSpawner, spawn, spawn_processes};
+pub use memory::{Allocation, DType, Element, Local, LocalMut, PadView, PeerView, SymmetricMemory};
+pub use symmem_store as store;
+pub use symmem_store::{CancelToken, Deadline};
+
+/// Crash points and injected failures, for fault tests.
+#[cfg(feature = "faults")]
+pub use sys::fault;

@@ -1,0 +1,192 @@
+//! A local allocation and the guards that give access to one's own memory.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::{Block, Element, SymmetricMemory};
+use crate::sys::copy;
+use crate::{Error, Group, Result};
+
+/// Zeroed memory of this rank that can become symmetric. Local to make, local to drop.
+///
+/// ```
+/// let mut x = symmem::RankContext::from_env()?.alloc::<u32>(4)?;
+/// x.local_mut()?[2] = 7;
+/// assert_eq!(*x.local()?, [0, 0, 7, 0]);
+/// # Ok::<(), symmem::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Allocation<T: Element> {
+    block: Arc<Block>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Allocation<T> {
+    pub(crate) fn new(block: Arc<Block>, len: usize) -> Self {
+        block.add_user();
+        Self { block, len, element: PhantomData }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first element's address; the same for the life of the allocation.
+    pub fn as_ptr(&self) -> *const T {
+        self.block.address() as *const T
+    }
+
+    /// Bytes of the signal pads that rendezvous will make, fixed when this was allocated.
+    pub fn signal_pad_size(&self) -> usize {
+        self.block.signal_pad_size()
+    }
+
+    /// Borrows the memory for reading.
+    pub fn local(&self) -> Result<Local<'_, T>> {
+        Local::new(&self.block, 0, self.len)
+    }
+
+    /// Borrows the memory for writing.
+    pub fn local_mut(&mut self) -> Result<LocalMut<'_, T>> {
+        LocalMut::new(&self.block, 0, self.len)
+    }
+
+    /// Sets every element.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        self.local_mut()?.fill(value);
+        Ok(())
+    }
+
+    /// Collective over `group`: everybody maps everybody's allocation, which must agree in size, element type and pad
+    /// size. Either all ranks succeed or all get the same error, and the allocation can be tried again.
+    ///
+    /// The result is kept with the allocation: a second call for the same group is local and gives another handle.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let mut x = group.alloc::<u64>(8)?;
+    ///     x.fill(group.rank() as u64)?;
+    ///     let mem = x.rendezvous(&group)?;
+    ///     mem.barrier(0)?;
+    ///     assert_eq!(mem.peer(group.next())?.read(3)?, group.next() as u64);
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn rendezvous(&self, group: &Group) -> Result<SymmetricMemory<T>> {
+        self.rendezvous_at(group, 0)
+    }
+
+    /// Collective. [`Allocation::rendezvous`] with a handle that starts at element `offset`; ranks may differ in it.
+    pub fn rendezvous_at(&self, group: &Group, offset: usize) -> Result<SymmetricMemory<T>> {
+        if offset > self.len {
+            let size = size_of::<T>() as u64;
+            let (offset, bytes) = (offset as u64 * size, 0);
+            return Err(Error::OutOfBounds { op: "rendezvous", offset, bytes, size: self.len as u64 * size });
+        }
+        SymmetricMemory::rendezvous(&self.block, group, offset, self.len - offset)
+    }
+
+    /// Copies the memory out whatever its state: also while borrowed, and after the group failed.
+    pub fn salvage(&self) -> Vec<T> {
+        salvage(&self.block, 0, self.len)
+    }
+}
+
+impl<T: Element> Drop for Allocation<T> {
+    fn drop(&mut self) {
+        self.block.remove_user();
+    }
+}
+
+/// Copies `len` elements from element `offset` on out of `block`, opaquely: a peer may be writing.
+pub(super) fn salvage<T: Element>(block: &Block, offset: usize, len: usize) -> Vec<T> {
+    let mut data = vec![T::zeroed(); len];
+    let bytes = size_of_val(&data[..]);
+    let start = offset * size_of::<T>();
+    debug_assert!(start + bytes <= block.bytes());
+    // SAFETY: the block holds `start + bytes` bytes (its handles are bounds-checked) and `data` holds `bytes`.
+    unsafe { copy::read(block.memory().address().add(start), data.as_mut_ptr().cast(), bytes) };
+    data
+}
+
+/// This rank's memory, borrowed for reading. While it lives, operations that write the memory give
+/// [`Error::Borrowed`].
+#[derive(Debug)]
+pub struct Local<'a, T: Element> {
+    block: &'a Block,
+    offset: usize,
+    len: usize,
+    element: PhantomData<&'a [T]>,
+}
+
+impl<'a, T: Element> Local<'a, T> {
+    pub(super) fn new(block: &'a Block, offset: usize, len: usize) -> Result<Self> {
+        block.borrow_shared("local")?;
+        Ok(Self { block, offset, len, element: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for Local<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block is page-aligned, holds these elements (handles are bounds-checked), any bits are a `T`, and
+        // the shared borrow keeps every writer of this rank out. Peers write into it only in operations of this rank,
+        // which the borrow refuses, or by `unsafe` calls whose duty is that no borrow exists.
+        unsafe { std::slice::from_raw_parts((self.block.address() as *const T).add(self.offset), self.len) }
+    }
+}
+
+impl<T: Element> Drop for Local<'_, T> {
+    fn drop(&mut self) {
+        self.block.release_shared();
+    }
+}
+
+/// This rank's memory, borrowed for writing. Peers that read it meanwhile may see a mix of old and new elements.
+#[derive(Debug)]
+pub struct LocalMut<'a, T: Element> {
+    block: &'a Block,
+    offset: usize,
+    len: usize,
+    element: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T: Element> LocalMut<'a, T> {
+    pub(super) fn new(block: &'a Block, offset: usize, len: usize) -> Result<Self> {
+        block.borrow_exclusive("local_mut")?;
+        Ok(Self { block, offset, len, element: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for LocalMut<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: as for `Local`; the exclusive borrow is stronger.
+        unsafe { std::slice::from_raw_parts((self.block.address() as *const T).add(self.offset), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for LocalMut<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `Local`, and the exclusive borrow keeps every other access of this rank out. Peers read only
+        // by opaque copies, which cannot observe anything but bytes.
+        unsafe { std::slice::from_raw_parts_mut((self.block.address() as *mut T).add(self.offset), self.len) }
+    }
+}
+
+impl<T: Element> Drop for LocalMut<'_, T> {
+    fn drop(&mut self) {
+        self.block.release_exclusive();
+    }
+}

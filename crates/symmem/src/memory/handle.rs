@@ -1,0 +1,273 @@
+//! The handle of symmetric memory: what a rank can do once everybody maps everybody.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::allocation::{Local, LocalMut, salvage};
+use super::rendezvous::Table;
+use super::view::{PadView, PeerView};
+use super::{Block, Element};
+use crate::engine::cpu;
+use crate::group::{Running, signature};
+use crate::op::Op;
+use crate::sys::fault::{self, Point};
+use crate::{CancelToken, Error, Group, Result};
+
+/// Memory that every rank of a group maps.
+///
+/// A light handle: it keeps the mappings and the membership alive, and goes without a word to the peers. End with
+/// [`SymmetricMemory::close`] where all ranks end together.
+#[derive(Debug)]
+pub struct SymmetricMemory<T: Element> {
+    block: Arc<Block>,
+    table: Arc<Table>,
+    group: Group,
+    /// First element of the handle in the allocation.
+    offset: usize,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> SymmetricMemory<T> {
+    pub(super) fn rendezvous(block: &Arc<Block>, group: &Group, offset: usize, len: usize) -> Result<Self> {
+        let table = Table::rendezvous(block, group, T::DTYPE)?;
+        Ok(Self::new(Arc::clone(block), table, group.share(), offset, len))
+    }
+
+    fn new(block: Arc<Block>, table: Arc<Table>, group: Group, offset: usize, len: usize) -> Self {
+        Self { block, table, group, offset, len, element: PhantomData }
+    }
+
+    /// This rank in the group.
+    pub fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.group.size()
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Number of elements from the handle's offset on.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The handle's first element in the allocation.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes of the whole allocation, the same on every rank.
+    pub fn buffer_size(&self) -> usize {
+        self.table.bytes
+    }
+
+    /// Bytes of each rank's signal pad.
+    pub fn signal_pad_size(&self) -> usize {
+        self.table.pad_bytes
+    }
+
+    /// Every rank's allocation, in rank order, at its address in this process (without the handle's offset).
+    pub fn buffer_ptrs(&self) -> Vec<*mut u8> {
+        self.table.data.iter().map(|peer| peer.address).collect()
+    }
+
+    /// Every rank's signal pad, in rank order, at its address in this process.
+    pub fn signal_pad_ptrs(&self) -> Vec<*mut u8> {
+        self.table.pads.iter().map(|peer| peer.address).collect()
+    }
+
+    /// The same memory, whose blocking calls wait for at most `timeout`.
+    pub fn within(&self, timeout: Duration) -> Self {
+        self.with_group(self.group.within(timeout))
+    }
+
+    /// The same memory, whose blocking calls end when `token` is cancelled.
+    pub fn cancelled_by(&self, token: &CancelToken) -> Self {
+        self.with_group(self.group.cancelled_by(token))
+    }
+
+    fn with_group(&self, group: Group) -> Self {
+        Self::new(Arc::clone(&self.block), Arc::clone(&self.table), group, self.offset, self.len)
+    }
+
+    /// Borrows this rank's memory for reading.
+    pub fn local(&self) -> Result<Local<'_, T>> {
+        Local::new(&self.block, self.offset, self.len)
+    }
+
+    /// Borrows this rank's memory for writing.
+    pub fn local_mut(&mut self) -> Result<LocalMut<'_, T>> {
+        LocalMut::new(&self.block, self.offset, self.len)
+    }
+
+    /// Sets every element of this rank's memory.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        self.local_mut()?.fill(value);
+        Ok(())
+    }
+
+    /// Copies this rank's memory out whatever its state: also while borrowed, and after the group failed.
+    pub fn salvage(&self) -> Vec<T> {
+        salvage(&self.block, self.offset, self.len)
+    }
+
+    /// The memory of rank `rank` from this handle's offset on.
+    pub fn peer(&self, rank: usize) -> Result<PeerView<T>> {
+        self.remote(rank, &[self.len])
+    }
+
+    /// `shape` elements of `U` of rank `rank`, from this handle's offset on.
+    pub fn remote<U: Element>(&self, rank: usize, shape: &[usize]) -> Result<PeerView<U>> {
+        self.view(rank, self.offset * size_of::<T>(), shape)
+    }
+
+    /// `shape` elements of `U` of rank `rank`, from element `offset` (in units of `U`) of the *allocation* on.
+    pub fn buffer<U: Element>(&self, rank: usize, shape: &[usize], offset: usize) -> Result<PeerView<U>> {
+        self.view(rank, offset.saturating_mul(size_of::<U>()), shape)
+    }
+
+    fn view<U: Element>(&self, rank: usize, start: usize, shape: &[usize]) -> Result<PeerView<U>> {
+        self.group.check_rank("view", rank)?;
+        self.check_open("view")?;
+        let own = (rank == self.rank()).then(|| Arc::clone(&self.block));
+        PeerView::new(&self.table, rank, own, start, shape)
+    }
+
+    /// The signal pad of rank `rank` as `u32`, whole.
+    pub fn signal_pad(&self, rank: usize) -> Result<PadView<u32>> {
+        self.signal_pad_view(rank, &[self.signal_pad_size() / size_of::<u32>()], 0)
+    }
+
+    /// `shape` elements of `U` of rank `rank`'s signal pad, from element `offset` on.
+    pub fn signal_pad_view<U: Element>(
+        &self,
+        rank: usize,
+        shape: &[usize],
+        offset: usize,
+    ) -> Result<PadView<U>> {
+        self.group.check_rank("signal_pad", rank)?;
+        self.check_open("signal_pad")?;
+        PadView::new(&self.table, rank, offset.saturating_mul(size_of::<U>()), shape)
+    }
+
+    /// Reads `out.len()` elements of rank `rank` from `start` on (counted from this handle's offset), like
+    /// [`PeerView::read_into`], but as an operation of the group: it ends when the group fails, and counts.
+    pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
+        let view: PeerView<T> = self.peer(rank)?;
+        if start.checked_add(out.len()).is_none_or(|end| end > self.len) || rank == self.rank() {
+            return view.read_into(start, out);
+        }
+        let running = self.begin(Op::Copy, None)?;
+        // SAFETY: in range, as just checked, and mapped while the view lives; `out` is exclusive.
+        let copied = unsafe {
+            let from = view.as_ptr().add(start).cast();
+            cpu::copy_from_peer(&running, from, out.as_mut_ptr().cast(), size_of_val(out))
+        };
+        self.seal(copied)
+    }
+
+    /// Collective. Returns once every rank is here; what any rank wrote before is visible to all after.
+    #[inline]
+    pub fn barrier(&self, channel: usize) -> Result<()> {
+        self.check_channel(Op::MemoryBarrier.name(), channel)?;
+        let running = self.begin(Op::MemoryBarrier, Some(channel))?;
+        self.seal(cpu::barrier(&running, channel))
+    }
+
+    /// Raises this rank's signal on `channel` at `rank`, after waiting until the previous one was consumed. What this
+    /// rank wrote before is visible to `rank` once it has waited for the signal.
+    pub fn put_signal(&self, rank: usize, channel: usize) -> Result<()> {
+        let slot = self.slot(Op::PutSignal, rank, channel, rank, self.rank())?;
+        let running = self.begin(Op::PutSignal, Some(channel))?;
+        self.seal(cpu::put_signal(&running, slot, rank))
+    }
+
+    /// Consumes the signal on `channel` from `rank`, waiting for it.
+    pub fn wait_signal(&self, rank: usize, channel: usize) -> Result<()> {
+        let slot = self.slot(Op::WaitSignal, rank, channel, self.rank(), rank)?;
+        let running = self.begin(Op::WaitSignal, Some(channel))?;
+        self.seal(cpu::wait_signal(&running, slot, rank))
+    }
+
+    /// [`SymmetricMemory::put_signal`] without waiting: false if the previous signal is still pending.
+    pub fn try_put_signal(&self, rank: usize, channel: usize) -> Result<bool> {
+        let slot = self.slot(Op::PutSignal, rank, channel, rank, self.rank())?;
+        let running = self.begin(Op::PutSignal, Some(channel))?;
+        Ok(cpu::try_put_signal(&running, slot, rank))
+    }
+
+    /// [`SymmetricMemory::wait_signal`] without waiting: false if there is no signal.
+    pub fn try_wait_signal(&self, rank: usize, channel: usize) -> Result<bool> {
+        let slot = self.slot(Op::WaitSignal, rank, channel, self.rank(), rank)?;
+        let running = self.begin(Op::WaitSignal, Some(channel))?;
+        Ok(cpu::try_wait_signal(&running, slot, rank))
+    }
+
+    /// Collective. Ends the use of the memory on this group: all its handles give [`Error::Closed`] from here on.
+    /// Views that exist stay valid, and the allocation can be rendezvoused again.
+    pub fn close(self) -> Result<()> {
+        let running = self.begin(Op::Close, None)?;
+        fault::point(Point::Closing);
+        let met = running.meet(signature(Op::Close, 0, 0));
+        if met.is_ok() {
+            self.table.closed.store(true, Ordering::Relaxed);
+            self.block.forget_table(self.group.id());
+        }
+        self.seal(met).map(drop)
+    }
+
+    #[inline]
+    fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
+        self.check_open(op.name())?;
+        let begun = self.group.begin(op, channel);
+        self.seal(begun)
+    }
+
+    #[inline]
+    fn check_open(&self, op: &'static str) -> Result<()> {
+        if self.table.closed.load(Ordering::Relaxed) { Err(Error::Closed { op }) } else { Ok(()) }
+    }
+
+    /// Poisons the memory when the group failed under an operation on it.
+    #[inline]
+    fn seal<R>(&self, result: Result<R>) -> Result<R> {
+        if let Err(error) = &result
+            && error.is_group_failure()
+        {
+            self.block.poison(error.to_string());
+        }
+        result
+    }
+
+    fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {
+        let channels = self.table.pad_bytes / (size_of::<u32>() * self.world_size());
+        if channel < channels {
+            return Ok(());
+        }
+        Err(Error::ChannelOutOfRange { op, channel, channels })
+    }
+
+    /// The slot in rank `at`'s pad that rank `from` raises.
+    fn slot(&self, op: Op, rank: usize, channel: usize, at: usize, from: usize) -> Result<&AtomicU32> {
+        self.group.check_rank(op.name(), rank)?;
+        self.check_channel(op.name(), channel)?;
+        let index = self.world_size() * channel + from;
+        // SAFETY: the pad is page-aligned and has this slot, as `check_channel` saw; it is mapped while `self` lives;
+        // everybody accesses it by atomics or opaque copies.
+        Ok(unsafe { &*self.table.pads[at].address.cast::<AtomicU32>().add(index) })
+    }
+}

@@ -1,0 +1,16 @@
+//! Memory: a local [`Allocation`], and after a collective rendezvous the handle [`SymmetricMemory`].
+//!
+//! Borrow state and poison belong to the allocation's [`Block`], whatever handles, groups and offsets refer to it.
+
+mod allocation;
+mod block;
+mod element;
+mod handle;
+mod rendezvous;
+mod view;
+
+pub use self::allocation::{Allocation, Local, LocalMut};
+pub(crate) use self::block::Block;
+pub use self::element::{DType, Element};
+pub use self::handle::SymmetricMemory;
+pub use self::view::{PadView, PeerView};

@@ -1,0 +1,75 @@
+//! The names of the operations, as they travel in signatures and appear in errors, traces and `inspect`.
+
+/// An operation of a group or handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Op {
+    Join = 1,
+    Barrier = 2,
+    AllGather = 3,
+    Broadcast = 4,
+    Rendezvous = 5,
+    Vote = 6,
+    PutSignal = 7,
+    WaitSignal = 8,
+    Close = 9,
+    Copy = 10,
+    Survivors = 11,
+    Subgroup = 12,
+    MemoryBarrier = 13,
+}
+
+impl Op {
+    const ALL: [Op; 13] = [
+        Op::Join,
+        Op::Barrier,
+        Op::AllGather,
+        Op::Broadcast,
+        Op::Rendezvous,
+        Op::Vote,
+        Op::PutSignal,
+        Op::WaitSignal,
+        Op::Close,
+        Op::Copy,
+        Op::Survivors,
+        Op::Subgroup,
+        Op::MemoryBarrier,
+    ];
+
+    /// The name in errors and traces.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Op::Join => "join",
+            Op::Barrier => "group barrier",
+            Op::AllGather => "all_gather",
+            Op::Broadcast => "broadcast",
+            Op::Rendezvous => "rendezvous",
+            Op::Vote => "vote",
+            Op::PutSignal => "put_signal",
+            Op::WaitSignal => "wait_signal",
+            Op::Close => "close",
+            Op::Copy => "copy",
+            Op::Survivors => "survivors",
+            Op::Subgroup => "subgroup",
+            Op::MemoryBarrier => "barrier",
+        }
+    }
+
+    /// The op with this number, if there is one.
+    pub(crate) fn from_u8(number: u8) -> Option<Op> {
+        Self::ALL.into_iter().find(|op| *op as u8 == number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_op_is_found_by_its_number() {
+        for op in Op::ALL {
+            assert_eq!(Op::from_u8(op as u8), Some(op));
+        }
+        assert_eq!(Op::from_u8(0), None);
+    }
+}

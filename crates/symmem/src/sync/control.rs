@@ -1,0 +1,290 @@
+//! The control segment: one per (group, rank), written by its owner unless said otherwise, mapped by all members.
+//!
+//! It holds what ranks must know of each other while they run and what a person needs to see when they hang. A
+//! fixed [`Control`], then one slot per rank, then the staging of the exchange.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::Result;
+use crate::error::Cause;
+use crate::op::Op;
+use crate::sync::protocol::{Bell, Slot};
+use crate::sys::life::ProcessId;
+use crate::sys::memfd::{Mapping, Segment};
+
+/// First word of every control segment: "symmemct" in ASCII.
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"symmemct");
+/// Layout version of the segment and of the messages around it.
+pub(crate) const VERSION: u32 = 1;
+/// Bytes one exchange round can carry per rank.
+pub(crate) const STAGING: usize = 16 * 1024;
+/// Most ranks a group can have.
+pub(crate) const MAX_WORLD: usize = 1024;
+/// Bytes of an abort reason that are kept.
+const REASON: usize = 240;
+const LAST_OPS: usize = 32;
+
+/// The fixed part of a control segment.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU32,
+    pub(crate) rank: AtomicU32,
+    pub(crate) world: AtomicU32,
+    pub(crate) pid: AtomicU32,
+    pub(crate) start_time: AtomicU64,
+    /// Rung by peers.
+    pub(crate) bell: Bell,
+    /// Only the first rank's is used: the group's verdict, written once, by whoever fails first.
+    verdict: Line<AtomicU64>,
+    /// 0 while the rank is a member, then 1.
+    left: Line<AtomicU32>,
+    pub(crate) waiting: Waiting,
+    pub(crate) counters: CounterWords,
+    pub(crate) survivors: Ballot,
+    last_ops: [AtomicU64; LAST_OPS],
+    reason_len: AtomicU32,
+    reason: [AtomicU8; REASON],
+}
+
+/// A word alone in its cache line.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Line<T>(T);
+
+/// Whom the owner waits for, for people who debug a hang. Written when a wait leaves its spinning phase.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// 0: not waiting; else op in the low byte, then peer + 1, see [`Control::set_waiting`].
+    pub(crate) what: AtomicU64,
+    pub(crate) sequence: AtomicU64,
+    pub(crate) since_ns: AtomicU64,
+}
+
+/// The owner's counters; single writer.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct CounterWords {
+    pub(crate) ops: AtomicU64,
+    pub(crate) spins: AtomicU64,
+    pub(crate) yields: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+impl CounterWords {
+    /// Adds without a locked instruction: only the owner's one running op writes.
+    #[inline]
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+/// The owner's vote on who is alive, see `group::survivors`.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Ballot {
+    /// Even: the fields below are whole; odd: being written. Grows with every vote.
+    pub(crate) round: AtomicU64,
+    pub(crate) generation: AtomicU64,
+    pub(crate) alive: [AtomicU64; MAX_WORLD / 64],
+    /// Port of the new store, on the ballot of the lowest living rank.
+    pub(crate) port: AtomicU32,
+    /// A random number that names the new group, with the port.
+    pub(crate) nonce: AtomicU64,
+}
+
+/// Why the group is dead, in one word, so that the first cause wins by one compare-and-swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) culprit: usize,
+    pub(crate) cause: Cause,
+}
+
+impl Verdict {
+    fn encode(self) -> u64 {
+        let cause = CAUSES.iter().position(|cause| *cause == self.cause).unwrap_or(0) as u64 + 1;
+        (self.culprit as u64) << 8 | cause
+    }
+
+    fn decode(word: u64) -> Option<Self> {
+        let cause = CAUSES.get(((word & 0xff) as usize).checked_sub(1)?)?;
+        Some(Self { culprit: (word >> 8) as usize, cause: *cause })
+    }
+}
+
+const CAUSES: [Cause; 7] = [
+    Cause::Died,
+    Cause::Left,
+    Cause::Panicked,
+    Cause::TimedOut,
+    Cause::Cancelled,
+    Cause::Aborted,
+    Cause::Failed,
+];
+
+impl Control {
+    /// The verdict, on the first rank's control.
+    #[inline]
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        match self.verdict.0.load(Ordering::Acquire) {
+            0 => None,
+            word => Verdict::decode(word),
+        }
+    }
+
+    /// Records `verdict` unless there is one; returns the one that stands, and whether it is this one.
+    pub(crate) fn convict(&self, verdict: Verdict) -> (Verdict, bool) {
+        // Release publishes the reason text; Acquire fetches the winner's.
+        match self.verdict.0.compare_exchange(0, verdict.encode(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => (verdict, true),
+            Err(standing) => (Verdict::decode(standing).unwrap_or(verdict), false),
+        }
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.0.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn set_left(&self) {
+        // Release: whatever the rank published before it left is visible to who sees it gone.
+        self.left.0.store(1, Ordering::Release);
+    }
+
+    /// Records that the owner waits for `peer` in `op`.
+    pub(crate) fn set_waiting(&self, op: Op, peer: usize, sequence: u64) {
+        self.waiting.sequence.store(sequence, Ordering::Relaxed);
+        self.waiting.since_ns.store(crate::sys::clock::boottime_ns(), Ordering::Relaxed);
+        self.waiting.what.store(op as u64 | (peer as u64 + 1) << 8, Ordering::Release);
+    }
+
+    pub(crate) fn clear_waiting(&self) {
+        self.waiting.what.store(0, Ordering::Release);
+    }
+
+    /// Records an op in the ring of last ops.
+    #[inline]
+    pub(crate) fn record(&self, op: Op, sequence: u64) {
+        let entry = &self.last_ops[sequence as usize % LAST_OPS];
+        entry.store(sequence << 8 | op as u64, Ordering::Relaxed);
+    }
+
+    /// The owner's words for an abort; to be stored before the verdict.
+    pub(crate) fn set_reason(&self, reason: &str) {
+        let bytes = &reason.as_bytes()[..reason.floor_char_boundary(REASON)];
+        for (to, from) in self.reason.iter().zip(bytes) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        self.reason_len.store(bytes.len() as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reason(&self) -> String {
+        let len = (self.reason_len.load(Ordering::Relaxed) as usize).min(REASON);
+        let bytes: Vec<u8> = self.reason[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// A mapped control segment: the fixed part, the slots and the staging.
+#[derive(Clone, Debug)]
+pub(crate) struct ControlMap {
+    mapping: Arc<Mapping>,
+    world: usize,
+}
+
+impl ControlMap {
+    /// Bytes of a control segment in a group of `world` ranks.
+    pub(crate) fn bytes(world: usize) -> usize {
+        size_of::<Control>() + world * size_of::<Slot>() + 2 * STAGING
+    }
+
+    /// Makes this rank's own segment.
+    pub(crate) fn create(
+        name: &str,
+        rank: usize,
+        world: usize,
+        process: ProcessId,
+    ) -> Result<(Segment, Self)> {
+        let segment = Segment::create(name, Self::bytes(world))?;
+        let map = Self { mapping: Arc::clone(segment.mapping()), world };
+        let control = map.control();
+        control.version.store(VERSION, Ordering::Relaxed);
+        control.rank.store(rank as u32, Ordering::Relaxed);
+        control.world.store(world as u32, Ordering::Relaxed);
+        control.pid.store(process.pid, Ordering::Relaxed);
+        control.start_time.store(process.start_time, Ordering::Relaxed);
+        control.magic.store(MAGIC, Ordering::Release);
+        Ok((segment, map))
+    }
+
+    /// Takes a peer's segment, which must be of `rank` in a group of `world`.
+    pub(crate) fn adopt(mapping: Mapping, rank: usize, world: usize) -> Option<Self> {
+        if mapping.len() < Self::bytes(world) {
+            return None;
+        }
+        let map = Self { mapping: Arc::new(mapping), world };
+        let control = map.control();
+        let fits = control.magic.load(Ordering::Acquire) == MAGIC
+            && control.version.load(Ordering::Relaxed) == VERSION
+            && control.rank.load(Ordering::Relaxed) as usize == rank
+            && control.world.load(Ordering::Relaxed) as usize == world;
+        fits.then_some(map)
+    }
+
+    #[inline]
+    pub(crate) fn control(&self) -> &Control {
+        // SAFETY: the mapping is page-aligned, at least `bytes(world)` long (checked by `create` and `adopt`) and
+        // lives as long as `self`; `Control` consists of atomics only, so any bytes and concurrent writes are valid.
+        unsafe { &*self.mapping.ptr().cast::<Control>() }
+    }
+
+    /// The slot that rank `from` writes.
+    #[inline]
+    pub(crate) fn slot(&self, from: usize) -> &Slot {
+        assert!(from < self.world, "slot of rank {from} in a group of {}", self.world);
+        // SAFETY: as for `control`; the slots follow it and `from` is in range.
+        unsafe { &*self.mapping.ptr().add(size_of::<Control>()).cast::<Slot>().add(from) }
+    }
+
+    /// The staging of `epoch`: `STAGING` bytes.
+    pub(crate) fn staging(&self, epoch: u64) -> *mut u8 {
+        let slots = self.world * size_of::<Slot>();
+        let parity = (epoch & 1) as usize;
+        // SAFETY: within the mapping, as `bytes` lays it out.
+        unsafe { self.mapping.ptr().add(size_of::<Control>() + slots + parity * STAGING) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_survive_packing() {
+        for cause in CAUSES {
+            for culprit in [0, 1, 255, 256, MAX_WORLD - 1] {
+                let verdict = Verdict { culprit, cause };
+                assert_eq!(Verdict::decode(verdict.encode()), Some(verdict));
+            }
+        }
+        assert_eq!(Verdict::decode(0), None);
+        assert_eq!(Verdict::decode(0xff), None);
+    }
+
+    #[test]
+    fn hot_words_have_cache_lines_of_their_own() {
+        let lines = [
+            std::mem::offset_of!(Control, bell),
+            std::mem::offset_of!(Control, verdict),
+            std::mem::offset_of!(Control, left),
+            std::mem::offset_of!(Control, waiting),
+            std::mem::offset_of!(Control, counters),
+        ];
+        assert!(lines.iter().all(|offset| offset % 64 == 0), "{lines:?}");
+        assert_eq!(size_of::<Slot>(), 64);
+        assert_eq!(size_of::<Control>() % 64, 0);
+    }
+}

@@ -1,0 +1,7 @@
+//! Words in shared memory and how to wait for them: the protocols, the control segment and the wait ladder.
+//!
+//! Called by `group` and `memory`; built on `sys` alone.
+
+pub(crate) mod control;
+pub(crate) mod ladder;
+pub(crate) mod protocol;

@@ -1,0 +1,73 @@
+//! Atomics, fences and the futex, real or loom's; and the list of places where their order matters.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Each place whose memory order a proof relies on. The models remove one at a time and must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(loom), allow(dead_code))]
+pub(crate) enum Site {
+    /// The fence between a publisher's store and its look at `waiters`.
+    RingFence,
+    /// The fence between a sleeper's `waiters` and its last look at the condition.
+    SleepFence,
+    /// Publishing an epoch in a slot.
+    SlotRelease,
+    /// Seeing an epoch in a slot.
+    SlotAcquire,
+    /// Raising a signal.
+    PutRelease,
+    /// Seeing that the previous signal was consumed.
+    PutAcquire,
+    /// Consuming a signal.
+    TakeAcquire,
+    /// Handing the slot back.
+    TakeRelease,
+}
+
+/// A sequentially consistent fence at `site`.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn fence(_site: Site) {
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// `order`, which the proof for `site` relies on.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn order(_site: Site, order: Ordering) -> Ordering {
+    order
+}
+
+#[cfg(loom)]
+pub(crate) use mutant::{fence, order, remove};
+
+#[cfg(loom)]
+mod mutant {
+    use super::{Ordering, Site};
+    use std::sync::Mutex;
+
+    static REMOVED: Mutex<Option<Site>> = Mutex::new(None);
+
+    fn is_removed(site: Site) -> bool {
+        *REMOVED.lock().unwrap_or_else(|poison| poison.into_inner()) == Some(site)
+    }
+
+    /// From now on `site` has no fence, or the weakest order.
+    pub(crate) fn remove(site: Option<Site>) {
+        *REMOVED.lock().unwrap_or_else(|poison| poison.into_inner()) = site;
+    }
+
+    pub(crate) fn fence(site: Site) {
+        if !is_removed(site) {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn order(site: Site, order: Ordering) -> Ordering {
+        if is_removed(site) { Ordering::Relaxed } else { order }
+    }
+}

@@ -1,0 +1,103 @@
+//! The meeting: every rank tells every rank "I am here, and this is my op", and waits until all have said so.
+//!
+//! Barrier, exchange and the fingerprint check of every collective are this one protocol. Each rank owns one
+//! [`Slot`] per peer in its control segment; only that peer writes it.
+//!
+//! # Memory ordering
+//! `announce` stores the signature, then the epoch with Release; `arrived` loads the epoch with Acquire, so whatever
+//! the peer wrote before announcing (signature, staging, its user memory) is visible to who saw the epoch.
+//!
+//! # Why two halves are enough
+//! Rank p writes epoch e+2 into the half of epoch e. It does so only after its meeting e+1 ended, so after it saw
+//! every rank's e+1; a rank announces e+1 only after it has read everybody's e. So nobody still reads e. This needs
+//! what a meeting gives: every rank hears from *every* rank. The same argument covers staging with two parities.
+
+use super::Bell;
+use super::atomic::{AtomicU64, Ordering, Site, order};
+
+/// What a rank says it is doing: all ranks of a meeting must say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Signature {
+    /// Op, channel, root, dtype and reduce op, packed by the caller.
+    pub(crate) word: u64,
+    /// Bytes.
+    pub(crate) bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Half {
+    epoch: AtomicU64,
+    word: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// One peer's announcements, alone in a cache line.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Slot {
+    halves: [Half; 2],
+}
+
+impl Slot {
+    #[inline]
+    fn half(&self, epoch: u64) -> &Half {
+        &self.halves[(epoch & 1) as usize]
+    }
+
+    #[inline]
+    fn publish(&self, epoch: u64, signature: Signature) {
+        let half = self.half(epoch);
+        half.word.store(signature.word, Ordering::Relaxed);
+        half.bytes.store(signature.bytes, Ordering::Relaxed);
+        half.epoch.store(epoch, order(Site::SlotRelease, Ordering::Release));
+    }
+
+    /// The signature of `epoch`, once the peer announced it.
+    #[inline]
+    fn read(&self, epoch: u64) -> Option<Signature> {
+        let half = self.half(epoch);
+        if half.epoch.load(order(Site::SlotAcquire, Ordering::Acquire)) < epoch {
+            return None;
+        }
+        let (word, bytes) = (half.word.load(Ordering::Relaxed), half.bytes.load(Ordering::Relaxed));
+        Some(Signature { word, bytes })
+    }
+
+    /// A slot in which nobody has announced anything later than `epoch`.
+    #[cfg(loom)]
+    pub(crate) fn starting_at(epoch: u64) -> Self {
+        let half =
+            || Half { epoch: AtomicU64::new(epoch), word: AtomicU64::new(0), bytes: AtomicU64::new(0) };
+        Self { halves: [half(), half()] }
+    }
+}
+
+/// The words of all ranks of a group.
+pub(crate) trait Meeting {
+    /// Number of ranks.
+    fn world(&self) -> usize;
+    /// The slot of rank `at` that rank `from` writes.
+    fn slot(&self, at: usize, from: usize) -> &Slot;
+    /// The bell of rank `at`.
+    fn bell(&self, at: usize) -> &Bell;
+}
+
+/// Tells every peer that `me` is at `epoch` with `signature`.
+#[inline]
+pub(crate) fn announce(meeting: &impl Meeting, me: usize, epoch: u64, signature: Signature) {
+    let peers = || (0..meeting.world()).filter(move |peer| *peer != me);
+    for peer in peers() {
+        meeting.slot(peer, me).publish(epoch, signature);
+    }
+    Bell::publish_fence();
+    for peer in peers() {
+        meeting.bell(peer).ring_if_waited();
+    }
+}
+
+/// What `peer` announced to `me` for `epoch`, if it has.
+#[inline]
+pub(crate) fn arrived(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64) -> Option<Signature> {
+    meeting.slot(me, peer).read(epoch)
+}

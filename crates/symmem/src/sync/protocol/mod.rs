@@ -1,0 +1,13 @@
+//! The synchronisation protocols, over nothing but atomics, so that loom can run them as they are.
+//!
+//! The crate `symmem-models` compiles this folder a second time with loom's atomics and removes each fence and
+//! ordering in turn. Nothing here knows about groups, deadlines or mappings.
+
+pub(crate) mod atomic;
+mod bell;
+mod meet;
+mod pad;
+
+pub(crate) use bell::Bell;
+pub(crate) use meet::{Meeting, Signature, Slot, announce, arrived};
+pub(crate) use pad::{try_put, try_take};
