@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::error::Fault;
 use crate::table::Table;
@@ -65,8 +66,8 @@ impl FileStore {
     pub fn open(path: impl Into<PathBuf>, num_workers: Option<usize>, wait: &Wait<'_>) -> Result<Self> {
         let log = Log { path: path.into(), cache: Mutex::default() };
         log.update("open", &[], wait, |table| {
-            let count = counter(table, REFCOUNT_KEY)?;
-            Ok((record(REFCOUNT_KEY, (count + 1).to_string().as_bytes())?, ()))
+            let count = counter(table, REFCOUNT_KEY)?.saturating_add(1);
+            Ok((record(REFCOUNT_KEY, count.to_string().as_bytes())?, ()))
         })?;
         Ok(Self(Arc::new(Worker { log, num_workers, pid: std::process::id() })))
     }
@@ -88,14 +89,10 @@ struct Worker {
 impl Worker {
     fn leave(&self) -> Result<()> {
         let wait = Wait::for_at_most(DROP_PATIENCE);
-        let Some(file) =
-            self.log.lock(FlockOperation::NonBlockingLockExclusive, false, "drop", &[], &wait)?
-        else {
-            return Ok(());
-        };
+        let Some(file) = self.log.lock(false, "drop", &[], &wait)? else { return Ok(()) };
         let cache = self.log.refresh(Some(&file))?;
-        let gone = counter(&cache.table, CLEANUP_KEY)? + 1;
-        let left = counter(&cache.table, REFCOUNT_KEY)? - 1;
+        let gone = counter(&cache.table, CLEANUP_KEY)?.saturating_add(1);
+        let left = counter(&cache.table, REFCOUNT_KEY)?.saturating_sub(1);
         // Removing under the lock: nobody can join between the count and the removal.
         if left <= 0 && self.num_workers.is_some_and(|workers| gone >= workers as i64) {
             return fs::remove_file(&self.log.path).map_err(|source| self.log.failed(source));
@@ -134,6 +131,13 @@ struct Cache {
     identity: (u64, u64),
 }
 
+/// An attempt at the lock.
+enum Locked {
+    Held(File),
+    Busy,
+    Missing,
+}
+
 fn identity(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
@@ -169,39 +173,33 @@ impl Log {
         }
     }
 
-    /// Opens and locks the file: `None` if it does not exist (and is not to be created), `Some(None)` if the lock
-    /// is busy.
-    fn try_lock(&self, mode: FlockOperation, creates: bool) -> Result<Option<Option<File>>> {
+    /// Opens the file and tries to lock it.
+    fn try_lock(&self, mode: FlockOperation, creates: bool) -> Result<Locked> {
         let Some(file) = self.open(mode == FlockOperation::NonBlockingLockExclusive, creates)? else {
-            return Ok(None);
+            return Ok(Locked::Missing);
         };
         match flock(&file, mode) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => return Ok(Some(None)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Locked::Busy),
             Err(errno) => return Err(self.failed(errno.into())),
         }
         // The file may have been removed between open and lock: what we would write there nobody would read.
         let opened = file.metadata().map_err(|source| self.failed(source))?;
-        let same = self.metadata()?.is_some_and(|meta| identity(&meta) == identity(&opened));
-        Ok(Some(same.then_some(file)))
+        match self.metadata()? {
+            Some(meta) if identity(&meta) == identity(&opened) => Ok(Locked::Held(file)),
+            _ => Ok(Locked::Busy),
+        }
     }
 
-    /// Opens and locks the file, polling while the lock is busy; `None` if it does not exist (and is not to be
-    /// created). The lock ends with the file.
-    fn lock(
-        &self,
-        mode: FlockOperation,
-        creates: bool,
-        op: &'static str,
-        keys: &[&str],
-        wait: &Wait<'_>,
-    ) -> Result<Option<File>> {
+    /// Opens and locks the file for writing, polling while the lock is busy; `None` if it does not exist (and is
+    /// not to be created). The lock ends with the file.
+    fn lock(&self, creates: bool, op: &'static str, keys: &[&str], wait: &Wait<'_>) -> Result<Option<File>> {
         wait.until(|slice| {
             thread::sleep(slice.min(LOCK_POLL));
-            Ok(match self.try_lock(mode, creates)? {
-                Some(None) => None,
-                Some(file) => Some(file),
-                None => Some(None),
+            Ok(match self.try_lock(FlockOperation::NonBlockingLockExclusive, creates)? {
+                Locked::Held(file) => Some(Some(file)),
+                Locked::Missing => Some(None),
+                Locked::Busy => None,
             })
         })
         .map_err(|fault: Fault| fault.error(op, keys, wait))
@@ -254,8 +252,8 @@ impl Log {
         wait: &Wait<'_>,
         change: impl FnOnce(&Table) -> Result<(Vec<u8>, T)>,
     ) -> Result<T> {
-        let locked = self.lock(FlockOperation::NonBlockingLockExclusive, true, op, keys, wait)?;
-        let Some(file) = locked else { return Err(self.failed(ErrorKind::NotFound.into())) };
+        let file = self.lock(true, op, keys, wait)?;
+        let Some(file) = file else { return Err(self.failed(ErrorKind::NotFound.into())) };
         let cache = self.refresh(Some(&file))?;
         let (records, value) = change(&cache.table)?;
         self.write(&file, &records, cache.position)?;
@@ -287,8 +285,9 @@ impl Log {
             }
         }
         match self.try_lock(FlockOperation::NonBlockingLockShared, false)? {
-            Some(Some(file)) => Ok(ready(&self.refresh(Some(&file))?.table)),
-            _ => Ok(None),
+            Locked::Held(file) => Ok(ready(&self.refresh(Some(&file))?.table)),
+            // Missing only since a moment ago: the next look knows.
+            Locked::Busy | Locked::Missing => Ok(None),
         }
     }
 }

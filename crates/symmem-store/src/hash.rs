@@ -105,7 +105,13 @@ impl Store for HashStore {
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8], _: &Wait<'_>) -> Result<Vec<u8>> {
-        Ok(self.change(|table| table.compare_set(key.as_bytes(), expected, desired)).0)
+        Ok(self.change(|table| {
+            let (answer, stores) = table.compare(key.as_bytes(), expected, desired);
+            if stores {
+                table.set(key.as_bytes(), answer.clone());
+            }
+            answer
+        }))
     }
 
     fn append(&self, key: &str, value: &[u8], _: &Wait<'_>) -> Result<()> {

@@ -31,7 +31,8 @@ fn a_server_out_of_descriptors_serves_those_it_has_rests_and_recovers() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let port = read_port(&mut child);
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let port = read_port(&mut output);
     let good = TcpStore::connect("127.0.0.1", port, &patient()).unwrap();
 
     // More than it can accept; the rest stay in the backlog.
@@ -59,8 +60,8 @@ fn serve() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-fn read_port(child: &mut Child) -> u16 {
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+fn read_port(output: &mut impl BufRead) -> u16 {
+    let lines = output.lines();
     let port = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("port ")?.parse().ok());
     port.expect("the server did not start")
 }

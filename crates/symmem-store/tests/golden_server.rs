@@ -224,6 +224,15 @@ fn each_violation_closes_that_connection_only() {
 }
 
 #[test]
+fn replies_owed_before_a_violation_still_arrive() {
+    let server = server(ServerLimits::default());
+    let mut stream = validated(&server);
+    stream.write_all(&hex("0D 01020304 13")).unwrap();
+    expect(&mut stream, &hex("01020304"));
+    expect_closed(&mut stream);
+}
+
+#[test]
 fn the_longest_keys_and_values_are_allowed() {
     let server = server(ServerLimits::default());
     let store = TcpStore::connect("127.0.0.1", server.port(), &patient()).unwrap();

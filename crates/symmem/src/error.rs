@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use symmem_store::StoreError;
+use symmem_store::{Interrupt, StoreError};
 
 /// The result of every call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -338,5 +338,26 @@ impl Error {
             Self::GroupFailed { culprit, .. } => Some(*culprit),
             _ => None,
         }
+    }
+}
+
+/// Why a step below an operation ended, before the operation adds its context.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// The wait's terms ended it.
+    Interrupted(Interrupt),
+    /// It failed.
+    Failed(Error),
+}
+
+impl From<Interrupt> for Halt {
+    fn from(interrupt: Interrupt) -> Self {
+        Self::Interrupted(interrupt)
+    }
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
     }
 }

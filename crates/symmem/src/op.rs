@@ -17,10 +17,12 @@ pub(crate) enum Op {
     Survivors = 11,
     Subgroup = 12,
     MemoryBarrier = 13,
+    AllGatherFds = 14,
+    BroadcastFds = 15,
 }
 
 impl Op {
-    const ALL: [Op; 13] = [
+    const ALL: [Op; 15] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -34,6 +36,8 @@ impl Op {
         Op::Survivors,
         Op::Subgroup,
         Op::MemoryBarrier,
+        Op::AllGatherFds,
+        Op::BroadcastFds,
     ];
 
     /// The name in errors and traces.
@@ -52,6 +56,8 @@ impl Op {
             Op::Survivors => "survivors",
             Op::Subgroup => "subgroup",
             Op::MemoryBarrier => "barrier",
+            Op::AllGatherFds => "all_gather_fds",
+            Op::BroadcastFds => "broadcast_fds",
         }
     }
 

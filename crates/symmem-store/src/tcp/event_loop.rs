@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,6 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
-use crate::tcp::parser::Refusal;
 use crate::tcp::peer::{CHUNK, Gone, Peer};
 use crate::tcp::protocol::STOP_WAITING;
 use crate::tcp::server::ServerLimits;
@@ -130,8 +129,8 @@ impl EventLoop {
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            match self.listener.accept().and_then(|(stream, _)| Peer::new(stream)) {
-                Ok(peer) => self.admit(peer),
+            match self.listener.accept() {
+                Ok((stream, _)) => self.admit(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // The client gave up before we came to it.
                 Err(error)
@@ -146,14 +145,21 @@ impl EventLoop {
         }
     }
 
-    fn admit(&mut self, peer: Peer) {
+    fn admit(&mut self, stream: TcpStream) {
         let token = self.next_token;
         self.next_token += 1;
-        let added = epoll::add(&self.epoll, peer.socket(), EventData::new_u64(token), peer.interest());
-        if let Err(error) = added {
-            return tracing::warn!(%error, "the store's server cannot watch a connection");
+        let peer = Peer::new(stream).and_then(|peer| {
+            epoll::add(&self.epoll, peer.socket(), EventData::new_u64(token), peer.interest())?;
+            Ok(peer)
+        });
+        let peer = match peer {
+            Ok(peer) => peer,
+            Err(error) => return tracing::warn!(%error, "the store's server cannot watch a connection"),
+        };
+        // A timeout too long for the clock is none.
+        if let Some(deadline) = Instant::now().checked_add(self.limits.validate_timeout) {
+            self.unvalidated.push_back((deadline, token));
         }
-        self.unvalidated.push_back((Instant::now() + self.limits.validate_timeout, token));
         self.peers.insert(token, peer);
     }
 
@@ -181,7 +187,7 @@ impl EventLoop {
         let served = peer.handle_requests(
             |request, out| {
                 woken.extend(self.service.handle(token, request, out, &self.limits)?);
-                Ok::<(), Refusal>(())
+                Ok(())
             },
             &self.limits,
         );
@@ -229,7 +235,9 @@ impl EventLoop {
     }
 
     fn close(&mut self, token: Token, why: &str) {
-        let Some(peer) = self.peers.remove(&token) else { return };
+        let Some(mut peer) = self.peers.remove(&token) else { return };
+        // What it was owed before it went wrong, if the socket takes it at once.
+        let _ = peer.flush();
         tracing::debug!(token, why, "the store's server closes a connection");
         self.total -= peer.counted;
         self.service.forget(token);

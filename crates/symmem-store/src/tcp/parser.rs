@@ -159,7 +159,7 @@ impl Draft {
             if count > limits.max_keys_per_request {
                 return Err(Refusal::TooManyKeys(count));
             }
-            self.left = Some(count * self.fields.len() as u64);
+            self.left = Some(count.saturating_mul(self.fields.len() as u64));
             return Ok(true);
         };
         // Repeated fields are whole rounds, so counting from the end finds the field.
@@ -181,7 +181,7 @@ impl Draft {
 
     fn begin_part(&mut self, len: u64, limits: &ServerLimits) -> Result<(), Refusal> {
         self.held += PART_OVERHEAD;
-        if self.held as u64 + len > limits.max_connection_bytes as u64 {
+        if len.saturating_add(self.held as u64) > limits.max_connection_bytes as u64 {
             return Err(Refusal::HoldsTooMuch);
         }
         self.parts.push(Vec::new());

@@ -58,9 +58,10 @@ impl Service {
                 return Ok(self.wake(Awaited::Key(take(key)), usize::MAX));
             }
             (Query::CompareSet, [key, expected, desired]) => {
-                let (value, stored) = self.table.compare_set(key, expected, desired);
+                let (value, stores) = self.table.compare(key, expected, desired);
                 reply.bytes(&value)?;
-                if stored {
+                if stores {
+                    self.table.set(key, value);
                     return Ok(self.wake(Awaited::Key(take(key)), usize::MAX));
                 }
             }
@@ -86,8 +87,9 @@ impl Service {
             }
             (Query::QueuePop, [key]) => {
                 reply.i64(self.table.queue_len(key) as i64);
-                if let Some(value) = self.table.pop(key) {
-                    reply.bytes(&value)?;
+                if let Some(value) = self.table.front(key) {
+                    reply.bytes(value)?;
+                    self.table.pop(key);
                 }
             }
             (Query::QueueLen, [key]) => reply.i64(self.table.queue_len(key) as i64),

@@ -5,6 +5,7 @@
 
 mod env;
 mod exchange;
+mod fds;
 mod inner;
 mod join;
 mod running;

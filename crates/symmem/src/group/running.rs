@@ -110,6 +110,10 @@ impl<'a> Running<'a> {
         &self.group.inner
     }
 
+    pub(crate) fn op(&self) -> Op {
+        self.op
+    }
+
     pub(crate) fn group(&self) -> &'a Group {
         self.group
     }

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use symmem_store::{Deadline, Interrupt, ServerLimits, TcpStoreServer, Wait};
+use symmem_store::{Deadline, ServerLimits, TcpStoreServer, Wait};
 
 use super::Group;
 use super::env::connect;
 use super::inner::Inner;
 use super::join::Join;
-use crate::error::Context;
+use crate::error::{Context, Halt};
 use crate::op::Op;
 use crate::sync::control::Ballot;
 use crate::sys::ids;
@@ -99,9 +99,12 @@ impl Group {
             tried: Vec::new(),
         };
         loop {
-            let leader = election.run(deadline).map_err(|stuck| {
+            let leader = election.run(deadline).map_err(|halt| {
                 let context = Context::new(Op::Survivors.name(), self.name(), self.rank(), self.size());
-                stuck.into_error(context, election.missing())
+                match halt {
+                    Halt::Interrupted(_) => Error::Timeout { context, missing: election.missing() },
+                    Halt::Failed(error) => error,
+                }
             })?;
             let server = election.office.take().map(|(server, _)| server);
             match self.regroup(&leader, server, deadline) {
@@ -144,7 +147,7 @@ struct Election<'a> {
 
 impl Election<'_> {
     /// Votes until all living ranks agree; returns the leader's ballot.
-    fn run(&mut self, deadline: Deadline) -> Result<Seen, Stuck> {
+    fn run(&mut self, deadline: Deadline) -> Result<Seen, Halt> {
         Wait::new(deadline).until(|slice| {
             // Rare and short-lived: polling is simpler than ringing, and nobody's bell is in a known state here.
             std::thread::sleep(slice.min(Duration::from_millis(1)));
@@ -211,31 +214,4 @@ fn is_a_death(error: &Error) -> bool {
         error,
         Error::PeerLost { .. } | Error::PeerLeft { .. } | Error::GroupFailed { .. } | Error::Store(_)
     )
-}
-
-/// Why an election ended without a result.
-enum Stuck {
-    Interrupted(Interrupt),
-    With(Error),
-}
-
-impl From<Interrupt> for Stuck {
-    fn from(interrupt: Interrupt) -> Self {
-        Self::Interrupted(interrupt)
-    }
-}
-
-impl From<Error> for Stuck {
-    fn from(error: Error) -> Self {
-        Self::With(error)
-    }
-}
-
-impl Stuck {
-    fn into_error(self, context: Box<Context>, missing: Vec<usize>) -> Error {
-        match self {
-            Self::Interrupted(_) => Error::Timeout { context, missing },
-            Self::With(error) => error,
-        }
-    }
 }

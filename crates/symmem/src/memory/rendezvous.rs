@@ -14,13 +14,16 @@ use serde::{Deserialize, Serialize};
 use symmem_store::{Interrupt, Watch};
 
 use super::Block;
+use crate::error::Halt;
 use crate::group::{GaveUp, Group, GroupWatch, Running, Vote};
 use crate::op::Op;
 use crate::provider::{Memory, Peer};
 use crate::sync::protocol::arrived;
-use crate::sys::channel::ChannelError;
 use crate::sys::fault::{self, Point};
 use crate::{DType, Error, Result};
+
+/// What the message with data and pad says it is.
+const HANDLES: &[u8] = b"data, pad";
 
 /// Everybody's memory and pad, as this rank reaches them.
 #[derive(Debug)]
@@ -64,27 +67,6 @@ impl<F: Fn(usize) -> bool> Watch for HandleWatch<'_, F> {
     }
 }
 
-/// Why the exchange of handles failed.
-enum Failed {
-    Interrupted(Interrupt),
-    With(Error),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::With(error)
-    }
-}
-
-impl From<ChannelError> for Failed {
-    fn from(error: ChannelError) -> Self {
-        match error {
-            ChannelError::Interrupted(interrupt) => Self::Interrupted(interrupt),
-            ChannelError::Failed(error) => Self::With(error),
-        }
-    }
-}
-
 impl Table {
     /// Collective: the table for `block` on `group`, kept with the block. A table that is there already is returned
     /// without communication.
@@ -106,12 +88,6 @@ impl Table {
 }
 
 impl Running<'_> {
-    fn check_local(&self) -> Result<()> {
-        let inner = self.inner();
-        let ranks: Vec<usize> = (0..inner.world).filter(|rank| inner.controls[*rank].is_none()).collect();
-        if ranks.is_empty() { Ok(()) } else { Err(Error::NotLocal { op: Op::Rendezvous.name(), ranks }) }
-    }
-
     /// Step 1: what everybody brings.
     fn compare(&self, block: &Block, dtype: DType, failure: Option<&Error>) -> Result<()> {
         let request = Request {
@@ -146,11 +122,11 @@ impl Running<'_> {
         let outcome = self.map_everybody(block, &pad);
         let vote = match &outcome {
             Ok(_) => Vote::yes(),
-            Err(Failed::With(error)) => Vote::no(error),
-            Err(Failed::Interrupted(_)) => Vote::waited_in_vain(),
+            Err(Halt::Failed(error)) => Vote::no(error),
+            Err(Halt::Interrupted(_)) => Vote::waited_in_vain(),
         };
         let outcome = match outcome {
-            Err(Failed::Interrupted(interrupt)) if !is_gave_up(&interrupt) => {
+            Err(Halt::Interrupted(interrupt)) if !is_gave_up(&interrupt) => {
                 return Err(self.fail(interrupt, |_| true));
             }
             other => other,
@@ -160,12 +136,12 @@ impl Running<'_> {
         match (Vote::tally(&votes), outcome) {
             (None, Ok(table)) => Ok(Arc::new(table)),
             (Some((rank, message)), _) => Err(Error::Rank { context: self.context(), rank, message }),
-            (None, Err(Failed::With(error))) => Err(error),
-            (None, Err(Failed::Interrupted(interrupt))) => Err(self.interrupted(interrupt, Vec::new())),
+            (None, Err(Halt::Failed(error))) => Err(error),
+            (None, Err(Halt::Interrupted(interrupt))) => Err(self.interrupted(interrupt, Vec::new())),
         }
     }
 
-    fn map_everybody(&self, block: &Block, pad: &Arc<dyn Memory>) -> Result<Table, Failed> {
+    fn map_everybody(&self, block: &Block, pad: &Arc<dyn Memory>) -> Result<Table, Halt> {
         let inner = self.inner();
         let tag = inner.fd_tag.fetch_add(1, Ordering::Relaxed) + 1;
         let populate = self.group().context().config().get_populate();
@@ -193,30 +169,27 @@ impl Running<'_> {
         Ok(Table { data, pads, bytes, pad_bytes, closed: AtomicBool::new(false) })
     }
 
-    fn send_handles(
-        &self,
-        peer: usize,
-        tag: u64,
-        block: &Block,
-        pad: &Arc<dyn Memory>,
-    ) -> Result<(), Failed> {
+    fn send_handles(&self, peer: usize, tag: u64, block: &Block, pad: &Arc<dyn Memory>) -> Result<(), Halt> {
         let inner = self.inner();
         let watch = GroupWatch { inner, awaited: |rank| rank == peer };
         let fds = [block.memory().handle(), pad.handle()];
         let address = &inner.members[peer].address;
-        let sent = inner.endpoint.send(peer, address, tag, inner.rank as u32, &[], &fds, &self.terms(&watch));
+        let sent =
+            inner.endpoint.send(peer, address, tag, inner.rank as u32, HANDLES, &fds, &self.terms(&watch));
         sent.map_err(|error| self.or_a_death(error))
     }
 
-    fn import_handles(&self, peer: usize, tag: u64, block: &Block) -> Result<(Peer, Peer), Failed> {
+    fn import_handles(&self, peer: usize, tag: u64, block: &Block) -> Result<(Peer, Peer), Halt> {
         let inner = self.inner();
         let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         let voted = || arrived(inner, inner.rank, peer, next_epoch).is_some();
         let watch = HandleWatch { group: GroupWatch { inner, awaited: |rank| rank == peer }, voted: &voted };
-        let message = inner.endpoint.recv(tag, peer as u32, &self.terms(&watch)).map_err(Failed::from)?;
+        let message = inner.endpoint.recv(tag, peer as u32, &self.terms(&watch)).map_err(Halt::from)?;
         let mut fds = message.fds.into_iter();
-        let (Some(data), Some(pad)) = (fds.next(), fds.next()) else {
-            return Err(Error::invalid(format!("handles of rank {peer}"), "some are missing").into());
+        let (HANDLES, Some(data), Some(pad)) = (&message.payload[..], fds.next(), fds.next()) else {
+            return Err(
+                Error::invalid(format!("handles of rank {peer}"), "the message is not data and pad").into()
+            );
         };
         let provider = self.group().context().provider();
         let data = provider.import(data, block.bytes())?;
@@ -224,11 +197,11 @@ impl Running<'_> {
     }
 
     /// A broken channel is explained by a death, if there is one.
-    fn or_a_death(&self, error: ChannelError) -> Failed {
-        let ChannelError::Failed(error) = error else { return error.into() };
+    fn or_a_death(&self, error: Halt) -> Halt {
+        let Halt::Failed(error) = error else { return error.into() };
         match self.inner().look_for_a_death() {
-            Some(rank) => Failed::Interrupted(Interrupt::Watch(Box::new(crate::group::Stop::Died(rank)))),
-            None => Failed::With(error),
+            Some(rank) => Halt::Interrupted(Interrupt::Watch(Box::new(crate::group::Stop::Died(rank)))),
+            None => Halt::Failed(error),
         }
     }
 }

@@ -24,13 +24,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use symmem_store::{Interrupt, Wait};
+use symmem_store::Wait;
 
 use self::address::Address;
 use self::inbox::Inbox;
 use self::message::Header;
 pub(crate) use self::message::{MAX_FDS, MAX_PAYLOAD, Message};
-use crate::error::{Error, Result};
+use crate::error::{Error, Halt, Result};
 use crate::sys::fault::{self, Failure};
 use crate::sys::{fork, ids};
 
@@ -38,27 +38,6 @@ use crate::sys::{fork, ids};
 const BACKLOG: i32 = 4096;
 /// Pause before another attempt to send.
 const RETRY: Duration = Duration::from_millis(1);
-
-/// Why the channel gave up. The caller knows the operation and adds it.
-#[derive(Debug)]
-pub(crate) enum ChannelError {
-    /// The wait's terms ended it.
-    Interrupted(Interrupt),
-    /// The channel failed.
-    Failed(Error),
-}
-
-impl From<Interrupt> for ChannelError {
-    fn from(interrupt: Interrupt) -> Self {
-        Self::Interrupted(interrupt)
-    }
-}
-
-impl From<Error> for ChannelError {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
 
 /// A rank's end of the channel: receives from everybody, sends to anybody. Threads may share it.
 #[derive(Debug)]
@@ -120,7 +99,7 @@ impl Endpoint {
         payload: &[u8],
         fds: &[BorrowedFd<'_>],
         wait: &Wait<'_>,
-    ) -> Result<(), ChannelError> {
+    ) -> Result<(), Halt> {
         let failed = |problem: String| Error::Channel { rank: peer, address: address.to_owned(), problem };
         fault::fail(Failure::Socket).map_err(|e| failed(e.to_string()))?;
         if payload.len() > MAX_PAYLOAD || fds.len() > MAX_FDS {
@@ -159,7 +138,7 @@ impl Endpoint {
 
     /// Receives the message that `source` sent under `tag`. Every (tag, source) is received once, and a source's
     /// tags in rising order: what is older than the last one received is dropped.
-    pub(crate) fn recv(&self, tag: u64, source: u32, wait: &Wait<'_>) -> Result<Message, ChannelError> {
+    pub(crate) fn recv(&self, tag: u64, source: u32, wait: &Wait<'_>) -> Result<Message, Halt> {
         wait.until(|slice| {
             let mut inbox = self.pump()?;
             if let Some(message) = inbox.take(tag, source)? {
@@ -227,7 +206,7 @@ fn socket() -> Result<OwnedFd> {
         .map_err(|e| Error::sys_hint("socket for the fd channel", e, "check ulimit -n"))
 }
 
-fn pause<T>(slice: Duration) -> Result<Option<T>, ChannelError> {
+fn pause<T>(slice: Duration) -> Result<Option<T>, Halt> {
     std::thread::sleep(slice.min(RETRY));
     Ok(None)
 }

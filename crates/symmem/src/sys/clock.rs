@@ -1,6 +1,7 @@
 //! The clock that all processes of one boot share, for time stamps that peers compare.
 //!
-//! Anybody may call it. It counts nanoseconds since boot, suspend included, and never goes back.
+//! Anybody may call it. It counts nanoseconds since boot, suspend included, and never goes back. (A time namespace
+//! may shift it: good for showing how long ago, not for deciding anything.)
 
 use rustix::time::{ClockId, clock_gettime};
 

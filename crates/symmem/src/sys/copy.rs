@@ -9,11 +9,32 @@
 //! seen together is published with a Release store and read after an Acquire load. Copies of 1, 2, 4 or 8
 //! bytes that are aligned on the shared side are not torn.
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use x86_64::{read, write};
-
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) use words::{read, write};
+use words::{load, store};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use x86_64::{copy as load, copy as store};
+
+/// Copies `len` bytes of shared memory at `src` to private memory at `dst`.
+///
+/// # Safety
+/// `src` must be valid for reads of `len` bytes but for races; `dst` must be valid for writes of `len` bytes and
+/// be nobody else's meanwhile; the two must not overlap.
+#[inline]
+pub(crate) unsafe fn read(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { load(src, dst, len) }
+}
+
+/// Copies `len` bytes of private memory at `src` to shared memory at `dst`.
+///
+/// # Safety
+/// `dst` must be valid for writes of `len` bytes but for races; `src` must be valid for reads of `len` bytes and
+/// not be written meanwhile; the two must not overlap.
+#[inline]
+pub(crate) unsafe fn write(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { store(src, dst, len) }
+}
 
 /// Inline assembly. Not `rep movsb`, and not `memcpy`, which uses it: on AMD's Zen 3 and 4 that is twenty times slower
 /// than plain moves when the destination lies a few bytes further into its page than the source, which is how
@@ -22,32 +43,12 @@ pub(crate) use words::{read, write};
 mod x86_64 {
     use std::arch::asm;
 
-    /// Copies `len` bytes of shared memory at `src` to private memory at `dst`.
+    /// Either direction.
     ///
     /// # Safety
-    /// `src` must be valid for reads of `len` bytes but for races; `dst` must be valid for writes of `len` bytes
-    /// and be nobody else's meanwhile; the two must not overlap.
+    /// As for [`super::read`] or [`super::write`], whichever side is the shared one.
     #[inline]
-    pub(crate) unsafe fn read(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: the caller's duty.
-        unsafe { copy(src, dst, len) }
-    }
-
-    /// Copies `len` bytes of private memory at `src` to shared memory at `dst`.
-    ///
-    /// # Safety
-    /// `dst` must be valid for writes of `len` bytes but for races; `src` must be valid for reads of `len` bytes
-    /// and not be written meanwhile; the two must not overlap.
-    #[inline]
-    pub(crate) unsafe fn write(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: the caller's duty.
-        unsafe { copy(src, dst, len) }
-    }
-
-    /// # Safety
-    /// As for [`read`] or [`write`], whichever side is the shared one.
-    #[inline]
-    unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+    pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
         // SAFETY: every move stays within `len` bytes of both pointers, and nothing else is touched.
         unsafe {
             match len {
@@ -136,12 +137,9 @@ mod x86_64 {
 mod words {
     use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-    /// Copies `len` bytes of shared memory at `src` to private memory at `dst`.
-    ///
     /// # Safety
-    /// `src` must be valid for reads of `len` bytes but for races; `dst` must be valid for writes of `len` bytes
-    /// and be nobody else's meanwhile; the two must not overlap.
-    pub(crate) unsafe fn read(src: *const u8, dst: *mut u8, len: usize) {
+    /// As for [`super::read`].
+    pub(super) unsafe fn load(src: *const u8, dst: *mut u8, len: usize) {
         let mut done = 0;
         while done < len {
             // SAFETY: `step` keeps within `len` and finds the atomic's alignment.
@@ -159,12 +157,9 @@ mod words {
         }
     }
 
-    /// Copies `len` bytes of private memory at `src` to shared memory at `dst`.
-    ///
     /// # Safety
-    /// `dst` must be valid for writes of `len` bytes but for races; `src` must be valid for reads of `len` bytes
-    /// and not be written meanwhile; the two must not overlap.
-    pub(crate) unsafe fn write(src: *const u8, dst: *mut u8, len: usize) {
+    /// As for [`super::write`].
+    pub(super) unsafe fn store(src: *const u8, dst: *mut u8, len: usize) {
         let mut done = 0;
         while done < len {
             // SAFETY: `step` keeps within `len` and finds the atomic's alignment.
@@ -199,8 +194,8 @@ mod tests {
     const COPIES: [(&str, Copy); 4] = [
         ("read", super::read),
         ("write", super::write),
-        ("words::read", super::words::read),
-        ("words::write", super::words::write),
+        ("words::load", super::words::load),
+        ("words::store", super::words::store),
     ];
 
     /// Copies `len` bytes between odd offsets and compares everything, guard bytes included.

@@ -11,8 +11,8 @@
 //!
 //! A thread rank calls [`arm_panic`] and [`inject`] on its own thread.
 
-// Reachable from outside only with the feature.
-#![cfg_attr(not(feature = "faults"), allow(unreachable_pub))]
+// Without the feature nothing outside can reach this, and nothing inside asks for names.
+#![cfg_attr(not(feature = "faults"), allow(unreachable_pub, dead_code))]
 
 macro_rules! points {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -96,9 +96,9 @@ pub enum Failure {
 }
 
 #[cfg(not(feature = "faults"))]
-pub(crate) use absent::{fail, point, set_rank};
+pub(crate) use absent::{fail, point, set_rank, start_epoch};
 #[cfg(feature = "faults")]
-pub use active::{arm_panic, fail, inject, point, set_rank};
+pub use active::{arm_panic, fail, inject, point, set_rank, set_start_epoch, start_epoch};
 
 #[cfg(not(feature = "faults"))]
 mod absent {
@@ -115,6 +115,11 @@ mod absent {
     pub(crate) fn fail(_failure: Failure) -> io::Result<()> {
         Ok(())
     }
+
+    #[inline(always)]
+    pub(crate) fn start_epoch() -> u64 {
+        0
+    }
 }
 
 #[cfg(feature = "faults")]
@@ -130,6 +135,7 @@ mod active {
         static RANK: Cell<Option<usize>> = const { Cell::new(None) };
         static PANIC: Cell<Option<Point>> = const { Cell::new(None) };
         static FAIL: Cell<Option<(Failure, i32)>> = const { Cell::new(None) };
+        static START_EPOCH: Cell<u64> = const { Cell::new(0) };
     }
 
     /// Tells which rank this thread is.
@@ -145,6 +151,16 @@ mod active {
     /// Makes this thread's next call of that kind fail with `errno`.
     pub fn inject(failure: Failure, errno: i32) {
         FAIL.set(Some((failure, errno)));
+    }
+
+    /// Makes groups that this thread joins from now on count their meetings from `epoch` on: equal on all ranks.
+    pub fn set_start_epoch(epoch: u64) {
+        START_EPOCH.set(epoch);
+    }
+
+    /// Where the meetings of a new group start.
+    pub fn start_epoch() -> u64 {
+        START_EPOCH.get()
     }
 
     /// Dies here if told so.
@@ -197,6 +213,12 @@ mod active {
             }
             let step = |left: u64| left.checked_sub(1);
             if self.passes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_err() {
+                // The time of death on the clock all processes share: tests measure how long the others take to see it.
+                eprintln!(
+                    "crash point {} at {} ns after boot",
+                    point.name(),
+                    crate::sys::clock::boottime_ns()
+                );
                 // SAFETY: no memory is involved; the process ends here.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }

@@ -4,7 +4,7 @@
 //! not for reused process numbers, not across pid namespaces. Where there is none, `/proc` and the start time
 //! tell, within one pid namespace. A peer is never called dead on a guess.
 
-use std::fmt;
+use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,7 +29,10 @@ impl ProcessId {
     /// This process.
     pub(crate) fn own() -> Self {
         let pid = getpid().as_raw_nonzero().get() as u32;
-        let start_time = Stat::read(pid).map_or(0, |stat| stat.start_time);
+        let start_time = match Stat::read("self") {
+            Ok(stat) if !boot_time_is_shifted() => stat.start_time,
+            _ => 0,
+        };
         Self { pid, start_time, pid_ns: ids::namespace("pid") }
     }
 }
@@ -39,7 +42,7 @@ pub(crate) fn own_pidfd(disable: bool) -> Option<OwnedFd> {
     if disable {
         return None;
     }
-    // rustix marks nothing: the kernel makes every pidfd close-on-exec.
+    // The kernel makes every pidfd close-on-exec.
     pidfd_open(getpid(), PidfdFlags::empty()).ok()
 }
 
@@ -47,20 +50,11 @@ pub(crate) fn own_pidfd(disable: bool) -> Option<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct Life(Way);
 
+#[derive(Debug)]
 enum Way {
     Pidfd(OwnedFd),
     Proc(ProcessId),
     Unknown,
-}
-
-impl fmt::Debug for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pidfd(fd) => write!(f, "Pidfd({})", fd.as_raw_fd()),
-            Self::Proc(id) => write!(f, "Proc({})", id.pid),
-            Self::Unknown => f.write_str("Unknown"),
-        }
-    }
 }
 
 impl Life {
@@ -73,11 +67,12 @@ impl Life {
         Ok(Self(Way::Pidfd(fd)))
     }
 
-    /// By `/proc`. A process that `/proc` cannot show us (another pid namespace, an unknown start time, a
-    /// `/proc` of another namespace) counts as alive for ever.
+    /// By `/proc`. A process that `/proc` cannot show us (another pid or time namespace, a `/proc` of another
+    /// namespace) counts as alive for ever.
     pub(crate) fn from_proc(id: ProcessId) -> Self {
-        let visible = id.start_time != 0 && id.pid_ns != 0 && id.pid_ns == ids::namespace("pid");
-        if !visible || !proc_is_ours() {
+        let own = ProcessId::own();
+        let known = |id: ProcessId| id.start_time != 0 && id.pid_ns != 0;
+        if !known(id) || !known(own) || id.pid_ns != own.pid_ns || !proc_is_ours() {
             return Self::unknown();
         }
         Self(Way::Proc(id))
@@ -118,7 +113,10 @@ pub(crate) fn any_dead(lives: &[&Life]) -> Option<usize> {
         }
         // SAFETY: the array holds as many entries as we say. A failing poll leaves `revents` zero: not dead.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
-        let dead = fds.iter().zip(lives).position(|(slot, life)| slot.revents != 0 || life.is_dead_by_proc());
+        let dead = fds
+            .iter()
+            .zip(lives)
+            .position(|(slot, life)| slot.revents & libc::POLLIN != 0 || life.is_dead_by_proc());
         if let Some(index) = dead {
             return Some(batch * BATCH + index);
         }
@@ -152,6 +150,12 @@ fn proc_is_ours() -> bool {
     fs::read_link("/proc/self").is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
 }
 
+/// Whether this process is in a time namespace, where start times look different.
+fn boot_time_is_shifted() -> bool {
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    offsets.split_ascii_whitespace().any(|word| word.parse::<i64>().is_ok_and(|offset| offset != 0))
+}
+
 /// What we need of `/proc/<pid>/stat`.
 struct Stat {
     start_time: u64,
@@ -159,7 +163,7 @@ struct Stat {
 }
 
 impl Stat {
-    fn read(pid: u32) -> io::Result<Self> {
+    fn read(pid: impl Display) -> io::Result<Self> {
         let text = fs::read(format!("/proc/{pid}/stat"))?;
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }

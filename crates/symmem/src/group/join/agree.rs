@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Failed, Join, Joining};
+use super::{Join, Joining};
+use crate::error::Halt;
 use crate::sync::control;
 use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
@@ -111,7 +112,7 @@ impl Joining<'_> {
         let watch = self.no_watch();
         let terms = self.terms(&watch);
         let refusal = terms
-            .until(|slice| -> Result<_, Failed> {
+            .until(|slice| -> Result<_, Halt> {
                 let missing = self.missing_keys(&hellos);
                 let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
                 if slice > Duration::ZERO && !missing.is_empty() {
@@ -173,7 +174,7 @@ impl Joining<'_> {
     fn accept(&self) -> Result<Answer> {
         let watch = self.no_watch();
         let key = self.key("answer");
-        let answer = self.terms(&watch).until(|slice| -> Result<_, Failed> {
+        let answer = self.terms(&watch).until(|slice| -> Result<_, Halt> {
             let waited = Instant::now();
             if slice > Duration::ZERO {
                 self.nap(&[&key], slice)?;
@@ -247,7 +248,7 @@ impl Joining<'_> {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let watch = self.no_watch();
         let terms = self.terms(&watch);
-        let done = terms.until(|slice| -> Result<_, Failed> {
+        let done = terms.until(|slice| -> Result<_, Halt> {
             if slice > Duration::ZERO {
                 self.nap(&keys, slice)?;
             }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use symmem_store::{Interrupt, Wait};
 
 use super::agree::Accepted;
-use super::{Failed, JoinWatch, Joining, first_dead};
+use super::{JoinWatch, Joining, first_dead};
+use crate::error::Halt;
 use crate::group::Group;
 use crate::group::inner::{self, Inner, Member, wait_for_a_death};
 use crate::group::running::Stop;
@@ -17,7 +18,7 @@ use crate::group::vote::{GaveUp, Vote};
 use crate::op::Op;
 use crate::sync::control::ControlMap;
 use crate::sync::ladder::Ladder;
-use crate::sys::channel::{ChannelError, Endpoint};
+use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
 use crate::sys::life::{self, Life};
 use crate::sys::limits;
@@ -40,13 +41,13 @@ impl Joining<'_> {
         let outcome = self.exchange_segments(&accepted);
         let vote = match &outcome {
             Ok(_) => Vote::yes(),
-            Err(Failed::With(error)) => Vote::no(error),
-            Err(Failed::Interrupted(_)) => Vote::waited_in_vain(),
+            Err(Halt::Failed(error)) => Vote::no(error),
+            Err(Halt::Interrupted(_)) => Vote::waited_in_vain(),
         };
         self.set(&self.vote_key(&accepted.id, self.join.rank), &vote)?;
         fault::point(Point::Voted);
         let outcome = match outcome {
-            Err(Failed::Interrupted(interrupt)) if !is_gave_up(&interrupt) => {
+            Err(Halt::Interrupted(interrupt)) if !is_gave_up(&interrupt) => {
                 return Err(self.interrupted(interrupt, Vec::new()));
             }
             other => other,
@@ -59,7 +60,7 @@ impl Joining<'_> {
         Ok(group)
     }
 
-    fn exchange_segments(&self, accepted: &Accepted) -> Result<Segments, Failed> {
+    fn exchange_segments(&self, accepted: &Accepted) -> Result<Segments, Halt> {
         let (rank, world) = (self.join.rank, self.join.world);
         let mut members = self.members(accepted);
         let name = format!("symmem:{}:{rank}", self.join.name);
@@ -101,7 +102,7 @@ impl Joining<'_> {
         segment: &Segment,
         members: &[Member],
         local: &[usize],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), Halt> {
         let watch = self.no_watch();
         let terms = self.terms(&watch);
         // Members of a group already know each other's lives.
@@ -120,7 +121,7 @@ impl Joining<'_> {
         Ok(())
     }
 
-    fn receive_segment(&self, accepted: &Accepted, peer: usize) -> Result<Vec<OwnedFd>, Failed> {
+    fn receive_segment(&self, accepted: &Accepted, peer: usize) -> Result<Vec<OwnedFd>, Halt> {
         let vote = self.vote_key(&accepted.id, peer);
         let store = &self.join.store;
         // A peer that has voted has sent what it was going to send.
@@ -130,12 +131,12 @@ impl Joining<'_> {
         message.map(|message| message.fds).map_err(|error| self.channel_failed(error))
     }
 
-    fn channel_failed(&self, error: ChannelError) -> Failed {
+    fn channel_failed(&self, error: Halt) -> Halt {
         match error {
-            ChannelError::Interrupted(interrupt) => Failed::Interrupted(interrupt),
-            ChannelError::Failed(error) => match wait_for_a_death(|| first_dead(&self.lives)) {
-                Some(rank) => Failed::Interrupted(Interrupt::Watch(Box::new(Stop::Died(rank)))),
-                None => Failed::With(error),
+            Halt::Interrupted(interrupt) => Halt::Interrupted(interrupt),
+            Halt::Failed(error) => match wait_for_a_death(|| first_dead(&self.lives)) {
+                Some(rank) => Halt::Interrupted(Interrupt::Watch(Box::new(Stop::Died(rank)))),
+                None => Halt::Failed(error),
             },
         }
     }
@@ -180,7 +181,7 @@ impl Joining<'_> {
             context: self.join.context.clone(),
             ladder,
             busy: AtomicBool::new(false),
-            epoch: AtomicU64::new(0),
+            epoch: AtomicU64::new(fault::start_epoch()),
             sequence: AtomicU64::new(0),
             fd_tag: AtomicU64::new(JOIN_TAG),
             elections: AtomicU64::new(0),

@@ -25,7 +25,7 @@ use super::running::Stop;
 use super::vote::GaveUp;
 use super::{Group, Terms};
 use crate::context::RankContext;
-use crate::error::Context;
+use crate::error::{Context, Halt};
 use crate::op::Op;
 use crate::sync::control::MAX_WORLD;
 use crate::sys::fault::{self, Point};
@@ -114,24 +114,6 @@ impl Join {
     }
 }
 
-/// Why a step of a join failed, before it has its context.
-enum Failed {
-    Interrupted(Interrupt),
-    With(Error),
-}
-
-impl From<Interrupt> for Failed {
-    fn from(interrupt: Interrupt) -> Self {
-        Self::Interrupted(interrupt)
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::With(error)
-    }
-}
-
 /// A join under way.
 struct Joining<'a> {
     join: &'a Join,
@@ -192,10 +174,10 @@ impl<'a> Joining<'a> {
         Error::PeerLost { context: self.context(), rank, pid: self.pids[rank] }
     }
 
-    fn failed(&self, failed: Failed, missing: Vec<usize>) -> Error {
-        match failed {
-            Failed::Interrupted(interrupt) => self.interrupted(interrupt, missing),
-            Failed::With(error) => error,
+    fn failed(&self, halt: Halt, missing: Vec<usize>) -> Error {
+        match halt {
+            Halt::Interrupted(interrupt) => self.interrupted(interrupt, missing),
+            Halt::Failed(error) => error,
         }
     }
 

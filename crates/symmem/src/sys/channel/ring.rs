@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use symmem_store::Wait;
 
-use super::{ChannelError, Endpoint};
-use crate::error::Error;
+use super::Endpoint;
+use crate::error::{Error, Halt};
 
 impl Endpoint {
     /// Collective: everybody gets everybody's fd, in rank order (one's own as a duplicate). Each rank passes on
@@ -17,7 +17,7 @@ impl Endpoint {
         tag: u64,
         fd: BorrowedFd<'_>,
         wait: &Wait<'_>,
-    ) -> Result<Vec<OwnedFd>, ChannelError> {
+    ) -> Result<Vec<OwnedFd>, Halt> {
         let world = addresses.len();
         let next = (rank + 1) % world;
         // Slots fill backwards from our own rank: rank, rank - 1, ...
@@ -27,31 +27,25 @@ impl Endpoint {
             let source = (rank + world + 1 - step) % world;
             self.send(next, &addresses[next], tag, source as u32, &[], &[newest], wait)?;
             let source = (rank + world - step) % world;
-            fds.push(self.recv_fds(source, addresses, tag, 1, wait)?.remove(0));
+            fds.push(self.recv_fd(source, addresses, tag, wait)?);
         }
         fds.reverse();
         fds.rotate_right((rank + 1) % world);
         Ok(fds)
     }
 
-    /// Collective: everybody gets the `count` fds that `root` gave (the root as duplicates). Others pass `None`.
-    #[expect(clippy::too_many_arguments, reason = "a collective call has that many terms")]
+    /// Collective: everybody gets the fds that `root` gave (the root as duplicates). What others give is ignored.
     pub(crate) fn broadcast_fds(
         &self,
         rank: usize,
         root: usize,
         addresses: &[String],
         tag: u64,
-        fds: Option<&[BorrowedFd<'_>]>,
-        count: usize,
+        fds: &[BorrowedFd<'_>],
         wait: &Wait<'_>,
-    ) -> Result<Vec<OwnedFd>, ChannelError> {
+    ) -> Result<Vec<OwnedFd>, Halt> {
         if rank != root {
-            return self.recv_fds(root, addresses, tag, count, wait);
-        }
-        let fds = fds.unwrap_or_default();
-        if fds.len() != count {
-            return Err(Error::invalid("fds", format!("the root gave {} of {count}", fds.len())).into());
+            return Ok(self.recv(tag, root as u32, wait)?.fds);
         }
         for (peer, address) in addresses.iter().enumerate().filter(|(peer, _)| *peer != root) {
             self.send(peer, address, tag, root as u32, &[], fds, wait)?;
@@ -59,23 +53,22 @@ impl Endpoint {
         fds.iter().map(|fd| duplicate(*fd)).collect()
     }
 
-    fn recv_fds(
+    fn recv_fd(
         &self,
         source: usize,
         addresses: &[String],
         tag: u64,
-        count: usize,
         wait: &Wait<'_>,
-    ) -> Result<Vec<OwnedFd>, ChannelError> {
-        let fds = self.recv(tag, source as u32, wait)?.fds;
-        if fds.len() != count {
-            let problem = format!("it sent {} fds, not {count}", fds.len());
+    ) -> Result<OwnedFd, Halt> {
+        let mut fds = self.recv(tag, source as u32, wait)?.fds;
+        if fds.len() != 1 {
+            let problem = format!("it sent {} fds, not 1", fds.len());
             return Err(Error::Channel { rank: source, address: addresses[source].clone(), problem }.into());
         }
-        Ok(fds)
+        Ok(fds.remove(0))
     }
 }
 
-fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, ChannelError> {
+fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, Halt> {
     fd.try_clone_to_owned().map_err(|e| Error::sys_hint("duplicating an fd", e, "check ulimit -n").into())
 }

@@ -33,13 +33,13 @@ fn hung_up(read_end: &OwnedFd) -> bool {
     fds[0].revents().contains(PollFlags::HUP)
 }
 
-fn expired<T: std::fmt::Debug>(result: Result<T, ChannelError>) {
-    assert!(matches!(result, Err(ChannelError::Interrupted(Interrupt::Expired))), "{result:?}");
+fn expired<T: std::fmt::Debug>(result: Result<T, Halt>) {
+    assert!(matches!(result, Err(Halt::Interrupted(Interrupt::Expired))), "{result:?}");
 }
 
-fn failure<T: std::fmt::Debug>(result: Result<T, ChannelError>) -> String {
+fn failure<T: std::fmt::Debug>(result: Result<T, Halt>) -> String {
     match result {
-        Err(ChannelError::Failed(error)) => error.to_string(),
+        Err(Halt::Failed(error)) => error.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -414,7 +414,7 @@ fn deadlines_and_cancellation_end_waits() {
             token.cancel();
         });
         let result = endpoint.recv(1, 0, &long().with_cancel(&token));
-        assert!(matches!(result, Err(ChannelError::Interrupted(Interrupt::Cancelled))), "{result:?}");
+        assert!(matches!(result, Err(Halt::Interrupted(Interrupt::Cancelled))), "{result:?}");
     });
     assert!(start.elapsed() < LONG / 2);
 }
@@ -482,9 +482,9 @@ fn rings_and_broadcasts_reach_everybody() {
                         }
                         let root = round as usize % world;
                         let fds = [own.fd(), own.fd()];
-                        let given = (rank == root).then_some(&fds[..]);
+                        let given = if rank == root { &fds[..] } else { &[] };
                         let fds = endpoint
-                            .broadcast_fds(rank, root, addresses, 2 * round + 1, given, 2, &long())
+                            .broadcast_fds(rank, root, addresses, 2 * round + 1, given, &long())
                             .unwrap();
                         assert_eq!(fds.len(), 2);
                         for fd in fds {
@@ -496,16 +496,4 @@ fn rings_and_broadcasts_reach_everybody() {
             }
         });
     }
-}
-
-#[test]
-fn a_broadcast_of_the_wrong_number_of_fds_is_an_error() {
-    let (root, other) = (bind(), bind());
-    let addresses = [root.address().to_owned(), other.address().to_owned()];
-    let (_, fd) = pipe().unwrap();
-    let fds = [fd.as_fd()];
-    assert!(failure(root.broadcast_fds(0, 0, &addresses, 1, None, 1, &long())).contains("0 of 1"));
-    root.broadcast_fds(0, 0, &addresses, 1, Some(&fds), 1, &long()).unwrap();
-    let error = failure(other.broadcast_fds(1, 0, &addresses, 1, None, 2, &long()));
-    assert!(error.contains("1 fds, not 2"), "{error}");
 }

@@ -1,0 +1,89 @@
+//! File descriptors between the ranks of a host, for memory and events of one's own.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use symmem_store::Wait;
+
+use super::running::GroupWatch;
+use super::signature::signature;
+use super::{Group, Running};
+use crate::error::{Cause, Halt};
+use crate::op::Op;
+use crate::sync::control::Verdict;
+use crate::sys::channel::Endpoint;
+use crate::{Error, Result};
+
+impl Group {
+    /// Collective. Every rank's `fd`, in rank order, as descriptors of this process. All ranks must be on one host.
+    ///
+    /// ```
+    /// # use std::os::fd::AsFd;
+    /// symmem::spawn(3, |group| {
+    ///     let mine = std::fs::File::open("/dev/null").expect("every system has one");
+    ///     let all = group.all_gather_fds(mine.as_fd())?;
+    ///     assert_eq!(all.len(), 3);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_gather_fds(&self, fd: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
+        let running = self.begin(Op::AllGatherFds, None)?;
+        running.pass_fds(0, |endpoint, addresses, tag, wait| {
+            endpoint.all_gather_fds(self.rank(), addresses, tag, fd, wait)
+        })
+    }
+
+    /// Collective. The descriptors that rank `root` gives (at most 8), on every rank; what the others give is ignored.
+    /// All ranks must be on one host.
+    pub fn broadcast_fds(&self, root: usize, fds: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>> {
+        self.check_rank("broadcast_fds", root)?;
+        let running = self.begin(Op::BroadcastFds, None)?;
+        running.pass_fds(root, |endpoint, addresses, tag, wait| {
+            endpoint.broadcast_fds(self.rank(), root, addresses, tag, fds, wait)
+        })
+    }
+}
+
+impl Running<'_> {
+    /// Agrees on the call, then runs `exchange` under a fresh tag. A rank that fails alone fails the group, since the
+    /// others are left without its part.
+    fn pass_fds(
+        &self,
+        root: usize,
+        exchange: impl FnOnce(&Endpoint, &[String], u64, &Wait<'_>) -> Result<Vec<OwnedFd>, Halt>,
+    ) -> Result<Vec<OwnedFd>> {
+        self.check_local()?;
+        self.meet(signature(self.op(), root, 0))?;
+        let inner = self.inner();
+        let tag = inner.fd_tag.fetch_add(1, Ordering::Relaxed) + 1;
+        let addresses: Vec<String> = inner.members.iter().map(|member| member.address.clone()).collect();
+        let everybody = |_: usize| true;
+        let watch = GroupWatch { inner, awaited: everybody };
+        exchange(&inner.endpoint, &addresses, tag, &self.terms(&watch)).map_err(|error| match error {
+            Halt::Interrupted(interrupt) => self.fail(interrupt, everybody),
+            Halt::Failed(error) => self.give_up(error),
+        })
+    }
+
+    /// Fails the group with this rank's own error, which is returned unless another failure came first.
+    fn give_up(&self, error: Error) -> Error {
+        let inner = self.inner();
+        if let Some(rank) = inner.look_for_a_death() {
+            let (standing, _) = inner.convict(Verdict { culprit: rank, cause: Cause::Died });
+            return self.failed_by(standing);
+        }
+        inner.own().set_reason(&error.to_string());
+        match inner.convict(Verdict { culprit: inner.rank, cause: Cause::Failed }) {
+            (_, true) => error,
+            (standing, false) => self.failed_by(standing),
+        }
+    }
+
+    /// Host memory and descriptors reach the ranks of this host only.
+    pub(crate) fn check_local(&self) -> Result<()> {
+        let inner = self.inner();
+        let ranks: Vec<usize> = (0..inner.world).filter(|rank| inner.controls[*rank].is_none()).collect();
+        if ranks.is_empty() { Ok(()) } else { Err(Error::NotLocal { op: self.op().name(), ranks }) }
+    }
+}
