@@ -5,6 +5,7 @@
 //! every rank (see `sync::protocol::meet`). Across hosts it runs over the store.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytemuck::Pod;
 use symmem_store::Wait;
@@ -144,10 +145,12 @@ impl Running<'_> {
         let keys: Vec<String> =
             (0..inner.world).map(|rank| format!("symmem/{}/x/{epoch}/{rank}", inner.id)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let everybody = |_: usize| true;
-        let watch = GroupWatch { inner, awaited: everybody };
+        // A rank that has left is missed only if it left before it gave its part.
+        let soon = || Wait::for_at_most(Duration::from_secs(1));
+        let missing = |rank: usize| !inner.store.check(&[keys[rank]], &soon()).unwrap_or(false);
+        let watch = GroupWatch { inner, awaited: missing };
         let terms = self.terms(&watch);
-        let failed = |error| self.store_failed(error, everybody);
+        let failed = |error| self.store_failed(error, missing);
         inner.store.set(keys[inner.rank], &value, &terms).map_err(failed)?;
         let values = inner.store.multi_get(&keys, &terms).map_err(failed)?;
         self.forget(epoch, &terms);

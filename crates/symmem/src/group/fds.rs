@@ -60,10 +60,14 @@ impl Running<'_> {
         let addresses: Vec<String> = inner.members.iter().map(|member| member.address.clone()).collect();
         let everybody = |_: usize| true;
         let watch = GroupWatch { inner, awaited: everybody };
-        exchange(&inner.endpoint, &addresses, tag, &self.terms(&watch)).map_err(|error| match error {
+        let exchanged = exchange(&inner.endpoint, &addresses, tag, &self.terms(&watch));
+        let fds = exchanged.map_err(|halt| match halt {
             Halt::Interrupted(interrupt) => self.fail(interrupt, everybody),
             Halt::Failed(error) => self.give_up(error),
-        })
+        })?;
+        // Nobody leaves before everybody is done: a rank that had left would look as if its part could not come.
+        self.meet(signature(self.op(), root, 1))?;
+        Ok(fds)
     }
 
     /// Fails the group with this rank's own error, which is returned unless another failure came first.

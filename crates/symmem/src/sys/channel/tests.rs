@@ -10,6 +10,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 use symmem_store::CancelToken;
+use symmem_store::Interrupt;
 
 const TOKEN: [u8; 16] = *b"token of the job";
 const SHORT: Duration = Duration::from_millis(60);
