@@ -39,6 +39,10 @@ pub use memory::{Allocation, DType, Element, Local, LocalMut, PadView, PeerView,
 pub use symmem_store as store;
 pub use symmem_store::{CancelToken, Deadline};
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 /// Crash points and injected failures, for fault tests.
 #[cfg(feature = "faults")]
 pub use sys::fault;

@@ -54,8 +54,7 @@ impl Group {
         let server =
             serves.then(|| TcpStoreServer::bind(&host, port, ServerLimits::default())).transpose()?;
         let store = connect(context, &host, port)?;
-        let mut join =
-            Join::new(context, store, rank, world, "world", format!("symmem/{run}/{attempt}/world"));
+        let mut join = Join::new(context, store, rank, world, "world", world_boot(&run, &attempt));
         join.server = server.map(Arc::new);
         join.fresh = is_set(FRESH_RUN);
         join.run()
@@ -65,6 +64,11 @@ impl Group {
     pub fn local_rank_from_env() -> Result<usize> {
         if std::env::var_os("LOCAL_RANK").is_none() { Ok(0) } else { number("LOCAL_RANK") }
     }
+}
+
+/// The boot name of the group that a launcher's environment describes.
+pub(super) fn world_boot(run: &str, attempt: &str) -> String {
+    format!("symmem/{run}/{attempt}/world")
 }
 
 /// A client of the store at `host:port`, within the context's timeout.

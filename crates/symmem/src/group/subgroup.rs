@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use super::Group;
 use super::join::Join;
+use crate::error::Context;
+use crate::op::Op;
 use crate::{Error, Result};
 
 impl Group {
@@ -40,7 +42,20 @@ impl Group {
         join.server = self.inner.server.clone();
         join.lives =
             Some(members.iter().map(|member| Arc::clone(&self.inner.members[*member].life)).collect());
-        join.run()
+        join.run().map_err(|error| self.explain(error))
+    }
+
+    /// The store may have died with a rank of this group that is no member of the new one, so that the join could not
+    /// know: then the error is about this group.
+    fn explain(&self, error: Error) -> Error {
+        let Error::Store(_) = error else { return error };
+        match self.inner.look_for_a_death() {
+            Some(rank) => {
+                let context = Context::new(Op::Subgroup.name(), self.name(), self.rank(), self.size());
+                Error::PeerLost { context, rank, pid: self.inner.pid(rank) }
+            }
+            None => error,
+        }
     }
 
     /// Collective. A second group of the same ranks, for a parallel stream of operations.

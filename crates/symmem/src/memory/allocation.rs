@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Block, Element, SymmetricMemory};
 use crate::sys::copy;
-use crate::{Error, Group, Result};
+use crate::{Group, Result};
 
 /// Zeroed memory of this rank that can become symmetric. Local to make, local to drop.
 ///
@@ -87,12 +87,7 @@ impl<T: Element> Allocation<T> {
 
     /// Collective. [`Allocation::rendezvous`] with a handle that starts at element `offset`; ranks may differ in it.
     pub fn rendezvous_at(&self, group: &Group, offset: usize) -> Result<SymmetricMemory<T>> {
-        if offset > self.len {
-            let size = size_of::<T>() as u64;
-            let (offset, bytes) = (offset as u64 * size, 0);
-            return Err(Error::OutOfBounds { op: "rendezvous", offset, bytes, size: self.len as u64 * size });
-        }
-        SymmetricMemory::rendezvous(&self.block, group, offset, self.len - offset)
+        SymmetricMemory::rendezvous(&self.block, group, offset, self.len)
     }
 
     /// Copies the memory out whatever its state: also while borrowed, and after the group failed.
@@ -119,7 +114,7 @@ pub(super) fn salvage<T: Element>(block: &Block, offset: usize, len: usize) -> V
 }
 
 /// This rank's memory, borrowed for reading. While it lives, operations that write the memory give
-/// [`Error::Borrowed`].
+/// [`Error::Borrowed`](crate::Error::Borrowed).
 #[derive(Debug)]
 pub struct Local<'a, T: Element> {
     block: &'a Block,

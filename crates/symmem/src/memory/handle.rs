@@ -31,9 +31,21 @@ pub struct SymmetricMemory<T: Element> {
 }
 
 impl<T: Element> SymmetricMemory<T> {
+    /// A handle of the elements from `offset` on, of `len` in all.
     pub(super) fn rendezvous(block: &Arc<Block>, group: &Group, offset: usize, len: usize) -> Result<Self> {
-        let table = Table::rendezvous(block, group, T::DTYPE)?;
-        Ok(Self::new(Arc::clone(block), table, group.share(), offset, len))
+        let size = size_of::<T>() as u64;
+        let bounds = match offset <= len {
+            true => Ok(()),
+            false => Err(Error::OutOfBounds {
+                op: Op::Rendezvous.name(),
+                offset: (offset as u64).saturating_mul(size),
+                bytes: 0,
+                size: len as u64 * size,
+            }),
+        };
+        // Fails on every rank if the bounds are wrong on one, so the difference below is not negative.
+        let table = Table::rendezvous(block, group, T::DTYPE, bounds)?;
+        Ok(Self::new(Arc::clone(block), table, group.share(), offset, len - offset))
     }
 
     fn new(block: Arc<Block>, table: Arc<Table>, group: Group, offset: usize, len: usize) -> Self {
@@ -245,12 +257,15 @@ impl<T: Element> SymmetricMemory<T> {
     /// Poisons the memory when the group failed under an operation on it.
     #[inline]
     fn seal<R>(&self, result: Result<R>) -> Result<R> {
-        if let Err(error) = &result
-            && error.is_group_failure()
-        {
+        result.map_err(|error| self.sealed(error))
+    }
+
+    #[cold]
+    fn sealed(&self, error: Error) -> Error {
+        if error.is_group_failure() {
             self.block.poison(error.to_string());
         }
-        result
+        error
     }
 
     fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {

@@ -70,16 +70,22 @@ impl<F: Fn(usize) -> bool> Watch for HandleWatch<'_, F> {
 impl Table {
     /// Collective: the table for `block` on `group`, kept with the block. A table that is there already is returned
     /// without communication.
-    pub(super) fn rendezvous(block: &Block, group: &Group, dtype: DType) -> Result<Arc<Self>> {
-        block.check_poison(Op::Rendezvous.name())?;
+    /// A rank whose own `arguments` are wrong, or whose memory is poisoned, tells the others instead of staying away.
+    pub(super) fn rendezvous(
+        block: &Block,
+        group: &Group,
+        dtype: DType,
+        arguments: Result<()>,
+    ) -> Result<Arc<Self>> {
+        let sound = arguments.and_then(|()| block.check_poison(Op::Rendezvous.name()));
         if let Some(table) = block.table(group.id()) {
-            return Ok(table);
+            return sound.map(|()| table);
         }
         let span = tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes = block.bytes());
         let _entered = span.enter();
         let running = group.begin(Op::Rendezvous, None)?;
         running.check_local()?;
-        let pad = group.context().provider().alloc(block.signal_pad_size());
+        let pad = sound.and_then(|()| group.context().provider().alloc(block.signal_pad_size()));
         running.compare(block, dtype, pad.as_ref().err())?;
         let table = running.exchange(block, pad?)?;
         block.keep_table(group.id(), &table);

@@ -31,26 +31,26 @@ impl Ladder {
     /// The first two rungs: polls without a system call other than `sched_yield`, looking at no clock.
     #[inline]
     pub(crate) fn climb<T>(&self, counters: &CounterWords, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
-        if let Some(value) = poll() {
-            return Some(value);
-        }
-        for spin in 0..self.spins {
-            std::hint::spin_loop();
-            if let Some(value) = poll() {
-                CounterWords::add(&counters.spins, u64::from(spin) + 1);
-                return Some(value);
+        let (mut spins, mut yields) = (0, 0);
+        // One call of `poll`, so that it is inlined.
+        let found = loop {
+            let found = poll();
+            if found.is_some() {
+                break found;
             }
-        }
-        CounterWords::add(&counters.spins, u64::from(self.spins));
-        for step in 0..self.yields {
-            rustix::thread::sched_yield();
-            if let Some(value) = poll() {
-                CounterWords::add(&counters.yields, u64::from(step) + 1);
-                return Some(value);
+            if spins < self.spins {
+                spins += 1;
+                std::hint::spin_loop();
+            } else if yields < self.yields {
+                yields += 1;
+                rustix::thread::sched_yield();
+            } else {
+                break None;
             }
-        }
-        CounterWords::add(&counters.yields, u64::from(self.yields));
-        None
+        };
+        CounterWords::add(&counters.spins, spins.into());
+        CounterWords::add(&counters.yields, yields.into());
+        found
     }
 
     /// The last rung: sleeps on `bell` until `poll` gives a value or `wait` ends.

@@ -78,6 +78,16 @@ pub(super) enum Refusal {
     Died { rank: usize, pid: u32 },
 }
 
+/// Where a launcher says that a rank's process has ended badly, maybe before it said hello.
+pub(crate) const GONE: &str = "gone";
+
+/// What it says there.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Gone {
+    pub(crate) rank: usize,
+    pub(crate) pid: u32,
+}
+
 /// What all ranks have accepted.
 pub(super) struct Accepted {
     pub(super) id: String,
@@ -140,8 +150,19 @@ impl Joining<'_> {
         missing.map(|(rank, _)| self.hello_key(rank)).collect()
     }
 
+    /// The rank that the launcher saw die, if it saw one.
+    fn gone(&self) -> Result<Option<(usize, u32)>> {
+        if !self.join.fresh {
+            return Ok(None);
+        }
+        Ok(self.peek::<Gone>(&self.key(GONE))?.map(|gone| (gone.rank, gone.pid)))
+    }
+
     /// Why the hellos that came so far cannot become a group, if they cannot.
     fn refusal(&self, hellos: &[Option<Hello>]) -> Result<Option<Refusal>> {
+        if let Some((rank, pid)) = self.gone()? {
+            return Ok(Some(Refusal::Died { rank, pid }));
+        }
         let mut said: Vec<(usize, Hello)> = Vec::new();
         said.extend(hellos.iter().enumerate().filter_map(|(rank, hello)| Some((rank, hello.clone()?))));
         // A living rank just beyond the end also thinks that it belongs here.
@@ -186,6 +207,9 @@ impl Joining<'_> {
                 self.check_outsider(&answer)?;
                 // A leftover: the key is there, so the nap above did not sleep.
                 std::thread::sleep(slice.min(Duration::from_millis(5)).saturating_sub(waited.elapsed()));
+            }
+            if let Some((0, pid)) = self.gone()? {
+                return Err(Error::PeerLost { context: self.context(), rank: 0, pid }.into());
             }
             match self.peek::<Hello>(&self.hello_key(0))? {
                 Some(hello) if self.is_proof_of_death(&hello) => {

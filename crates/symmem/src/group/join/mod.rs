@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use symmem_store::{Deadline, Interrupt, Store, StoreError, TcpStoreServer, Wait, Watch};
 
 use self::agree::Hello;
+pub(super) use self::agree::{GONE, Gone};
 use super::inner::wait_for_a_death;
 use super::running::Stop;
 use super::vote::GaveUp;

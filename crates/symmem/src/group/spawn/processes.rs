@@ -11,21 +11,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use symmem_store::{ServerLimits, TcpStoreServer};
+use symmem_store::{ServerLimits, Store, TcpStore, TcpStoreServer, Wait};
 
 use super::threads::is_secondary;
 use super::{Failure, first_failure, panic_message};
 use crate::group::Group;
-use crate::group::env::FRESH_RUN;
+use crate::group::env::{FRESH_RUN, world_boot};
+use crate::group::join::{GONE, Gone};
 use crate::sys::ids;
 use crate::{Error, Result};
 
+/// Ranks are never restarted.
+const ATTEMPT: &str = "0";
 const NAME: &str = "SYMMEM_SPAWN_NAME";
 const RESULT_FD: &str = "SYMMEM_SPAWN_RESULT_FD";
 
@@ -130,12 +134,17 @@ impl ProcessSpawner {
         let ranks: Result<Vec<Rank>> =
             (0..self.ranks).map(|rank| self.start(rank, server.port(), &run)).collect();
         let ended = Mutex::new(Vec::new());
+        let (run, port) = (&run, server.port());
         thread::scope(|scope| {
             for rank in ranks? {
                 let ended = &ended;
                 // Only raw bytes cross threads, so that `R` need not be `Send`.
                 scope.spawn(move || {
+                    let pid = rank.child.id();
                     let outcome = rank.wait();
+                    if outcome.1.is_empty() {
+                        tell_the_others(port, run, Gone { rank: outcome.0, pid });
+                    }
                     ended.lock().unwrap_or_else(|poison| poison.into_inner()).push(outcome);
                 });
             }
@@ -167,7 +176,7 @@ impl ProcessSpawner {
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", port.to_string())
             .env("TORCHELASTIC_RUN_ID", run)
-            .env("TORCHELASTIC_RESTART_COUNT", "0")
+            .env("TORCHELASTIC_RESTART_COUNT", ATTEMPT)
             .env("TORCHELASTIC_USE_AGENT_STORE", "True")
             .env(FRESH_RUN, "1")
             .env(NAME, &self.name)
@@ -195,6 +204,16 @@ impl ProcessSpawner {
             || std::env::args().any(|argument| argument == "--test-threads=1");
         let in_harness = thread::current().name() == Some(test) || (one_thread && test.contains("::"));
         in_harness.then_some(test)
+    }
+}
+
+/// Tells ranks that are still joining that they wait in vain. Best effort: without it they time out.
+fn tell_the_others(port: u16, run: &str, gone: Gone) {
+    let wait = Wait::for_at_most(Duration::from_secs(1));
+    let key = format!("{}/{GONE}", world_boot(run, ATTEMPT));
+    if let (Ok(store), Ok(value)) = (TcpStore::connect("127.0.0.1", port, &wait), serde_json::to_vec(&gone)) {
+        // The first death is the cause.
+        let _ = store.compare_set(&key, b"", &value, &wait);
     }
 }
 

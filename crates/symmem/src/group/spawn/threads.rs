@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use symmem_store::{HashStore, Store};
+use symmem_store::{CancelToken, HashStore, Store};
 
 use super::{Failure, first_failure, panic_message};
 use crate::context::RankContext;
@@ -30,8 +30,9 @@ where
 {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let failures = Mutex::new(Vec::new());
+    let given_up = CancelToken::new();
     let run = |rank: usize| {
-        let outcome = catch_unwind(AssertUnwindSafe(|| f(join(&store, rank, n)?)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| f(join(&store, rank, n, &given_up)?)));
         let failure = match outcome {
             Ok(Ok(result)) => return Some(result),
             Ok(Err(error)) => {
@@ -44,7 +45,12 @@ where
     };
     let results: Vec<Option<R>> = thread::scope(|scope| {
         let named = |rank: usize| thread::Builder::new().name(format!("rank {rank}"));
+        let run = &run;
         let threads: Vec<_> = (0..n).map(|rank| named(rank).spawn_scoped(scope, move || run(rank))).collect();
+        if threads.iter().any(std::result::Result::is_err) {
+            // The ranks that did start must not wait for those that never will.
+            given_up.cancel();
+        }
         threads
             .into_iter()
             .map(|thread| thread.ok().and_then(|thread| thread.join().ok().flatten()))
@@ -58,10 +64,11 @@ where
     results.ok_or_else(|| Error::sys("starting a rank's thread", std::io::Error::last_os_error()))
 }
 
-fn join(store: &Arc<dyn Store>, rank: usize, world: usize) -> Result<Group> {
+fn join(store: &Arc<dyn Store>, rank: usize, world: usize, given_up: &CancelToken) -> Result<Group> {
     let context = RankContext::from_env()?;
     let mut join = Join::new(&context, Arc::clone(store), rank, world, "world", "symmem/spawn".to_owned());
     join.fresh = true;
+    join.terms.cancel = Some(given_up.clone());
     join.run()
 }
 
