@@ -173,7 +173,8 @@ impl Group {
     /// Declares the group failed: every rank's running and later operations return [`Error::GroupFailed`] with this
     /// rank as the culprit and `reason` as its words. Never blocks. A group that has failed already stays as it is.
     pub fn abort(&self, reason: &str) {
-        if crate::sys::fork::is_child() {
+        // The words of an earlier abort of this rank stand too.
+        if crate::sys::fork::is_child() || self.failure().is_some() {
             return;
         }
         self.inner.own().set_reason(reason);

@@ -125,11 +125,16 @@ impl<'a> Running<'a> {
         context
     }
 
-    /// The deadline of this op, counted from when it first had to wait.
-    pub(crate) fn deadline(&self) -> Deadline {
+    /// When this op first had to wait.
+    fn start(&self) -> Instant {
         let started = self.started.get().unwrap_or_else(Instant::now);
         self.started.set(Some(started));
-        let end = self.group.terms.timeout.and_then(|timeout| started.checked_add(timeout));
+        started
+    }
+
+    /// The deadline of this op, counted from when it first had to wait.
+    fn deadline(&self) -> Deadline {
+        let end = self.group.terms.timeout.and_then(|timeout| self.start().checked_add(timeout));
         end.map_or(Deadline::never(), Deadline::at)
     }
 
@@ -152,21 +157,24 @@ impl<'a> Running<'a> {
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, Interrupt> {
         let inner = self.inner();
-        match inner.ladder.climb(&inner.own().counters, &mut poll) {
+        match inner.ladder.spin(&inner.own().counters, &mut poll) {
             Some(value) => Ok(value),
-            None => self.wait_asleep(peer, awaited, poll),
+            None => self.wait_longer(peer, awaited, poll),
         }
     }
 
     #[cold]
-    fn wait_asleep<T>(
+    fn wait_longer<T>(
         &self,
         peer: usize,
         awaited: impl Fn(usize) -> bool,
-        poll: impl FnMut() -> Option<T>,
+        mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, Interrupt> {
         let inner = self.inner();
         let control = inner.own();
+        if let Some(value) = inner.ladder.give_way(&control.counters, self.start(), &mut poll) {
+            return Ok(value);
+        }
         control.set_waiting(self.op, peer, self.sequence);
         let watch = GroupWatch { inner, awaited };
         let result = Ladder::sleep(&control.bell, &control.counters, &self.terms(&watch), poll);

@@ -4,7 +4,7 @@
 //! a peer run on this core; sleeping is a futex of at most one tick, after which the caller's [`Wait`] looks at
 //! deadline, cancel token, abort, left and death.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use symmem_store::{Interrupt, Wait};
 
@@ -15,7 +15,7 @@ use super::protocol::Bell;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ladder {
     pub(crate) spins: u32,
-    pub(crate) yields: u32,
+    pub(crate) yielding: Duration,
 }
 
 impl Ladder {
@@ -23,34 +23,46 @@ impl Ladder {
     pub(crate) fn for_ranks(local_ranks: usize, cores: usize, spins: u32) -> Self {
         if local_ranks > cores {
             // A pure spinner here loses whole scheduler quanta; a yield gives the core to the peer waited for.
-            return Self { spins: 0, yields: 400 };
+            return Self { spins: 0, yielding: Duration::from_millis(1) };
         }
-        Self { spins, yields: 20 }
+        Self { spins, yielding: Duration::from_micros(50) }
     }
 
-    /// The first two rungs: polls without a system call other than `sched_yield`, looking at no clock.
+    /// The first rung: polls, without any system call.
     #[inline]
-    pub(crate) fn climb<T>(&self, counters: &CounterWords, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
-        let (mut spins, mut yields) = (0, 0);
-        // One call of `poll`, so that it is inlined.
-        let found = loop {
-            let found = poll();
-            if found.is_some() {
-                break found;
+    pub(crate) fn spin<T>(&self, counters: &CounterWords, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+        if let Some(value) = poll() {
+            return Some(value);
+        }
+        for spin in 0..self.spins {
+            std::hint::spin_loop();
+            if let Some(value) = poll() {
+                CounterWords::add(&counters.spins, u64::from(spin) + 1);
+                return Some(value);
             }
-            if spins < self.spins {
-                spins += 1;
-                std::hint::spin_loop();
-            } else if yields < self.yields {
-                yields += 1;
-                rustix::thread::sched_yield();
-            } else {
-                break None;
+        }
+        CounterWords::add(&counters.spins, u64::from(self.spins));
+        None
+    }
+
+    /// The second rung: gives the core to somebody else between polls. Bounded by the clock, because one yield can
+    /// take a whole scheduler quantum and nobody looks at the group meanwhile.
+    pub(crate) fn give_way<T>(
+        &self,
+        counters: &CounterWords,
+        since: Instant,
+        mut poll: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            rustix::thread::sched_yield();
+            CounterWords::add(&counters.yields, 1);
+            if let Some(value) = poll() {
+                return Some(value);
             }
-        };
-        CounterWords::add(&counters.spins, spins.into());
-        CounterWords::add(&counters.yields, yields.into());
-        found
+            if since.elapsed() > self.yielding {
+                return None;
+            }
+        }
     }
 
     /// The last rung: sleeps on `bell` until `poll` gives a value or `wait` ends.
