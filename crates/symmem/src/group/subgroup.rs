@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Group;
-use super::join::Join;
+use super::join::{Join, Parent};
 use crate::error::Context;
 use crate::op::Op;
 use crate::{Error, Result};
@@ -42,6 +42,7 @@ impl Group {
         join.server = self.inner.server.clone();
         join.lives =
             Some(members.iter().map(|member| Arc::clone(&self.inner.members[*member].life)).collect());
+        join.parent = Some(Parent { inner: Arc::clone(&self.inner), members: members.to_vec() });
         join.run().map_err(|error| self.explain(error))
     }
 
@@ -58,7 +59,8 @@ impl Group {
         }
     }
 
-    /// Collective. A second group of the same ranks, for a parallel stream of operations.
+    /// Collective. A second group of the same ranks, for a parallel stream of operations. Threads of a rank that clone at
+    /// once get clones by the order of their calls; use [`Group::subgroup`] with a name each to tell them apart.
     pub fn try_clone(&self) -> Result<Self> {
         self.subgroup(&(0..self.size()).collect::<Vec<_>>(), self.name())
     }

@@ -1,0 +1,21 @@
+//! Loom models of the synchronisation protocols in `symmem`.
+//!
+//! The crate compiles `symmem`'s folder `sync/protocol` a second time, with loom's atomics instead of real ones, and
+//! lets loom run every schedule and every value a load may legally see. `cargo xtask test --only loom` runs it, with
+//! `--cfg loom`; without that flag the crate is empty and does not depend on loom.
+//!
+//! | module | what it states |
+//! |---|---|
+//! | `wait` | nobody sleeps through what it waits for |
+//! | `pad` | a signal carries the sender's writes, and its slot's return the receiver's reads |
+//! | `meeting` | a barrier carries everybody's writes; two halves of a slot and two parities of staging are enough |
+//! | `mutants` | each fence and ordering that the protocols name is needed: without it one of these models fails |
+#![cfg(all(test, loom))]
+
+mod harness;
+mod meeting;
+mod mutants;
+mod pad;
+#[path = "../../symmem/src/sync/protocol/mod.rs"]
+mod protocol;
+mod wait;

@@ -1,0 +1,76 @@
+//! Each place whose memory order a proof relies on, removed in turn: the models must notice.
+//!
+//! A site that no model misses would be a site that is not needed, or a model that is too weak.
+
+use crate::harness::{Failure, Model, failure_without};
+use crate::protocol::atomic::Site;
+use crate::{meeting, pad, wait};
+
+/// The models that fail without `site`, and how.
+fn witnesses(site: Site) -> Vec<(Model, Failure)> {
+    use Failure::{Deadlock, Disorder};
+    match site {
+        Site::RingFence | Site::SleepFence => vec![
+            (wait::ONE_PUBLISHER, Deadlock),
+            (wait::TWICE, Deadlock),
+            (wait::TWO_PUBLISHERS, Deadlock),
+            (wait::TWO_SLEEPERS, Deadlock),
+            (pad::RING, Deadlock),
+            (pad::REUSE_ASLEEP, Deadlock),
+            (meeting::SLEEP, Deadlock),
+        ],
+        Site::SlotRelease | Site::SlotAcquire => {
+            vec![(meeting::ONCE, Disorder), (meeting::REUSE, Disorder), (meeting::SLEEP, Disorder)]
+        }
+        // Without bells. In front of a bell a fence follows every put and take: an acquire fence, which does the work of
+        // the two Acquires, and loom moreover lets any two SeqCst fences order all that is around them.
+        Site::PutRelease | Site::TakeAcquire => vec![(pad::CARRIES_WRITES, Disorder), (pad::REUSE, Disorder)],
+        Site::TakeRelease | Site::PutAcquire => vec![(pad::CARRIES_READS, Disorder), (pad::REUSE, Disorder)],
+    }
+}
+
+fn is_missed(site: Site) {
+    for (index, (model, failure)) in witnesses(site).into_iter().enumerate() {
+        assert_eq!(failure_without(site, model), Some(failure), "model {index} without {site:?}");
+    }
+}
+
+#[test]
+fn the_publishers_fence_is_missed() {
+    is_missed(Site::RingFence);
+}
+
+#[test]
+fn the_sleepers_fence_is_missed() {
+    is_missed(Site::SleepFence);
+}
+
+#[test]
+fn the_release_of_an_announcement_is_missed() {
+    is_missed(Site::SlotRelease);
+}
+
+#[test]
+fn the_acquire_of_an_announcement_is_missed() {
+    is_missed(Site::SlotAcquire);
+}
+
+#[test]
+fn the_release_of_a_signal_is_missed() {
+    is_missed(Site::PutRelease);
+}
+
+#[test]
+fn the_acquire_of_a_signal_is_missed() {
+    is_missed(Site::TakeAcquire);
+}
+
+#[test]
+fn the_release_of_a_slot_is_missed() {
+    is_missed(Site::TakeRelease);
+}
+
+#[test]
+fn the_acquire_of_a_free_slot_is_missed() {
+    is_missed(Site::PutAcquire);
+}
