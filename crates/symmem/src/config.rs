@@ -109,7 +109,7 @@ fn parse_pad_size(text: &str) -> Option<usize> {
 
 /// A pad holds whole 8-byte words, so that it can be viewed as any dtype, and at least one.
 pub(crate) fn is_pad_size(bytes: usize) -> bool {
-    bytes >= 8 && bytes % 8 == 0 && bytes <= 1 << 30
+    bytes >= 8 && bytes.is_multiple_of(8) && bytes <= 1 << 30
 }
 
 impl Config {

@@ -42,6 +42,9 @@ impl Group {
     pub fn from_env_in(context: &RankContext) -> Result<Self> {
         let (rank, world): (usize, usize) = (number("RANK")?, number("WORLD_SIZE")?);
         let (host, port): (String, u16) = (variable("MASTER_ADDR")?, number("MASTER_PORT")?);
+        if port == 0 {
+            return Err(Error::invalid("MASTER_PORT", "0 is not a port that ranks can meet at"));
+        }
         if rank >= world {
             return Err(Error::invalid(
                 "RANK",

@@ -86,7 +86,7 @@ impl Inner {
     pub(crate) fn map(&self, rank: usize) -> &ControlMap {
         match &self.controls[rank] {
             Some(map) => map,
-            None => unreachable!("rank {rank} is on another host and has no control segment here"),
+            None => not_here(rank),
         }
     }
 
@@ -177,8 +177,14 @@ impl Inner {
     }
 }
 
+/// Out of line, to keep the way to a control segment short enough to be inlined.
+#[cold]
+fn not_here(rank: usize) -> ! {
+    unreachable!("rank {rank} is on another host and has no control segment here")
+}
+
 /// Polls `find` for as long as the kernel may take to tell of a death that already broke a connection.
-pub(crate) fn wait_for_a_death(find: impl Fn() -> Option<usize>) -> Option<usize> {
+pub(crate) fn wait_for_a_death<T>(find: impl Fn() -> Option<T>) -> Option<T> {
     let start = Instant::now();
     loop {
         let found = find();

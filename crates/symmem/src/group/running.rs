@@ -67,6 +67,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Drop for Running<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.inner().busy.store(false, Ordering::Release);
     }
@@ -88,7 +89,8 @@ impl Group {
         inner.sequence.store(sequence, Ordering::Relaxed);
         let running = Running { group: self, op, sequence, channel, started: Cell::new(None) };
         if let Some(verdict) = inner.verdict() {
-            return Err(running.failed_by(verdict));
+            // By value: an op that goes on stays in registers if nothing ever took its address.
+            return Err(running.refused(verdict));
         }
         let control = inner.own();
         control.record(op, sequence);
@@ -106,6 +108,7 @@ impl Group {
 }
 
 impl<'a> Running<'a> {
+    #[inline]
     pub(crate) fn inner(&self) -> &'a Inner {
         &self.group.inner
     }
@@ -265,6 +268,11 @@ impl<'a> Running<'a> {
                 None => other.into(),
             },
         }
+    }
+
+    #[cold]
+    fn refused(self, verdict: Verdict) -> Error {
+        self.failed_by(verdict)
     }
 
     #[cold]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Group;
 use super::join::{Join, Parent};
-use crate::error::Context;
+use crate::error::{Cause, Context};
 use crate::op::Op;
 use crate::{Error, Result};
 
@@ -46,17 +46,17 @@ impl Group {
         join.run().map_err(|error| self.explain(error))
     }
 
-    /// The store may have died with a rank of this group that is no member of the new one, so that the join could not
-    /// know: then the error is about this group.
+    /// The store may have died with a rank of this group that is no member of the new one, so that some members could
+    /// not join, and left those who could: then the error is about this group.
     fn explain(&self, error: Error) -> Error {
-        let Error::Store(_) = error else { return error };
-        match self.inner.look_for_a_death() {
-            Some(rank) => {
-                let context = Context::new(Op::Subgroup.name(), self.name(), self.rank(), self.size());
-                Error::PeerLost { context, rank, pid: self.inner.pid(rank) }
-            }
-            None => error,
-        }
+        let dead = match error {
+            Error::Store(_) => self.inner.look_for_a_death(),
+            Error::PeerLeft { .. } | Error::GroupFailed { cause: Cause::Left, .. } => self.inner.find_dead(),
+            _ => None,
+        };
+        let Some(rank) = dead else { return error };
+        let context = Context::new(Op::Subgroup.name(), self.name(), self.rank(), self.size());
+        Error::PeerLost { context, rank, pid: self.inner.pid(rank) }
     }
 
     /// Collective. A second group of the same ranks, for a parallel stream of operations. Threads of a rank that clone at

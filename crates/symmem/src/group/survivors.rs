@@ -10,16 +10,17 @@
 //! dies after the others are done is found by the join of the new group, and the survivors vote again.
 
 use std::collections::BTreeSet;
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use symmem_store::{Deadline, ServerLimits, TcpStoreServer, Wait};
+use symmem_store::{Deadline, ServerLimits, TcpStore, TcpStoreServer, Wait, Watch};
 
 use super::Group;
-use super::env::connect;
 use super::inner::Inner;
 use super::join::Join;
+use super::running::Stop;
 use crate::error::{Context, Halt};
 use crate::op::Op;
 use crate::sync::control::Ballot;
@@ -35,6 +36,11 @@ struct Seen {
     port: u16,
     /// Names the new group; a new one for every try.
     nonce: u64,
+}
+
+impl Seen {
+    /// The ballot of who takes part in no election.
+    const NOTHING: Self = Self { generation: 0, alive: BTreeSet::new(), port: 0, nonce: 0 };
 }
 
 impl Ballot {
@@ -77,7 +83,7 @@ impl Ballot {
 impl Group {
     /// Collective over whoever is still alive: agrees on the living ranks, in their old order, and makes a new group of
     /// them with a new store. Does not need the old store, so any rank may be the dead one. A rank that is alive but
-    /// never calls this makes the others time out.
+    /// never calls this makes the others time out; the call can be repeated then.
     ///
     /// All ranks must be on one host.
     pub fn survivors(&self, deadline: Deadline) -> Result<Self> {
@@ -90,7 +96,7 @@ impl Group {
             let ranks = (0..inner.world).filter(remote).collect();
             return Err(Error::NotLocal { op: Op::Survivors.name(), ranks });
         }
-        let generation = inner.elections.fetch_add(1, Ordering::Relaxed) + 1;
+        let generation = inner.elections.load(Ordering::Relaxed) + 1;
         let mut election = Election {
             inner,
             generation,
@@ -98,6 +104,16 @@ impl Group {
             office: None,
             tried: Vec::new(),
         };
+        let outcome = self.elect(&mut election, deadline);
+        match &outcome {
+            Ok(_) => inner.elections.store(generation, Ordering::Relaxed),
+            // Who tries again meets those who come later: the same election, in which this ballot no longer counts.
+            Err(_) => inner.own().survivors.cast(&Seen::NOTHING),
+        }
+        outcome
+    }
+
+    fn elect(&self, election: &mut Election<'_>, deadline: Deadline) -> Result<Self> {
         loop {
             let leader = election.run(deadline).map_err(|halt| {
                 let context = Context::new(Op::Survivors.name(), self.name(), self.rank(), self.size());
@@ -120,7 +136,9 @@ impl Group {
         let rank = members.iter().position(|member| *member == self.rank());
         let rank =
             rank.ok_or_else(|| Error::invalid("survivors", "the other survivors believe this rank dead"))?;
-        let store = connect(self.context(), "127.0.0.1", seen.port)?;
+        let leader = LeaderWatch { inner: &self.inner, leader: members[0] };
+        let wait = Wait::new(deadline).with_watch(&leader);
+        let store = Arc::new(TcpStore::connect("127.0.0.1", seen.port, &wait)?);
         let boot = format!("symmem/{}/survivors/{:016x}", self.id(), seen.nonce);
         let mut join = Join::new(self.context(), store, rank, members.len(), self.name(), boot);
         join.fresh = true;
@@ -206,6 +224,20 @@ impl Election<'_> {
     fn missing(&self) -> Vec<usize> {
         let agrees = |rank: usize| self.ballot(rank).is_some_and(|ballot| ballot.alive == self.alive);
         self.alive.iter().copied().filter(|rank| !agrees(*rank)).collect()
+    }
+}
+
+/// Watches the rank that serves the new store: nobody else would answer at its port.
+struct LeaderWatch<'a> {
+    inner: &'a Inner,
+    leader: usize,
+}
+
+impl Watch for LeaderWatch<'_> {
+    fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        let Self { inner, leader } = *self;
+        let gone = inner.has_left(leader) || inner.members[leader].life.is_dead();
+        if gone { Err(Box::new(Stop::Died(leader))) } else { Ok(()) }
     }
 }
 

@@ -30,6 +30,11 @@ impl Vote {
         Self { error: Some("another rank's part did not come".to_owned()), secondary: true }
     }
 
+    /// Whether the encoded `vote` only says that another rank's part did not come.
+    pub(crate) fn is_secondary(vote: &[u8]) -> bool {
+        serde_json::from_slice::<Self>(vote).is_ok_and(|vote| vote.secondary)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
@@ -57,6 +62,7 @@ mod tests {
         let votes = [Vote::yes().encode(), Vote::waited_in_vain().encode(), no("disk"), no("net")];
         assert_eq!(Vote::tally(&votes), Some((2, "disk: broke".to_owned())));
         assert_eq!(Vote::tally(&votes[..2]).map(|(rank, _)| rank), Some(1));
+        assert!(Vote::is_secondary(&votes[1]) && !Vote::is_secondary(&votes[2]));
         assert_eq!(Vote::tally(&votes[..1]), None);
         assert_eq!(Vote::tally(&[b"junk".to_vec()]).map(|(rank, _)| rank), Some(0));
     }

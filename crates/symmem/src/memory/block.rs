@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::rendezvous::Table;
 use crate::provider::Memory;
+use crate::sys::fork;
 use crate::{Error, Result};
 
 /// One allocation's memory and state. Shared by the allocation, its handles and the persistent map.
@@ -67,7 +68,7 @@ impl Block {
 
     /// Borrows for reading, until [`Block::release_shared`].
     pub(super) fn borrow_shared(&self, op: &'static str) -> Result<()> {
-        self.check_poison(op)?;
+        self.check_usable(op)?;
         let one_more = |borrows: i32| (borrows >= 0).then_some(borrows + 1);
         // Acquire: after the exclusive borrower's release, its writes are visible.
         match self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more) {
@@ -82,7 +83,7 @@ impl Block {
 
     /// Borrows for writing, until [`Block::release_exclusive`].
     pub(super) fn borrow_exclusive(&self, op: &'static str) -> Result<()> {
-        self.check_poison(op)?;
+        self.check_usable(op)?;
         match self.borrows.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(-1) => Err(Error::Borrowed { op, borrowed_by: "local_mut or a running operation" }),
@@ -99,7 +100,12 @@ impl Block {
         let _ = self.poison.set(cause);
     }
 
-    pub(super) fn check_poison(&self, op: &'static str) -> Result<()> {
+    /// Whether this process may use the memory: it is the rank's own, and no group failed under it.
+    pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
+        // A forked child shares the memory, but no borrow of it that either takes.
+        if fork::is_child() {
+            return Err(Error::Forked { op });
+        }
         match self.poison.get() {
             None => Ok(()),
             Some(cause) => Err(Error::Poisoned { op, cause: cause.clone() }),

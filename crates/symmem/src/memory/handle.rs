@@ -13,6 +13,7 @@ use crate::engine::cpu;
 use crate::group::{Running, signature};
 use crate::op::Op;
 use crate::sys::fault::{self, Point};
+use crate::sys::fork;
 use crate::{CancelToken, Error, Group, Result};
 
 /// Memory that every rank of a group maps.
@@ -154,7 +155,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     fn view<U: Element>(&self, rank: usize, start: usize, shape: &[usize]) -> Result<PeerView<U>> {
         self.group.check_rank("view", rank)?;
-        self.check_open("view")?;
+        self.check_view("view")?;
         let own = (rank == self.rank()).then(|| Arc::clone(&self.block));
         PeerView::new(&self.table, rank, own, start, shape)
     }
@@ -172,7 +173,7 @@ impl<T: Element> SymmetricMemory<T> {
         offset: usize,
     ) -> Result<PadView<U>> {
         self.group.check_rank("signal_pad", rank)?;
-        self.check_open("signal_pad")?;
+        self.check_view("signal_pad")?;
         PadView::new(&self.table, rank, offset.saturating_mul(size_of::<U>()), shape)
     }
 
@@ -247,6 +248,13 @@ impl<T: Element> SymmetricMemory<T> {
         self.check_open(op.name())?;
         let begun = self.group.begin(op, channel);
         self.seal(begun)
+    }
+
+    fn check_view(&self, op: &'static str) -> Result<()> {
+        if fork::is_child() {
+            return Err(Error::Forked { op });
+        }
+        self.check_open(op)
     }
 
     #[inline]

@@ -77,7 +77,7 @@ impl Table {
         dtype: DType,
         arguments: Result<()>,
     ) -> Result<Arc<Self>> {
-        let sound = arguments.and_then(|()| block.check_poison(Op::Rendezvous.name()));
+        let sound = arguments.and_then(|()| block.check_usable(Op::Rendezvous.name()));
         if let Some(table) = block.table(group.id()) {
             return sound.map(|()| table);
         }
@@ -190,7 +190,7 @@ impl Running<'_> {
         let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         let voted = || arrived(inner, inner.rank, peer, next_epoch).is_some();
         let watch = HandleWatch { group: GroupWatch { inner, awaited: |rank| rank == peer }, voted: &voted };
-        let message = inner.endpoint.recv(tag, peer as u32, &self.terms(&watch)).map_err(Halt::from)?;
+        let message = inner.endpoint.recv(tag, peer as u32, &self.terms(&watch))?;
         let mut fds = message.fds.into_iter();
         let (HANDLES, Some(data), Some(pad)) = (&message.payload[..], fds.next(), fds.next()) else {
             return Err(
@@ -204,7 +204,7 @@ impl Running<'_> {
 
     /// A broken channel is explained by a death, if there is one.
     fn or_a_death(&self, error: Halt) -> Halt {
-        let Halt::Failed(error) = error else { return error.into() };
+        let Halt::Failed(error) = error else { return error };
         match self.inner().look_for_a_death() {
             Some(rank) => Halt::Interrupted(Interrupt::Watch(Box::new(crate::group::Stop::Died(rank)))),
             None => Halt::Failed(error),

@@ -244,7 +244,7 @@ impl ControlMap {
     /// The slot that rank `from` writes.
     #[inline]
     pub(crate) fn slot(&self, from: usize) -> &Slot {
-        assert!(from < self.world, "slot of rank {from} in a group of {}", self.world);
+        assert!(from < self.world, "there is no slot for that rank");
         // SAFETY: as for `control`; the slots follow it and `from` is in range.
         unsafe { &*self.mapping.ptr().add(size_of::<Control>()).cast::<Slot>().add(from) }
     }

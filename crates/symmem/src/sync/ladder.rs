@@ -31,18 +31,17 @@ impl Ladder {
     /// The first rung: polls, without any system call.
     #[inline]
     pub(crate) fn spin<T>(&self, counters: &CounterWords, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
-        if let Some(value) = poll() {
-            return Some(value);
-        }
-        for spin in 0..self.spins {
-            std::hint::spin_loop();
-            if let Some(value) = poll() {
-                CounterWords::add(&counters.spins, u64::from(spin) + 1);
-                return Some(value);
+        let mut spins = 0;
+        // One place that calls `poll`, so that it is inlined.
+        loop {
+            let found = poll();
+            if found.is_some() || spins == self.spins {
+                CounterWords::add(&counters.spins, spins.into());
+                return found;
             }
+            spins += 1;
+            std::hint::spin_loop();
         }
-        CounterWords::add(&counters.spins, u64::from(self.spins));
-        None
     }
 
     /// The second rung: gives the core to somebody else between polls. Bounded by the clock, because one yield can

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use symmem_store::Wait;
 
 use super::{Join, Joining};
 use crate::error::Halt;
-use crate::sync::control;
+use crate::sync::control::{self, MAX_WORLD};
 use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
 use crate::sys::life::{Life, ProcessId};
@@ -16,6 +17,9 @@ use crate::{Error, Result};
 
 /// What the ranks' hellos must agree on, in words.
 const FINGERPRINT: &str = "world size, version or protocol";
+/// How long rank 0 waits for the others once it knows that they disagree, so that all get the same answer. (A death
+/// under a fresh name needs no waiting: there, ranks heed a refusal whether it names them or not.)
+const GRACE: Duration = Duration::from_secs(2);
 
 /// What a rank says first. Everything the others must know or agree on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,22 +123,26 @@ impl Joining<'_> {
     fn answer(&mut self) -> Result<Answer> {
         let mut hellos: Vec<Option<Hello>> = vec![None; self.join.world];
         hellos[0] = Some(self.hello.clone());
+        let grace = self.join.terms.timeout.map_or(GRACE, |timeout| GRACE.min(timeout / 2));
+        let mut disagreed = None;
         let watch = self.no_watch();
         let terms = self.terms(&watch);
         let refusal = terms
             .until(|slice| -> Result<_, Halt> {
-                let missing = self.missing_keys(&hellos);
-                let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
-                if slice > Duration::ZERO && !missing.is_empty() {
-                    self.nap(&missing[..1], slice)?;
+                self.nap_for_hellos(&hellos, slice)?;
+                self.read_hellos(&mut hellos)?;
+                let complete = hellos.iter().all(Option::is_some);
+                match self.refusal(&hellos)? {
+                    Some(refusal)
+                        if !complete
+                            && !(self.join.fresh && matches!(refusal, Refusal::Died { .. }))
+                            && disagreed.get_or_insert_with(Instant::now).elapsed() < grace =>
+                    {
+                        Ok(None)
+                    }
+                    Some(refusal) => Ok(Some(Some(refusal))),
+                    None => Ok(complete.then_some(None)),
                 }
-                for rank in 1..self.join.world {
-                    hellos[rank] = hellos[rank].take().or(self.peek(&self.hello_key(rank))?);
-                }
-                if let Some(refusal) = self.refusal(&hellos)? {
-                    return Ok(Some(Some(refusal)));
-                }
-                Ok(hellos.iter().all(Option::is_some).then_some(None))
             })
             .map_err(|failed| {
                 let missing = (0..hellos.len()).filter(|rank| hellos[*rank].is_none()).collect();
@@ -145,9 +153,39 @@ impl Joining<'_> {
         self.heed(answer)
     }
 
-    fn missing_keys(&self, hellos: &[Option<Hello>]) -> Vec<String> {
-        let missing = hellos.iter().enumerate().filter(|(_, hello)| hello.is_none());
-        missing.map(|(rank, _)| self.hello_key(rank)).collect()
+    /// Sleeps at most `slice`, less if a missing hello comes.
+    fn nap_for_hellos(&self, hellos: &[Option<Hello>], slice: Duration) -> Result<()> {
+        let Some(missing) = hellos.iter().position(Option::is_none).filter(|_| slice > Duration::ZERO) else {
+            return Ok(());
+        };
+        let key = self.hello_key(missing);
+        if self.join.store.check(&[&key], &Wait::for_at_most(slice)).unwrap_or(false) {
+            // A leftover: it is there, so waiting for it would not sleep.
+            std::thread::sleep(slice.min(Duration::from_millis(5)));
+            return Ok(());
+        }
+        self.nap(&[&key], slice)
+    }
+
+    /// Reads the hellos that are missing; also those of ranks beyond the end, if any rank thinks that there are some.
+    fn read_hellos(&self, hellos: &mut Vec<Option<Hello>>) -> Result<()> {
+        if self.read_hello(self.join.world)?.is_some() && hellos.len() == self.join.world {
+            hellos.push(None);
+        }
+        for (rank, hello) in hellos.iter_mut().enumerate().filter(|(_, hello)| hello.is_none()) {
+            *hello = self.read_hello(rank)?;
+        }
+        let claimed = hellos.iter().flatten().map(|hello| hello.world.min(MAX_WORLD)).max().unwrap_or(0);
+        if claimed > hellos.len() {
+            hellos.resize(claimed, None);
+        }
+        Ok(())
+    }
+
+    /// The hello of `rank`, unless it is what a dead process left: then its successor will replace it.
+    fn read_hello(&self, rank: usize) -> Result<Option<Hello>> {
+        let hello = self.peek::<Hello>(&self.hello_key(rank))?;
+        Ok(hello.filter(|hello| self.is_proof_of_death(hello) || !self.is_dead(hello)))
     }
 
     /// The rank that the launcher saw die, if it saw one.
@@ -163,14 +201,8 @@ impl Joining<'_> {
         if let Some((rank, pid)) = self.gone()? {
             return Ok(Some(Refusal::Died { rank, pid }));
         }
-        let mut said: Vec<(usize, Hello)> = Vec::new();
-        said.extend(hellos.iter().enumerate().filter_map(|(rank, hello)| Some((rank, hello.clone()?))));
-        // A living rank just beyond the end also thinks that it belongs here.
-        if let Some(beyond) = self.peek::<Hello>(&self.hello_key(self.join.world))?
-            && !Life::from_proc(beyond.process()).is_dead()
-        {
-            said.push((self.join.world, beyond));
-        }
+        let said: Vec<(usize, &Hello)> =
+            hellos.iter().enumerate().filter_map(|(rank, hello)| Some((rank, hello.as_ref()?))).collect();
         if said.iter().any(|(_, hello)| hello.fingerprint() != self.hello.fingerprint()) {
             let values = said.iter().map(|(rank, hello)| {
                 format!(
@@ -188,7 +220,12 @@ impl Joining<'_> {
     /// that its successor is about to replace.
     fn is_proof_of_death(&self, hello: &Hello) -> bool {
         let of_this_attempt = self.join.fresh || hello.published_ns >= self.hello.published_ns;
-        hello.host == self.hello.host && of_this_attempt && Life::from_proc(hello.process()).is_dead()
+        of_this_attempt && self.is_dead(hello)
+    }
+
+    /// Whether `hello` is of a process of this host that is dead.
+    fn is_dead(&self, hello: &Hello) -> bool {
+        hello.host == self.hello.host && Life::from_proc(hello.process()).is_dead()
     }
 
     /// Other ranks: waits for an answer with this rank's nonce.
@@ -201,7 +238,10 @@ impl Joining<'_> {
                 self.nap(&[&key], slice)?;
             }
             if let Some(answer) = self.peek::<Answer>(&key)? {
-                if answer.is_for(&self.hello.nonce) {
+                // Nothing under a fresh name is a leftover, so a refusal there is meant for all, also for a rank whose
+                // hello rank 0 had not read when it refused.
+                let refused = self.join.fresh && answer.refusal.is_some();
+                if refused || answer.is_for(&self.hello.nonce) {
                     return Ok(Some(answer));
                 }
                 self.check_outsider(&answer)?;
@@ -281,7 +321,7 @@ impl Joining<'_> {
             }
             Ok(self.is_superseded(answer)?.then_some(false))
         });
-        if !done.map_err(|failed| self.failed(failed, Vec::new()))? {
+        if !done.map_err(|failed| self.failed(failed, self.absent(&keys)))? {
             return Ok(None);
         }
         let values = self.join.store.multi_get(&keys, &terms).map_err(|error| self.store_failed(error))?;

@@ -9,14 +9,14 @@ use symmem_store::{Interrupt, Wait};
 
 use super::agree::Accepted;
 use super::{JoinWatch, Joining, first_dead};
-use crate::error::Halt;
+use crate::error::{Cause, Halt};
 use crate::group::Group;
 use crate::group::inner::{self, Inner, Member, wait_for_a_death};
 use crate::group::running::Stop;
 use crate::group::signature::signature;
 use crate::group::vote::{GaveUp, Vote};
 use crate::op::Op;
-use crate::sync::control::ControlMap;
+use crate::sync::control::{ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
 use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
@@ -38,24 +38,30 @@ struct Segments {
 impl Joining<'_> {
     /// Connects the ranks of this host and votes: all ranks succeed or all get the same error.
     pub(super) fn connect(&self, accepted: Accepted) -> Result<Group> {
+        let id = accepted.id.clone();
         let outcome = self.exchange_segments(&accepted);
         let vote = match &outcome {
             Ok(_) => Vote::yes(),
             Err(Halt::Failed(error)) => Vote::no(error),
             Err(Halt::Interrupted(_)) => Vote::waited_in_vain(),
         };
-        self.set(&self.vote_key(&accepted.id, self.join.rank), &vote)?;
-        fault::point(Point::Voted);
-        let outcome = match outcome {
-            Err(Halt::Interrupted(interrupt)) if !is_gave_up(&interrupt) => {
-                return Err(self.interrupted(interrupt, Vec::new()));
-            }
-            other => other,
+        // The group exists before the vote: should this rank fail or panic from here on, then those who have counted its
+        // vote see it leave. Without a group it goes on listening, so that nobody fails for want of an answer.
+        let (outcome, _listening) = match outcome {
+            Ok(segments) => (Ok(self.group(accepted, segments)), None),
+            Err(halt) => (Err(halt), Some(accepted)),
         };
-        self.tally(&accepted.id)?;
-        let segments = outcome.map_err(|failed| self.failed(failed, Vec::new()))?;
-        let id = accepted.id.clone();
-        let group = self.group(accepted, segments);
+        let voted = self.set(&self.vote_key(&id, self.join.rank), &vote);
+        fault::point(Point::Voted);
+        let waited_in_vain = matches!(&outcome, Err(Halt::Interrupted(why)) if !is_gave_up(why));
+        let settled = voted.and_then(|()| if waited_in_vain { Ok(()) } else { self.tally(&id) });
+        if let (Ok(group), Err(error)) = (&outcome, &settled)
+            && let Some(verdict) = verdict_of(error)
+        {
+            group.inner.convict(verdict);
+        }
+        settled?;
+        let group = outcome.map_err(|halt| self.failed(halt, Vec::new()))?;
         self.clean_up(&group, &id)?;
         Ok(group)
     }
@@ -126,7 +132,7 @@ impl Joining<'_> {
         let store = &self.join.store;
         // A peer that has voted has sent what it was going to send.
         let voted = || store.check(&[&vote], &Wait::for_at_most(Duration::from_secs(1))).unwrap_or(false);
-        let watch = JoinWatch { lives: &self.lives, gave_up: &voted };
+        let watch = JoinWatch { joining: self, gave_up: &voted };
         let message = accepted.endpoint.recv(JOIN_TAG, peer as u32, &self.terms(&watch));
         message.map(|message| message.fds).map_err(|error| self.channel_failed(error))
     }
@@ -150,14 +156,28 @@ impl Joining<'_> {
         let keys: Vec<String> = (0..self.join.world).map(|rank| self.vote_key(id, rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let watch = self.no_watch();
-        let values = self
-            .join
-            .store
-            .multi_get(&keys, &self.terms(&watch))
-            .map_err(|error| self.store_failed(error))?;
+        let store = &self.join.store;
+        let values = store.multi_get(&keys, &self.terms(&watch)).or_else(|error| {
+            // Who has seen all votes may end before this rank has: what it voted counts, not that it is gone.
+            let briefly = Wait::for_at_most(Duration::from_secs(1));
+            if store.check(&keys, &briefly).unwrap_or(false) {
+                store.multi_get(&keys, &briefly)
+            } else {
+                Err(error)
+            }
+        });
+        let values = values
+            .map_err(|error| self.failed(Halt::Failed(self.store_failed(error)), self.absent(&keys)))?;
         match Vote::tally(&values) {
             None => Ok(()),
-            Some((rank, message)) => Err(Error::Rank { context: self.context(), rank, message }),
+            // Somebody may have voted no only because a third rank is gone. Who is gone after a failure of its own, or of
+            // another, is not the cause.
+            Some((rank, message)) => {
+                Err(match self.find_gone().filter(|_| Vote::is_secondary(&values[rank])) {
+                    Some(stop) => self.interrupted(Interrupt::Watch(Box::new(stop)), Vec::new()),
+                    None => Error::Rank { context: self.context(), rank, message },
+                })
+            }
         }
     }
 
@@ -208,6 +228,17 @@ impl Joining<'_> {
         }
         Ok(())
     }
+}
+
+/// Why a join failed, in words for those who believe that it succeeded.
+fn verdict_of(error: &Error) -> Option<Verdict> {
+    let (culprit, cause) = match error {
+        Error::PeerLost { rank, .. } => (*rank, Cause::Died),
+        Error::PeerLeft { rank, .. } => (*rank, Cause::Left),
+        Error::GroupFailed { culprit, cause, .. } => (*culprit, *cause),
+        _ => return None,
+    };
+    Some(Verdict { culprit, cause })
 }
 
 fn is_gave_up(interrupt: &Interrupt) -> bool {

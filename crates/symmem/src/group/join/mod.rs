@@ -21,14 +21,14 @@ use symmem_store::{Deadline, Interrupt, Store, StoreError, TcpStoreServer, Wait,
 
 use self::agree::Hello;
 pub(super) use self::agree::{GONE, Gone};
-use super::inner::wait_for_a_death;
+use super::inner::{Inner, wait_for_a_death};
 use super::running::Stop;
 use super::vote::GaveUp;
 use super::{Group, Terms};
 use crate::context::RankContext;
-use crate::error::{Context, Halt};
+use crate::error::{Cause, Context, Halt};
 use crate::op::Op;
-use crate::sync::control::MAX_WORLD;
+use crate::sync::control::{MAX_WORLD, Verdict};
 use crate::sys::fault::{self, Point};
 use crate::sys::fork;
 use crate::sys::life::{self, Life};
@@ -48,20 +48,54 @@ pub(crate) struct Join {
     pub(crate) fresh: bool,
     /// The members' lives, when they are members of a group already.
     pub(crate) lives: Option<Vec<Arc<Life>>>,
+    /// The group this one is made from, when it is a subgroup.
+    pub(crate) parent: Option<Parent>,
     pub(crate) context: RankContext,
     pub(crate) terms: Terms,
 }
 
-/// Watches the lives that are known so far, and one more condition.
+/// The group that a subgroup is made from: members that are threads of one process have no lives to watch, but they
+/// leave the parent when they end.
+pub(crate) struct Parent {
+    pub(crate) inner: Arc<Inner>,
+    /// Its ranks that are to be members, in the order of the new group.
+    pub(crate) members: Vec<usize>,
+}
+
+impl Parent {
+    /// The first member that will not come, as a rank of the new group.
+    fn find_gone(&self) -> Option<Stop> {
+        let inner = &self.inner;
+        // Who has left the parent did so outside of `subgroup`. If all members are on this host it has not joined either:
+        // a join only succeeds after all have met in memory, and nobody who still watches has been there.
+        let local = self.members.iter().all(|member| inner.controls[*member].is_some());
+        let left = |member: &usize| local && *member != inner.rank && inner.has_left(*member);
+        let left = self.members.iter().copied().find(left);
+        // The first cause stands in the parent's verdict, so that nobody blames who leaves because of it.
+        let first = left.is_some_and(|culprit| inner.convict(Verdict { culprit, cause: Cause::Left }).1);
+        let verdict = inner.verdict().filter(|verdict| match verdict.cause {
+            Cause::Died | Cause::Panicked => true,
+            cause => cause == Cause::Left && local && !first,
+        });
+        let named = |verdict: Verdict| Some(Verdict { culprit: self.place(verdict.culprit)?, ..verdict });
+        verdict.and_then(named).map(Stop::Verdict).or_else(|| self.place(left?).map(Stop::Left))
+    }
+
+    fn place(&self, rank: usize) -> Option<usize> {
+        self.members.iter().position(|member| *member == rank)
+    }
+}
+
+/// Watches the members, as far as they are known, and one more condition.
 struct JoinWatch<'a> {
-    lives: &'a [Arc<Life>],
+    joining: &'a Joining<'a>,
     gave_up: &'a dyn Fn() -> bool,
 }
 
 impl Watch for JoinWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
-        if let Some(rank) = first_dead(self.lives) {
-            return Err(Box::new(Stop::Died(rank)));
+        if let Some(stop) = self.joining.find_gone() {
+            return Err(Box::new(stop));
         }
         if (self.gave_up)() { Err(Box::new(GaveUp)) } else { Ok(()) }
     }
@@ -82,8 +116,19 @@ impl Join {
         boot: String,
     ) -> Self {
         let terms = Terms { timeout: context.config().get_timeout(), cancel: None };
-        let (name, context) = (name.to_owned(), context.clone());
-        Self { store, server: None, rank, world, name, boot, fresh: false, lives: None, context, terms }
+        Self {
+            store,
+            server: None,
+            rank,
+            world,
+            name: name.to_owned(),
+            boot,
+            fresh: false,
+            lives: None,
+            parent: None,
+            context: context.clone(),
+            terms,
+        }
     }
 
     /// Runs the whole join.
@@ -149,9 +194,13 @@ impl<'a> Joining<'a> {
 
     /// The terms of the join: its deadline counts from the start.
     fn terms<'b>(&'b self, watch: &'b JoinWatch<'b>) -> Wait<'b> {
+        self.unwatched().with_watch(watch)
+    }
+
+    /// The terms of a call that waits for no rank.
+    fn unwatched(&self) -> Wait<'_> {
         let end = self.join.terms.timeout.and_then(|timeout| self.entered.checked_add(timeout));
-        let deadline = end.map_or(Deadline::never(), Deadline::at);
-        let wait = Wait::new(deadline).with_watch(watch);
+        let wait = Wait::new(end.map_or(Deadline::never(), Deadline::at));
         match &self.join.terms.cancel {
             Some(token) => wait.with_cancel(token),
             None => wait,
@@ -166,7 +215,11 @@ impl<'a> Joining<'a> {
             Interrupt::Cancelled => Error::Cancelled { context },
             Interrupt::Watch(cause) => match cause.downcast_ref::<Stop>() {
                 Some(Stop::Died(rank)) => self.lost(*rank),
-                _ => Error::Rank { context, rank: self.join.rank, message: cause.to_string() },
+                Some(Stop::Left(rank)) => Error::PeerLeft { context, rank: *rank },
+                Some(Stop::Verdict(Verdict { culprit, cause })) => {
+                    Error::GroupFailed { context, culprit: *culprit, cause: *cause, reason: String::new() }
+                }
+                None => Error::Rank { context, rank: self.join.rank, message: cause.to_string() },
             },
         }
     }
@@ -178,8 +231,17 @@ impl<'a> Joining<'a> {
     fn failed(&self, halt: Halt, missing: Vec<usize>) -> Error {
         match halt {
             Halt::Interrupted(interrupt) => self.interrupted(interrupt, missing),
+            // The deadline may also pass inside a call of the store, which does not know whom it was for.
+            Halt::Failed(Error::Timeout { .. }) => self.interrupted(Interrupt::Expired, missing),
             Halt::Failed(error) => error,
         }
+    }
+
+    /// The ranks whose key is not there.
+    fn absent(&self, keys: &[&str]) -> Vec<usize> {
+        let briefly = Wait::for_at_most(Duration::from_secs(1));
+        let is_there = |key: &str| self.join.store.check(&[key], &briefly).unwrap_or(false);
+        (0..keys.len()).filter(|rank| !is_there(keys[*rank])).collect()
     }
 
     /// The error for a failed store call: a death explains more than a broken connection.
@@ -189,19 +251,29 @@ impl<'a> Joining<'a> {
             StoreError::Cancelled { .. } => self.interrupted(Interrupt::Cancelled, Vec::new()),
             StoreError::Interrupted { source, .. } => self.interrupted(Interrupt::Watch(source), Vec::new()),
             other => {
-                wait_for_a_death(|| first_dead(&self.lives)).map_or(other.into(), |rank| self.lost(rank))
+                let member = || first_dead(&self.lives).map(Some);
+                // Whoever served the store need not be a member: who makes the subgroup will explain.
+                let outsider = || self.join.parent.as_ref()?.inner.find_dead().map(|_| None);
+                let dead = wait_for_a_death(|| member().or_else(outsider)).flatten();
+                dead.map_or(other.into(), |rank| self.lost(rank))
             }
         }
     }
 
     fn no_watch(&self) -> JoinWatch<'_> {
-        JoinWatch { lives: &self.lives, gave_up: &|| false }
+        JoinWatch { joining: self, gave_up: &|| false }
+    }
+
+    /// The first member that will not come.
+    fn find_gone(&self) -> Option<Stop> {
+        let dead = first_dead(&self.lives).map(Stop::Died);
+        dead.or_else(|| self.join.parent.as_ref()?.find_gone())
     }
 
     fn set(&self, key: &str, value: &impl Serialize) -> Result<()> {
-        let watch = self.no_watch();
         let bytes = serde_json::to_vec(value).map_err(|error| Error::invalid(key, error.to_string()))?;
-        self.join.store.set(key, &bytes, &self.terms(&watch)).map_err(|error| self.store_failed(error))
+        // Others may act on the value, and end, before the store has confirmed it: that is no reason to fail.
+        self.join.store.set(key, &bytes, &self.unwatched()).map_err(|error| self.store_failed(error))
     }
 
     /// The value of `key` if it is there now and can be read; what cannot be read is somebody's leftover.
