@@ -1,0 +1,116 @@
+//! What every measurement of a rank needs: its group, its clock, its core, and the exchange of samples.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use symmem::{Group, Result};
+
+use super::clock::Clock;
+use super::report::Row;
+use super::stats::Percentiles;
+use crate::args::BenchArgs;
+
+/// A rank's place of work.
+pub(super) struct Lab<'a> {
+    pub(super) group: &'a Group,
+    pub(super) args: &'a BenchArgs,
+    pub(super) clock: Clock,
+    /// Whether ranks outnumber the cores, so that one must yield to let another run.
+    pub(super) crowded: bool,
+    pinned: bool,
+    bar: ProgressBar,
+}
+
+impl<'a> Lab<'a> {
+    /// Settles this rank on its core. Comes after the group was made: a group whose rank is pinned to one core
+    /// already takes that for the only one, and does not spin.
+    pub(super) fn new(group: &'a Group, args: &'a BenchArgs) -> Self {
+        let cores = cores();
+        let pinned = args.pin() && pin(&cores, group.rank());
+        let crowded = group.size() > cores.len();
+        // The first rank draws (on stderr, if that is a terminal), only between measurements.
+        let bar = if group.rank() == 0 { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(format!("{} ranks", group.size()));
+        Self { group, args, clock: Clock::calibrated(), crowded, pinned, bar }
+    }
+
+    /// Shows that `steps` steps of `what` come next.
+    pub(super) fn start(&self, what: &str, steps: usize) {
+        self.bar.reset();
+        self.bar.set_length(steps as u64);
+        self.bar.set_message(what.to_owned());
+    }
+
+    /// Shows one step more.
+    pub(super) fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Times each of `count` calls of `op`, with two looks at the clock each; the slowest rank counts for every call.
+    pub(super) fn time(&self, count: usize, mut op: impl FnMut() -> Result<()>) -> Result<Vec<u64>> {
+        let mut samples = Vec::with_capacity(count);
+        for _ in 0..count {
+            let start = self.clock.now();
+            op()?;
+            samples.push(self.clock.now() - start);
+        }
+        self.slowest(&samples)
+    }
+
+    /// Collective. The largest of all ranks' samples, call by call.
+    pub(super) fn slowest(&self, samples: &[u64]) -> Result<Vec<u64>> {
+        let mut slowest = samples.to_vec();
+        for theirs in self.group.all_gather_bytes(bytemuck::cast_slice(samples))? {
+            let theirs = theirs.chunks_exact(size_of::<u64>()).map(bytemuck::pod_read_unaligned::<u64>);
+            slowest.iter_mut().zip(theirs).for_each(|(slowest, sample)| *slowest = sample.max(*slowest));
+        }
+        Ok(slowest)
+    }
+
+    /// Collective. Whether it is right on all ranks.
+    pub(super) fn all_right(&self, right: bool) -> Result<bool> {
+        Ok(self.group.all_gather(&u8::from(right))?.iter().all(|right| *right == 1))
+    }
+
+    /// The row of `op` for what `samples` say.
+    pub(super) fn row(&self, op: &str, algorithm: &str, samples: &mut [u64], verified: bool) -> Row {
+        Row {
+            system: "symmem".to_owned(),
+            op: op.to_owned(),
+            algorithm: algorithm.to_owned(),
+            dtype: "u64".to_owned(),
+            ranks: self.group.size(),
+            bytes: 0,
+            us: Percentiles::of(samples).map(|ticks| self.clock.us(ticks)),
+            verified,
+            samples: samples.len(),
+            pinned: self.pinned,
+            gb_per_s: None,
+            ratio_to_limit: None,
+        }
+    }
+}
+
+impl Drop for Lab<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The cores this process may use.
+fn cores() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}
+
+/// Keeps rank `rank` on one of `cores`; false where that is not allowed.
+fn pin(cores: &[usize], rank: usize) -> bool {
+    let mut set = CpuSet::new();
+    if cores.is_empty() {
+        return false;
+    }
+    set.set(cores[rank % cores.len()]);
+    sched_setaffinity(None, &set).is_ok()
+}

@@ -1,0 +1,104 @@
+//! `symmem bench`: what it reports, and what it says about input it cannot use.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::program::{TempFile, symmem};
+use serde_json::Value;
+
+fn rows(report: &Value) -> &Vec<Value> {
+    report["results"].as_array().expect("a list of results")
+}
+
+/// Each row's system, op and bytes, for one number of ranks.
+fn measured(report: &Value, ranks: u64) -> Vec<String> {
+    let of_ranks = rows(report).iter().filter(|row| row["ranks"] == ranks);
+    let text = |value: &Value| value.as_str().expect("a name").to_owned();
+    of_ranks.map(|row| format!("{} {} {}", text(&row["system"]), text(&row["op"]), row["bytes"])).collect()
+}
+
+fn check_row(row: &Value) {
+    assert_eq!(row["verified"], true, "{row}");
+    for name in ["system", "op", "algorithm", "dtype"] {
+        assert!(row[name].as_str().is_some_and(|text| !text.is_empty()), "{name} of {row}");
+    }
+    let us = |name: &str| row["us"][name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
+    assert!(us("min") > 0.0, "{row}");
+    assert!(us("min") <= us("p50") && us("p50") <= us("p90") && us("p90") <= us("p99"), "{row}");
+}
+
+#[test]
+fn a_quick_run_verifies_every_op_with_two_and_four_ranks_and_leaves_nothing_behind() {
+    let shm = || -> BTreeSet<_> {
+        let entries = fs::read_dir("/dev/shm").into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
+    };
+    let before = shm();
+    let file = TempFile::new("quick.json");
+    let outcome = symmem(&["bench", "--quick", "--json", file.arg()], &[]).ok();
+    let left: Vec<_> = shm().difference(&before).cloned().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(outcome.stdout.contains("x limit"), "the table goes to stdout: {}", outcome.stdout);
+
+    let text = fs::read_to_string(&file.0).expect("a report");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    for name in ["cpu", "kernel", "os", "version", "date"] {
+        assert!(report["machine"][name].is_string(), "{name}");
+    }
+    let all = [
+        "limit barrier 0",
+        "symmem barrier 0",
+        "symmem signal 0",
+        "symmem copy 8",
+        "symmem copy 65536",
+        "symmem copy 1048576",
+    ];
+    assert_eq!(measured(&report, 2), all);
+    assert_eq!(measured(&report, 4), all);
+    rows(&report).iter().for_each(check_row);
+    for row in rows(&report).iter().filter(|row| row["op"] == "barrier") {
+        assert!(row["ratio_to_limit"].as_f64().is_some_and(|ratio| ratio > 0.0), "{row}");
+    }
+}
+
+#[test]
+fn json_on_stdout_leaves_the_table_to_stderr() {
+    let args = ["bench", "--quick", "--ranks", "3", "--ops", "signal,copy", "--no-pin", "--json", "-"];
+    let outcome = symmem(&args, &[]).ok();
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("nothing but JSON");
+    assert_eq!(rows(&report).len(), 4);
+    assert!(rows(&report).iter().all(|row| row["ranks"] == 3 && row["pinned"] == false));
+    assert!(outcome.stderr.contains("verified"), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_number_of_blocks_and_operations_can_be_chosen() {
+    let args = ["bench", "--ranks", "2", "--ops", "barrier", "--blocks", "2", "--iters", "10", "--json", "-"];
+    let report: Value = serde_json::from_str(&symmem(&args, &[]).ok().stdout).expect("JSON");
+    assert!(rows(&report).iter().all(|row| row["samples"] == 20), "{report}");
+}
+
+#[test]
+fn input_that_cannot_be_used_is_named() {
+    for (args, words) in [
+        (&["--ranks", "0"][..], "'0' for '--ranks"),
+        (&["--ranks", "1"], "'1' for '--ranks"),
+        (&["--ranks", "x"], "'x' for '--ranks"),
+        (&["--ranks", "2,"], "'' for '--ranks"),
+        (&["--ranks", "1000"], "'1000' for '--ranks"),
+        (&["--ops", "dance"], "'dance' for '--ops"),
+        (&["--blocks", "0"], "'0' for '--blocks"),
+        (&["--iters", "-5"], "'-5'"),
+        (&["--json", "/no/such/folder/file"], "/no/such/folder/file cannot be written"),
+        (&["--json", "/"], "/ cannot be written"),
+    ] {
+        let complaint = symmem(&[&["bench"], args].concat(), &[]).complaint();
+        assert!(complaint.contains(words), "{args:?}: {complaint}");
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_understood_is_named_by_the_bench_too() {
+    let complaint = symmem(&["bench", "--quick"], &[("SYMMEM_SPINS", "many")]).complaint();
+    assert!(complaint.contains("SYMMEM_SPINS"), "{complaint}");
+}
