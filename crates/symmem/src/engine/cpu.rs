@@ -17,11 +17,11 @@ use crate::sys::fault::{self, Point};
 /// Bytes copied between two looks at the group: long enough to be cheap, short enough to end soon after a failure.
 const COPY_CHUNK: usize = 1 << 20;
 
-/// Meets all ranks; `channel` is part of what they must agree on.
+/// Meets all ranks; they must agree on `channel` and on the `memory`'s number.
 #[inline]
-pub(crate) fn barrier(running: &Running<'_>, channel: usize) -> Result<()> {
+pub(crate) fn barrier(running: &Running<'_>, channel: usize, memory: u64) -> Result<()> {
     fault::point(Point::BarrierEntered);
-    running.meet(signature(Op::MemoryBarrier, channel, 0)).map(drop)
+    running.meet(signature(Op::MemoryBarrier, channel, memory)).map(drop)
 }
 
 /// Raises the signal in `slot` of rank `peer`, once the previous one was consumed.

@@ -32,7 +32,7 @@ impl Group {
     /// ```
     pub fn all_gather<T: Pod>(&self, value: &T) -> Result<Vec<T>> {
         let running = self.begin(Op::AllGather, None)?;
-        let parts = running.all_gather(Op::AllGather, 0, size_of::<T>(), bytemuck::bytes_of(value))?;
+        let parts = running.all_gather(Op::AllGather, 0, size_of::<T>() as u64, bytemuck::bytes_of(value))?;
         parts.iter().map(|part| from_bytes(part, "all_gather")).collect()
     }
 
@@ -45,7 +45,7 @@ impl Group {
     pub fn broadcast<T: Pod>(&self, root: usize, value: &T) -> Result<T> {
         self.check_rank("broadcast", root)?;
         let running = self.begin(Op::Broadcast, None)?;
-        let part = running.broadcast(root, size_of::<T>(), bytemuck::bytes_of(value))?;
+        let part = running.broadcast(root, size_of::<T>() as u64, bytemuck::bytes_of(value))?;
         from_bytes(&part, "broadcast")
     }
 
@@ -72,14 +72,14 @@ fn from_bytes<T: Pod>(bytes: &[u8], what: &str) -> Result<T> {
 }
 
 impl Running<'_> {
-    fn broadcast(&self, root: usize, size: usize, bytes: &[u8]) -> Result<Vec<u8>> {
+    fn broadcast(&self, root: usize, size: u64, bytes: &[u8]) -> Result<Vec<u8>> {
         let mine = if self.inner().rank == root { bytes } else { &[] };
         let mut parts = self.all_gather(Op::Broadcast, root, size, mine)?;
         Ok(parts.swap_remove(root))
     }
 
     /// Everybody's part; `number` and `size` are what the ranks must agree on.
-    pub(crate) fn all_gather(&self, op: Op, number: usize, size: usize, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn all_gather(&self, op: Op, number: usize, size: u64, part: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.inner().is_local() {
             self.all_gather_in_memory(op, number, size, part)
         } else {
@@ -87,7 +87,7 @@ impl Running<'_> {
         }
     }
 
-    fn all_gather_in_memory(&self, op: Op, number: usize, size: usize, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gather_in_memory(&self, op: Op, number: usize, size: u64, part: &[u8]) -> Result<Vec<Vec<u8>>> {
         let inner = self.inner();
         let mut parts: Vec<Vec<u8>> = vec![Vec::new(); inner.world];
         let mut lengths = vec![0; inner.world];
@@ -136,7 +136,7 @@ impl Running<'_> {
         length
     }
 
-    fn all_gather_in_store(&self, op: Op, number: usize, size: usize, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gather_in_store(&self, op: Op, number: usize, size: u64, part: &[u8]) -> Result<Vec<Vec<u8>>> {
         let inner = self.inner();
         let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         inner.epoch.store(epoch, Ordering::Relaxed);

@@ -180,14 +180,23 @@ impl<T: Element> SymmetricMemory<T> {
     /// Reads `out.len()` elements of rank `rank` from `start` on (counted from this handle's offset), like
     /// [`PeerView::read_into`], but as an operation of the group: it ends when the group fails, and counts.
     pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
-        let view: PeerView<T> = self.peer(rank)?;
-        if start.checked_add(out.len()).is_none_or(|end| end > self.len) || rank == self.rank() {
-            return view.read_into(start, out);
-        }
+        self.group.check_rank(Op::Copy.name(), rank)?;
         let running = self.begin(Op::Copy, None)?;
-        // SAFETY: in range, as just checked, and mapped while the view lives; `out` is exclusive.
+        let size = size_of::<T>();
+        if start.checked_add(out.len()).is_none_or(|end| end > self.len) {
+            return Err(Error::OutOfBounds {
+                op: Op::Copy.name(),
+                offset: (start as u64).saturating_mul(size as u64),
+                bytes: size_of_val(out) as u64,
+                size: (self.len * size) as u64,
+            });
+        }
+        let own = (rank == self.rank()).then_some(&*self.block);
+        let _borrow = own.map(|block| Local::<T>::new(block, self.offset, self.len)).transpose()?;
+        // SAFETY: in range, as just checked, and mapped while the table lives; `out` is exclusive, and so no part of the
+        // memory: this rank's own is borrowed for reading.
         let copied = unsafe {
-            let from = view.as_ptr().add(start).cast();
+            let from = self.table.data[rank].address.add((self.offset + start) * size);
             cpu::copy_from_peer(&running, from, out.as_mut_ptr().cast(), size_of_val(out))
         };
         self.seal(copied)
@@ -198,7 +207,7 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn barrier(&self, channel: usize) -> Result<()> {
         self.check_channel(Op::MemoryBarrier.name(), channel)?;
         let running = self.begin(Op::MemoryBarrier, Some(channel))?;
-        self.seal(cpu::barrier(&running, channel))
+        self.seal(cpu::barrier(&running, channel, self.table.number))
     }
 
     /// Raises this rank's signal on `channel` at `rank`, after waiting until the previous one was consumed. What this
@@ -235,7 +244,7 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn close(self) -> Result<()> {
         let running = self.begin(Op::Close, None)?;
         fault::point(Point::Closing);
-        let met = running.meet(signature(Op::Close, 0, 0));
+        let met = running.meet(signature(Op::Close, 0, self.table.number));
         if met.is_ok() {
             self.table.closed.store(true, Ordering::Relaxed);
             self.block.forget_table(self.group.id());

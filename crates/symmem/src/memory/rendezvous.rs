@@ -33,6 +33,8 @@ pub(crate) struct Table {
     /// Bytes of each rank's data and pad.
     pub(super) bytes: usize,
     pub(super) pad_bytes: usize,
+    /// Which rendezvous of the group this is, the same on every rank.
+    pub(super) number: u64,
     pub(super) closed: AtomicBool,
 }
 
@@ -172,7 +174,7 @@ impl Running<'_> {
         }
         fault::point(Point::PadMapped);
         let (bytes, pad_bytes) = (block.bytes(), block.signal_pad_size());
-        Ok(Table { data, pads, bytes, pad_bytes, closed: AtomicBool::new(false) })
+        Ok(Table { data, pads, bytes, pad_bytes, number: tag, closed: AtomicBool::new(false) })
     }
 
     fn send_handles(&self, peer: usize, tag: u64, block: &Block, pad: &Arc<dyn Memory>) -> Result<(), Halt> {

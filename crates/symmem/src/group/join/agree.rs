@@ -132,17 +132,11 @@ impl Joining<'_> {
                 self.nap_for_hellos(&hellos, slice)?;
                 self.read_hellos(&mut hellos)?;
                 let complete = hellos.iter().all(Option::is_some);
-                match self.refusal(&hellos)? {
-                    Some(refusal)
-                        if !complete
-                            && !(self.join.fresh && matches!(refusal, Refusal::Died { .. }))
-                            && disagreed.get_or_insert_with(Instant::now).elapsed() < grace =>
-                    {
-                        Ok(None)
-                    }
-                    Some(refusal) => Ok(Some(Some(refusal))),
-                    None => Ok(complete.then_some(None)),
-                }
+                let Some(refusal) = self.refusal(&hellos)? else { return Ok(complete.then_some(None)) };
+                // Who says hello later is to get the same answer, so wait a little; a death in a fresh run cannot change.
+                let settled = complete || (self.join.fresh && matches!(refusal, Refusal::Died { .. }));
+                let patient = !settled && disagreed.get_or_insert_with(Instant::now).elapsed() < grace;
+                Ok(if patient { None } else { Some(Some(refusal)) })
             })
             .map_err(|failed| {
                 let missing = (0..hellos.len()).filter(|rank| hellos[*rank].is_none()).collect();

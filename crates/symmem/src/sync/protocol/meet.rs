@@ -20,8 +20,8 @@ use super::atomic::{AtomicU64, Ordering, Site, order};
 pub(crate) struct Signature {
     /// Op, channel, root, dtype and reduce op, packed by the caller.
     pub(crate) word: u64,
-    /// Bytes.
-    pub(crate) bytes: u64,
+    /// Bytes, or whatever number else the caller wants agreed.
+    pub(crate) size: u64,
 }
 
 #[repr(C)]
@@ -29,7 +29,7 @@ pub(crate) struct Signature {
 struct Half {
     epoch: AtomicU64,
     word: AtomicU64,
-    bytes: AtomicU64,
+    size: AtomicU64,
 }
 
 /// One peer's announcements, alone in a cache line.
@@ -49,7 +49,7 @@ impl Slot {
     fn publish(&self, epoch: u64, signature: Signature) {
         let half = self.half(epoch);
         half.word.store(signature.word, Ordering::Relaxed);
-        half.bytes.store(signature.bytes, Ordering::Relaxed);
+        half.size.store(signature.size, Ordering::Relaxed);
         half.epoch.store(epoch, order(Site::SlotRelease, Ordering::Release));
     }
 
@@ -60,15 +60,14 @@ impl Slot {
         if half.epoch.load(order(Site::SlotAcquire, Ordering::Acquire)) < epoch {
             return None;
         }
-        let (word, bytes) = (half.word.load(Ordering::Relaxed), half.bytes.load(Ordering::Relaxed));
-        Some(Signature { word, bytes })
+        let (word, size) = (half.word.load(Ordering::Relaxed), half.size.load(Ordering::Relaxed));
+        Some(Signature { word, size })
     }
 
     /// A slot in which nobody has announced anything later than `epoch`.
     #[cfg(loom)]
     pub(crate) fn starting_at(epoch: u64) -> Self {
-        let half =
-            || Half { epoch: AtomicU64::new(epoch), word: AtomicU64::new(0), bytes: AtomicU64::new(0) };
+        let half = || Half { epoch: AtomicU64::new(epoch), word: AtomicU64::new(0), size: AtomicU64::new(0) };
         Self { halves: [half(), half()] }
     }
 }
