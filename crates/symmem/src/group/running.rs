@@ -22,7 +22,7 @@ use crate::sys::fork;
 use crate::{Error, Result};
 
 /// Why a look at the group ended a wait.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Stop {
     /// The group has failed.
     Verdict(Verdict),

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use super::Group;
 use super::join::{Join, Parent};
-use crate::error::{Cause, Context};
-use crate::op::Op;
 use crate::{Error, Result};
 
 impl Group {
     /// Collective over `members` only: a group of these ranks of this group, in this order. Other ranks must not call
     /// it. Several may be made at once from several threads as long as their names differ; names may recur.
+    ///
+    /// It fails when this group fails meanwhile, also through a rank that is no member, and the error is about this group.
+    /// Once made, the new group does not depend on it.
     ///
     /// ```
     /// symmem::spawn(3, |group| {
@@ -43,20 +44,7 @@ impl Group {
         join.lives =
             Some(members.iter().map(|member| Arc::clone(&self.inner.members[*member].life)).collect());
         join.parent = Some(Parent { inner: Arc::clone(&self.inner), members: members.to_vec() });
-        join.run().map_err(|error| self.explain(error))
-    }
-
-    /// The store may have died with a rank of this group that is no member of the new one, so that some members could
-    /// not join, and left those who could: then the error is about this group.
-    fn explain(&self, error: Error) -> Error {
-        let dead = match error {
-            Error::Store(_) => self.inner.look_for_a_death(),
-            Error::PeerLeft { .. } | Error::GroupFailed { cause: Cause::Left, .. } => self.inner.find_dead(),
-            _ => None,
-        };
-        let Some(rank) = dead else { return error };
-        let context = Context::new(Op::Subgroup.name(), self.name(), self.rank(), self.size());
-        Error::PeerLost { context, rank, pid: self.inner.pid(rank) }
+        join.run()
     }
 
     /// Collective. A second group of the same ranks, for a parallel stream of operations. Threads of a rank that clone at

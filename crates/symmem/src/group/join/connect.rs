@@ -8,11 +8,10 @@ use std::time::Duration;
 use symmem_store::{Interrupt, Wait};
 
 use super::agree::Accepted;
-use super::{JoinWatch, Joining, first_dead};
+use super::{JoinWatch, Joining};
 use crate::error::{Cause, Halt};
 use crate::group::Group;
 use crate::group::inner::{self, Inner, Member, wait_for_a_death};
-use crate::group::running::Stop;
 use crate::group::signature::signature;
 use crate::group::vote::{GaveUp, Vote};
 use crate::op::Op;
@@ -55,15 +54,27 @@ impl Joining<'_> {
         fault::point(Point::Voted);
         let waited_in_vain = matches!(&outcome, Err(Halt::Interrupted(why)) if !is_gave_up(why));
         let settled = voted.and_then(|()| if waited_in_vain { Ok(()) } else { self.tally(&id) });
-        if let (Ok(group), Err(error)) = (&outcome, &settled)
-            && let Some(verdict) = verdict_of(error)
-        {
-            group.inner.convict(verdict);
+        if let (Ok(group), Err(error)) = (&outcome, &settled) {
+            self.condemn(group, error);
         }
         settled?;
         let group = outcome.map_err(|halt| self.failed(halt, Vec::new()))?;
-        self.clean_up(&group, &id)?;
-        Ok(group)
+        match self.clean_up(&group, &id) {
+            Ok(()) => Ok(group),
+            // Who gave up left this group; why is in the parent.
+            Err(error) => Err(self.find_gone().map_or(error, |stop| self.stopped(stop))),
+        }
+    }
+
+    /// Tells those who believe that the join succeeded that it did not.
+    fn condemn(&self, group: &Group, error: &Error) {
+        let verdict = match error {
+            // The culprit is a rank of the parent, and perhaps no member: they will find it there.
+            _ if self.join.parent.is_some() => Verdict { culprit: self.join.rank, cause: Cause::Failed },
+            Error::PeerLost { rank, .. } => Verdict { culprit: *rank, cause: Cause::Died },
+            _ => return,
+        };
+        group.inner.convict(verdict);
     }
 
     fn exchange_segments(&self, accepted: &Accepted) -> Result<Segments, Halt> {
@@ -140,8 +151,8 @@ impl Joining<'_> {
     fn channel_failed(&self, error: Halt) -> Halt {
         match error {
             Halt::Interrupted(interrupt) => Halt::Interrupted(interrupt),
-            Halt::Failed(error) => match wait_for_a_death(|| first_dead(&self.lives)) {
-                Some(rank) => Halt::Interrupted(Interrupt::Watch(Box::new(Stop::Died(rank)))),
+            Halt::Failed(error) => match wait_for_a_death(|| self.find_gone()) {
+                Some(stop) => Halt::Interrupted(Interrupt::Watch(Box::new(stop))),
                 None => Halt::Failed(error),
             },
         }
@@ -228,17 +239,6 @@ impl Joining<'_> {
         }
         Ok(())
     }
-}
-
-/// Why a join failed, in words for those who believe that it succeeded.
-fn verdict_of(error: &Error) -> Option<Verdict> {
-    let (culprit, cause) = match error {
-        Error::PeerLost { rank, .. } => (*rank, Cause::Died),
-        Error::PeerLeft { rank, .. } => (*rank, Cause::Left),
-        Error::GroupFailed { culprit, cause, .. } => (*culprit, *cause),
-        _ => return None,
-    };
-    Some(Verdict { culprit, cause })
 }
 
 fn is_gave_up(interrupt: &Interrupt) -> bool {

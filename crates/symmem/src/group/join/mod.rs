@@ -54,35 +54,44 @@ pub(crate) struct Join {
     pub(crate) terms: Terms,
 }
 
-/// The group that a subgroup is made from: members that are threads of one process have no lives to watch, but they
-/// leave the parent when they end.
+/// The group that a subgroup is made from. Making one is an operation of the parent: it ends when the parent fails,
+/// whoever the culprit is, because members may have noticed that before they came here and will never come.
 pub(crate) struct Parent {
     pub(crate) inner: Arc<Inner>,
-    /// Its ranks that are to be members, in the order of the new group.
+    /// Its ranks that are to be members.
     pub(crate) members: Vec<usize>,
 }
 
 impl Parent {
-    /// The first member that will not come, as a rank of the new group.
-    fn find_gone(&self) -> Option<Stop> {
-        let inner = &self.inner;
+    /// One look at the parent, in whose ranks the answer is.
+    fn look(&self) -> Result<(), Stop> {
         // Who has left the parent did so outside of `subgroup`. If all members are on this host it has not joined either:
         // a join only succeeds after all have met in memory, and nobody who still watches has been there.
-        let local = self.members.iter().all(|member| inner.controls[*member].is_some());
-        let left = |member: &usize| local && *member != inner.rank && inner.has_left(*member);
-        let left = self.members.iter().copied().find(left);
-        // The first cause stands in the parent's verdict, so that nobody blames who leaves because of it.
-        let first = left.is_some_and(|culprit| inner.convict(Verdict { culprit, cause: Cause::Left }).1);
-        let verdict = inner.verdict().filter(|verdict| match verdict.cause {
-            Cause::Died | Cause::Panicked => true,
-            cause => cause == Cause::Left && local && !first,
-        });
-        let named = |verdict: Verdict| Some(Verdict { culprit: self.place(verdict.culprit)?, ..verdict });
-        verdict.and_then(named).map(Stop::Verdict).or_else(|| self.place(left?).map(Stop::Left))
+        let local = self.members.iter().all(|member| self.inner.controls[*member].is_some());
+        self.inner.look(&|rank| local && self.members.contains(&rank))
     }
 
-    fn place(&self, rank: usize) -> Option<usize> {
-        self.members.iter().position(|member| *member == rank)
+    /// Fails the parent, so that nobody blames who leaves because of it, and returns the error to give.
+    fn fail(&self, stop: Stop, elapsed: Duration) -> Error {
+        let inner = &self.inner;
+        let mut context = Context::new(Op::Subgroup.name(), &inner.name, inner.rank, inner.world);
+        context.elapsed = elapsed;
+        let (culprit, cause) = match stop {
+            Stop::Verdict(Verdict { culprit, cause }) => (culprit, cause),
+            Stop::Left(rank) => (rank, Cause::Left),
+            Stop::Died(rank) => (rank, Cause::Died),
+        };
+        let (standing, ours) = inner.convict(Verdict { culprit, cause });
+        match stop {
+            Stop::Left(rank) if ours => Error::PeerLeft { context, rank },
+            Stop::Died(rank) if ours => Error::PeerLost { context, rank, pid: inner.pid(rank) },
+            _ => Error::GroupFailed {
+                context,
+                culprit: standing.culprit,
+                cause: standing.cause,
+                reason: inner.reason(standing.culprit),
+            },
+        }
     }
 }
 
@@ -214,18 +223,23 @@ impl<'a> Joining<'a> {
             Interrupt::Expired => Error::Timeout { context, missing },
             Interrupt::Cancelled => Error::Cancelled { context },
             Interrupt::Watch(cause) => match cause.downcast_ref::<Stop>() {
-                Some(Stop::Died(rank)) => self.lost(*rank),
-                Some(Stop::Left(rank)) => Error::PeerLeft { context, rank: *rank },
-                Some(Stop::Verdict(Verdict { culprit, cause })) => {
-                    Error::GroupFailed { context, culprit: *culprit, cause: *cause, reason: String::new() }
-                }
+                Some(stop) => self.stopped(*stop),
                 None => Error::Rank { context, rank: self.join.rank, message: cause.to_string() },
             },
         }
     }
 
-    fn lost(&self, rank: usize) -> Error {
-        Error::PeerLost { context: self.context(), rank, pid: self.pids[rank] }
+    /// The error for what [`Joining::find_gone`] found.
+    fn stopped(&self, stop: Stop) -> Error {
+        let context = self.context();
+        match (&self.join.parent, stop) {
+            (Some(parent), stop) => parent.fail(stop, self.entered.elapsed()),
+            (None, Stop::Died(rank)) => Error::PeerLost { context, rank, pid: self.pids[rank] },
+            (None, Stop::Left(rank)) => Error::PeerLeft { context, rank },
+            (None, Stop::Verdict(Verdict { culprit, cause })) => {
+                Error::GroupFailed { context, culprit, cause, reason: String::new() }
+            }
+        }
     }
 
     fn failed(&self, halt: Halt, missing: Vec<usize>) -> Error {
@@ -250,13 +264,7 @@ impl<'a> Joining<'a> {
             StoreError::Timeout { .. } => self.interrupted(Interrupt::Expired, Vec::new()),
             StoreError::Cancelled { .. } => self.interrupted(Interrupt::Cancelled, Vec::new()),
             StoreError::Interrupted { source, .. } => self.interrupted(Interrupt::Watch(source), Vec::new()),
-            other => {
-                let member = || first_dead(&self.lives).map(Some);
-                // Whoever served the store need not be a member: who makes the subgroup will explain.
-                let outsider = || self.join.parent.as_ref()?.inner.find_dead().map(|_| None);
-                let dead = wait_for_a_death(|| member().or_else(outsider)).flatten();
-                dead.map_or(other.into(), |rank| self.lost(rank))
-            }
+            other => wait_for_a_death(|| self.find_gone()).map_or(other.into(), |stop| self.stopped(stop)),
         }
     }
 
@@ -264,10 +272,12 @@ impl<'a> Joining<'a> {
         JoinWatch { joining: self, gave_up: &|| false }
     }
 
-    /// The first member that will not come.
+    /// Why this join cannot succeed, if it cannot: in ranks of the parent if there is one.
     fn find_gone(&self) -> Option<Stop> {
-        let dead = first_dead(&self.lives).map(Stop::Died);
-        dead.or_else(|| self.join.parent.as_ref()?.find_gone())
+        match &self.join.parent {
+            Some(parent) => parent.look().err(),
+            None => first_dead(&self.lives).map(Stop::Died),
+        }
     }
 
     fn set(&self, key: &str, value: &impl Serialize) -> Result<()> {
