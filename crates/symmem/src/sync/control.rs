@@ -35,6 +35,8 @@ pub(crate) struct Control {
     pub(crate) world: AtomicU32,
     pub(crate) pid: AtomicU32,
     pub(crate) start_time: AtomicU64,
+    /// Only the first rank's is used: whether the join succeeded, see [`Control::settle_join`].
+    join: AtomicU32,
     /// Rung by peers.
     pub(crate) bell: Bell,
     /// Only the first rank's is used: the group's verdict, written once, by whoever fails first.
@@ -143,6 +145,18 @@ impl Control {
             Ok(_) => (verdict, true),
             Err(standing) => (Verdict::decode(standing).unwrap_or(verdict), false),
         }
+    }
+
+    /// Settles once, for all ranks, whether the group came to be: the first rank to say what it saw decides. When a rank
+    /// dies at the end of a join, some see everybody arrive and others see the death first; they must not disagree on
+    /// whether they have a group. On the first rank's control.
+    pub(crate) fn settle_join(&self, succeeded: bool) -> bool {
+        const SUCCEEDED: u32 = 1;
+        const FAILED: u32 = 2;
+        let mine = if succeeded { SUCCEEDED } else { FAILED };
+        // Release publishes the verdict that made it fail; Acquire fetches it.
+        let settled = self.join.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire);
+        settled.map_or_else(|first| first, |_| mine) == SUCCEEDED
     }
 
     pub(crate) fn has_left(&self) -> bool {
@@ -272,6 +286,17 @@ mod tests {
         }
         assert_eq!(Verdict::decode(0), None);
         assert_eq!(Verdict::decode(0xff), None);
+    }
+
+    #[test]
+    fn the_first_rank_to_say_so_settles_a_join_for_all() {
+        for first in [true, false] {
+            let process = ProcessId::own();
+            let (_segment, map) = ControlMap::create("x", 0, 2, process).unwrap();
+            for said in [first, !first, first] {
+                assert_eq!(map.control().settle_join(said), first);
+            }
+        }
     }
 
     #[test]

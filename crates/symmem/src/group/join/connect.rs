@@ -223,13 +223,26 @@ impl Joining<'_> {
         Group { inner, terms: self.join.terms.clone() }
     }
 
-    /// Meets everybody in memory for the first time; after that everybody has read all keys of the join, and each
-    /// rank deletes its own. Ranks on several hosts do not meet in memory and leave their few keys behind.
+    /// Meets everybody in memory for the first time. All ranks agree on whether that succeeded, even if somebody dies
+    /// meanwhile: those who have a group can go on with `survivors`, and must not wait for one who has none.
+    fn meet(&self, group: &Group) -> Result<()> {
+        let met = group.begin(Op::Join, None).and_then(|running| running.meet(signature(Op::Join, 0, 0)));
+        let inner = &group.inner;
+        match (inner.map(inner.judge).control().settle_join(met.is_ok()), met) {
+            (true, _) => Ok(()),
+            (false, Err(error)) => Err(error),
+            // Who failed has convicted before it said so.
+            (false, Ok(_)) => group.begin(Op::Join, None).map(drop),
+        }
+    }
+
+    /// Ends the join: after the meeting everybody has read all its keys, and each rank deletes its own. Ranks on several
+    /// hosts do not meet in memory and leave their few keys behind.
     fn clean_up(&self, group: &Group, id: &str) -> Result<()> {
         if !group.inner.is_local() {
             return Ok(());
         }
-        group.begin(Op::Join, None)?.meet(signature(Op::Join, 0, 0))?;
+        self.meet(group)?;
         let rank = self.join.rank;
         let own = [self.hello_key(rank), self.key(&format!("{id}/address/{rank}")), self.vote_key(id, rank)];
         let answer = (rank == 0).then(|| self.key("answer"));
