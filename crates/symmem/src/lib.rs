@@ -1,5 +1,5 @@
 //! Symmetric memory: every rank allocates the same buffer, and after one collective rendezvous every rank can
-//! load, store and signal over everybody's.
+//! load, store, signal and reduce over everybody's.
 //!
 //! Ranks are threads ([`spawn`]), processes ([`spawn_processes`]) or whatever a launcher like `torchrun` started
 //! ([`Group::from_env`]). Memory is host shared memory: anonymous, sealed, gone when the last process is.
@@ -20,12 +20,14 @@
 //! # }
 //! ```
 
+mod collective;
 mod config;
 mod context;
 mod engine;
 mod error;
 mod group;
 mod memory;
+mod numeric;
 mod op;
 mod provider;
 mod sync;
@@ -36,6 +38,7 @@ pub use context::RankContext;
 pub use error::{Cause, Context, Error, Result};
 pub use group::{Counters, Group, ProcessSpawner, spawn, spawn_processes};
 pub use memory::{Allocation, DType, Element, Local, LocalMut, PadView, PeerView, SymmetricMemory};
+pub use numeric::{Bool, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 pub use symmem_store as store;
 pub use symmem_store::{CancelToken, Deadline};
 

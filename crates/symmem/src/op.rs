@@ -1,7 +1,7 @@
 //! The names of the operations, as they travel in signatures and appear in errors, traces and `inspect`.
 
 /// An operation of a group or handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 #[repr(u8)]
 pub(crate) enum Op {
     Join = 1,
@@ -19,10 +19,17 @@ pub(crate) enum Op {
     MemoryBarrier = 13,
     AllGatherFds = 14,
     BroadcastFds = 15,
+    AllReduce = 16,
+    AllReduceOut = 17,
+    Reduce = 18,
+    ReduceScatter = 19,
+    AllGatherMemory = 20,
+    BroadcastMemory = 21,
+    AllToAll = 22,
 }
 
 impl Op {
-    const ALL: [Op; 15] = [
+    const ALL: [Op; 22] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -38,6 +45,13 @@ impl Op {
         Op::MemoryBarrier,
         Op::AllGatherFds,
         Op::BroadcastFds,
+        Op::AllReduce,
+        Op::AllReduceOut,
+        Op::Reduce,
+        Op::ReduceScatter,
+        Op::AllGatherMemory,
+        Op::BroadcastMemory,
+        Op::AllToAll,
     ];
 
     /// The name in errors and traces.
@@ -58,6 +72,13 @@ impl Op {
             Op::MemoryBarrier => "barrier",
             Op::AllGatherFds => "all_gather_fds",
             Op::BroadcastFds => "broadcast_fds",
+            Op::AllReduce => "all_reduce",
+            Op::AllReduceOut => "all_reduce_out",
+            Op::Reduce => "reduce",
+            Op::ReduceScatter => "reduce_scatter",
+            Op::AllGatherMemory => "all_gather of memory",
+            Op::BroadcastMemory => "broadcast of memory",
+            Op::AllToAll => "all_to_all",
         }
     }
 

@@ -17,7 +17,7 @@ use crate::error::{Cause, Context};
 use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict};
 use crate::sync::ladder::Ladder;
-use crate::sync::protocol::{Signature, announce, arrived};
+use crate::sync::protocol::{Signature, announce, arrived, note};
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -188,11 +188,23 @@ impl<'a> Running<'a> {
     /// Meets all ranks: returns the epoch once every rank has announced the same `signature` for it.
     #[inline]
     pub(crate) fn meet(&self, signature: Signature) -> Result<u64> {
+        self.meet_with(signature, 0)
+    }
+
+    /// What `peer` noted for `epoch`, the last one met.
+    #[inline]
+    pub(crate) fn note(&self, peer: usize, epoch: u64) -> u64 {
+        note(self.inner(), self.inner().rank, peer, epoch)
+    }
+
+    /// [`Running::meet`], telling everybody a note as well.
+    #[inline]
+    pub(crate) fn meet_with(&self, signature: Signature, note: u64) -> Result<u64> {
         let inner = self.inner();
         let me = inner.rank;
         let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         inner.epoch.store(epoch, Ordering::Relaxed);
-        announce(inner, me, epoch, signature);
+        announce(inner, me, epoch, signature, note);
         crate::sys::fault::point(crate::sys::fault::Point::BarrierPublished);
         let mut agree = true;
         for peer in (0..inner.world).filter(|peer| *peer != me) {

@@ -56,7 +56,7 @@ impl<T: Element> Allocation<T> {
 
     /// Borrows the memory for writing.
     pub fn local_mut(&mut self) -> Result<LocalMut<'_, T>> {
-        LocalMut::new(&self.block, 0, self.len)
+        LocalMut::new(&self.block, 0, self.len, "local_mut")
     }
 
     /// Sets every element.
@@ -157,8 +157,9 @@ pub struct LocalMut<'a, T: Element> {
 }
 
 impl<'a, T: Element> LocalMut<'a, T> {
-    pub(super) fn new(block: &'a Block, offset: usize, len: usize) -> Result<Self> {
-        block.borrow_exclusive("local_mut")?;
+    /// For `op`, which is `local_mut` itself or an operation that writes.
+    pub(super) fn new(block: &'a Block, offset: usize, len: usize, op: &'static str) -> Result<Self> {
+        block.borrow_exclusive(op)?;
         Ok(Self { block, offset, len, element: PhantomData })
     }
 }

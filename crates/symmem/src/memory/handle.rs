@@ -113,6 +113,18 @@ impl<T: Element> SymmetricMemory<T> {
         self.with_group(self.group.cancelled_by(token))
     }
 
+    /// The same memory, cut to its first `len` elements. Collectives work on what the handle covers, so all ranks must cut
+    /// alike.
+    pub fn first(mut self, len: usize) -> Result<Self> {
+        if len > self.len {
+            let size = size_of::<T>() as u64;
+            let (bytes, size) = ((len as u64).saturating_mul(size), self.len as u64 * size);
+            return Err(Error::OutOfBounds { op: "first", offset: 0, bytes, size });
+        }
+        self.len = len;
+        Ok(self)
+    }
+
     fn with_group(&self, group: Group) -> Self {
         Self::new(Arc::clone(&self.block), Arc::clone(&self.table), group, self.offset, self.len)
     }
@@ -124,7 +136,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Borrows this rank's memory for writing.
     pub fn local_mut(&mut self) -> Result<LocalMut<'_, T>> {
-        LocalMut::new(&self.block, self.offset, self.len)
+        LocalMut::new(&self.block, self.offset, self.len, "local_mut")
     }
 
     /// Sets every element of this rank's memory.
@@ -252,8 +264,26 @@ impl<T: Element> SymmetricMemory<T> {
         self.seal(met).map(drop)
     }
 
+    /// Borrows this rank's memory for an operation that writes it.
+    pub(crate) fn borrow_exclusive(&self, op: &'static str) -> Result<LocalMut<'_, T>> {
+        LocalMut::new(&self.block, self.offset, self.len, op)
+    }
+
+    /// Which rendezvous of the group this is.
+    pub(crate) fn number(&self) -> u64 {
+        self.table.number
+    }
+
+    /// The address of element `start` of rank `rank`'s allocation, if `len` elements follow.
+    pub(crate) fn element_address(&self, rank: usize, start: usize, len: usize) -> Option<*mut u8> {
+        let end = start.checked_add(len)?.checked_mul(size_of::<T>())?;
+        // SAFETY: within the allocation, as just checked, which has the same size on every rank.
+        (end <= self.table.bytes)
+            .then(|| unsafe { self.table.data[rank].address.add(start * size_of::<T>()) })
+    }
+
     #[inline]
-    fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
+    pub(crate) fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
         self.check_open(op.name())?;
         let begun = self.group.begin(op, channel);
         self.seal(begun)
@@ -273,16 +303,22 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Poisons the memory when the group failed under an operation on it.
     #[inline]
-    fn seal<R>(&self, result: Result<R>) -> Result<R> {
+    pub(crate) fn seal<R>(&self, result: Result<R>) -> Result<R> {
         result.map_err(|error| self.sealed(error))
     }
 
     #[cold]
     fn sealed(&self, error: Error) -> Error {
         if error.is_group_failure() {
-            self.block.poison(error.to_string());
+            self.poison(&error);
         }
         error
+    }
+
+    /// Marks the memory as left half written by an operation that failed with `error`.
+    #[cold]
+    pub(crate) fn poison(&self, error: &Error) {
+        self.block.poison(error.to_string());
     }
 
     fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {

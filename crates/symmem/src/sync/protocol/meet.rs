@@ -30,6 +30,7 @@ struct Half {
     epoch: AtomicU64,
     word: AtomicU64,
     size: AtomicU64,
+    note: AtomicU64,
 }
 
 /// One peer's announcements, alone in a cache line.
@@ -46,10 +47,11 @@ impl Slot {
     }
 
     #[inline]
-    fn publish(&self, epoch: u64, signature: Signature) {
+    fn publish(&self, epoch: u64, signature: Signature, note: u64) {
         let half = self.half(epoch);
         half.word.store(signature.word, Ordering::Relaxed);
         half.size.store(signature.size, Ordering::Relaxed);
+        half.note.store(note, Ordering::Relaxed);
         half.epoch.store(epoch, order(Site::SlotRelease, Ordering::Release));
     }
 
@@ -67,7 +69,12 @@ impl Slot {
     /// A slot in which nobody has announced anything later than `epoch`.
     #[cfg(loom)]
     pub(crate) fn starting_at(epoch: u64) -> Self {
-        let half = || Half { epoch: AtomicU64::new(epoch), word: AtomicU64::new(0), size: AtomicU64::new(0) };
+        let half = || Half {
+            epoch: AtomicU64::new(epoch),
+            word: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+            note: AtomicU64::new(0),
+        };
         Self { halves: [half(), half()] }
     }
 }
@@ -82,12 +89,12 @@ pub(crate) trait Meeting {
     fn bell(&self, at: usize) -> &Bell;
 }
 
-/// Tells every peer that `me` is at `epoch` with `signature`.
+/// Tells every peer that `me` is at `epoch` with `signature`, and a `note` that need not agree.
 #[inline]
-pub(crate) fn announce(meeting: &impl Meeting, me: usize, epoch: u64, signature: Signature) {
+pub(crate) fn announce(meeting: &impl Meeting, me: usize, epoch: u64, signature: Signature, note: u64) {
     let peers = || (0..meeting.world()).filter(move |peer| *peer != me);
     for peer in peers() {
-        meeting.slot(peer, me).publish(epoch, signature);
+        meeting.slot(peer, me).publish(epoch, signature, note);
     }
     Bell::publish_fence();
     for peer in peers() {
@@ -99,4 +106,10 @@ pub(crate) fn announce(meeting: &impl Meeting, me: usize, epoch: u64, signature:
 #[inline]
 pub(crate) fn arrived(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64) -> Option<Signature> {
     meeting.slot(me, peer).read(epoch)
+}
+
+/// The note of `peer` for `epoch`, once [`arrived`] has seen it and until `me` announces the next epoch.
+#[inline]
+pub(crate) fn note(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64) -> u64 {
+    meeting.slot(me, peer).half(epoch).note.load(Ordering::Relaxed)
 }

@@ -1,0 +1,187 @@
+//! Registers of integers, and of truth values.
+
+use std::arch::x86_64::*;
+
+use bytemuck::{Pod, Zeroable, cast};
+
+use crate::numeric::lanes::{Lanes, Vector};
+use crate::numeric::number::{Bits, Number};
+
+/// Defines a register of `$n` integers from intrinsics or the functions below.
+macro_rules! register {
+    ($($name:ident of $int:ty, $n:literal: $add:ident $mul:ident $min:ident $max:ident;)*) => {
+        $(
+            #[derive(Clone, Copy, Pod, Zeroable)]
+            #[repr(transparent)]
+            pub(in crate::numeric) struct $name(__m256i);
+
+            impl Number for $name {
+                #[inline(always)]
+                fn plus(self, other: Self) -> Self {
+                    // SAFETY: the processor has the instruction set, see the module's head.
+                    Self(unsafe { $add(self.0, other.0) })
+                }
+
+                #[inline(always)]
+                fn times(self, other: Self) -> Self {
+                    // SAFETY: as above.
+                    Self(unsafe { $mul(self.0, other.0) })
+                }
+
+                #[inline(always)]
+                fn least(self, other: Self) -> Self {
+                    // SAFETY: as above.
+                    Self(unsafe { $min(self.0, other.0) })
+                }
+
+                #[inline(always)]
+                fn greatest(self, other: Self) -> Self {
+                    // SAFETY: as above.
+                    Self(unsafe { $max(self.0, other.0) })
+                }
+
+                /// There is no instruction for that.
+                #[inline(always)]
+                fn share(self, world: usize) -> Self {
+                    let mut parts: [$int; $n] = cast(self.0);
+                    for part in &mut parts {
+                        *part = part.share(world);
+                    }
+                    Self(cast(parts))
+                }
+
+                #[inline(always)]
+                fn canonical(self) -> Self {
+                    self
+                }
+            }
+        )*
+    };
+}
+
+register! {
+    I8x32 of i8, 32: _mm256_add_epi8 mul_epi8 _mm256_min_epi8 _mm256_max_epi8;
+    U8x32 of u8, 32: _mm256_add_epi8 mul_epi8 _mm256_min_epu8 _mm256_max_epu8;
+    I16x16 of i16, 16: _mm256_add_epi16 _mm256_mullo_epi16 _mm256_min_epi16 _mm256_max_epi16;
+    U16x16 of u16, 16: _mm256_add_epi16 _mm256_mullo_epi16 _mm256_min_epu16 _mm256_max_epu16;
+    I32x8 of i32, 8: _mm256_add_epi32 _mm256_mullo_epi32 _mm256_min_epi32 _mm256_max_epi32;
+    U32x8 of u32, 8: _mm256_add_epi32 _mm256_mullo_epi32 _mm256_min_epu32 _mm256_max_epu32;
+    I64x4 of i64, 4: _mm256_add_epi64 mul_epi64 min_epi64 max_epi64;
+    U64x4 of u64, 4: _mm256_add_epi64 mul_epi64 min_epu64 max_epu64;
+}
+
+/// Lower bytes of products, by 16-bit products of the even and of the odd bytes.
+///
+/// # Safety
+/// The processor must have AVX2. So for all below.
+#[inline(always)]
+unsafe fn mul_epi8(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let even = _mm256_mullo_epi16(a, b);
+        let odd = _mm256_mullo_epi16(_mm256_srli_epi16::<8>(a), _mm256_srli_epi16::<8>(b));
+        let even = _mm256_and_si256(even, _mm256_set1_epi16(0xff));
+        _mm256_or_si256(_mm256_slli_epi16::<8>(odd), even)
+    }
+}
+
+/// Lower halves of products: low * low + (low * high + high * low << 32).
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn mul_epi64(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let crossed = _mm256_mullo_epi32(a, _mm256_shuffle_epi32::<0b10_11_00_01>(b));
+        let high = _mm256_add_epi32(crossed, _mm256_slli_epi64::<32>(crossed));
+        let high = _mm256_and_si256(high, _mm256_set1_epi64x(!0 << 32));
+        _mm256_add_epi64(_mm256_mul_epu32(a, b), high)
+    }
+}
+
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn min_epi64(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe { _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b)) }
+}
+
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn max_epi64(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe { _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi64(a, b)) }
+}
+
+/// Whether `a` is greater without a sign: with the upper bits flipped, the order is that of signed integers.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn greater_epu64(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let flip = _mm256_set1_epi64x(i64::MIN);
+        _mm256_cmpgt_epi64(_mm256_xor_si256(a, flip), _mm256_xor_si256(b, flip))
+    }
+}
+
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn min_epu64(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe { _mm256_blendv_epi8(a, b, greater_epu64(a, b)) }
+}
+
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn max_epu64(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe { _mm256_blendv_epi8(b, a, greater_epu64(a, b)) }
+}
+
+impl Bits for U8x32 {
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        // SAFETY: the processor has the instruction set, see the module's head.
+        Self(unsafe { _mm256_and_si256(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm256_or_si256(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm256_xor_si256(self.0, other.0) })
+    }
+}
+
+/// Truth values: any byte but 0 is true, and 0 or 1 is written.
+pub(in crate::numeric) struct Truths;
+
+impl Lanes for Truths {
+    const ELEMENTS: usize = 128;
+    type Raw = [U8x32; 4];
+    type Accumulators = [U8x32; 4];
+
+    #[inline(always)]
+    unsafe fn widen(raw: [U8x32; 4]) -> [U8x32; 4] {
+        // SAFETY: the caller's duty.
+        let one = U8x32(unsafe { _mm256_set1_epi8(1) });
+        Vector::map(raw, |bytes| bytes.least(one))
+    }
+
+    #[inline(always)]
+    unsafe fn narrow(accumulators: [U8x32; 4]) -> [U8x32; 4] {
+        accumulators
+    }
+}

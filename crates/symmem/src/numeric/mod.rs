@@ -1,0 +1,39 @@
+//! Numbers: element types beyond Rust's own, the reduce operations, and the kernels that collectives are built on.
+//!
+//! Collectives take a [`Kernel`] for their element type and operation, and let it run over the ranks' buffers. What it
+//! guarantees, on every path, is the contract in `docs/numerics.md`: ranks in order, small floats accumulated in f32
+//! and rounded once, one NaN, subnormals kept; the same bits from every instruction set.
+//!
+//! A kernel is a way through a [`job`] (the portable [`loops`], or [`registers`] of an instruction set) by units of
+//! elements ([`lanes`]) folded by an operation ([`fold`]). Instruction sets are [`portable`] and [`avx2`]; [`dispatch`]
+//! chooses, and [`scalar`] is the reference that all are tested against.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod boolean;
+mod dispatch;
+mod environment;
+mod f8;
+mod fold;
+mod job;
+mod lanes;
+mod loops;
+mod minifloat;
+mod number;
+mod op;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod registers;
+mod scalar;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use half::{bf16, f16};
+
+pub use self::boolean::Bool;
+pub(crate) use self::dispatch::Kernel;
+pub use self::f8::{F8E4M3, F8E5M2};
+pub(crate) use self::job::Stores;
+pub use self::op::ReduceOp;
