@@ -112,9 +112,11 @@ impl Joining<'_> {
             let answer = if self.join.rank == 0 { self.answer()? } else { self.accept()? };
             fault::point(Point::Answered);
             let hellos = self.trust(&answer)?;
-            let endpoint = Endpoint::bind(token(&answer.id)?, dir)?;
-            if let Some(addresses) = self.all_accepted(&answer, endpoint.address())? {
-                return Ok(Accepted { id: answer.id, hellos, addresses, endpoint });
+            let endpoint = Endpoint::bind(token(&answer.id)?, dir);
+            // A rank that cannot listen says so instead, or the others would wait for its address.
+            let address = endpoint.as_ref().map(Endpoint::address).map_err(Error::to_string);
+            if let Some(addresses) = self.all_accepted(&answer, &address)? {
+                return Ok(Accepted { id: answer.id, hellos, addresses, endpoint: endpoint? });
             }
         }
     }
@@ -299,9 +301,9 @@ impl Joining<'_> {
     }
 
     /// Publishes this rank's address and waits for everybody's; `None` when rank 0 has answered anew.
-    fn all_accepted(&self, answer: &Answer, address: &str) -> Result<Option<Vec<String>>> {
+    fn all_accepted(&self, answer: &Answer, address: &Result<&str, String>) -> Result<Option<Vec<String>>> {
         let key = |rank: usize| self.key(&format!("{}/address/{rank}", answer.id));
-        self.set(&key(self.join.rank), &address)?;
+        self.set(&key(self.join.rank), address)?;
         let keys: Vec<String> = (0..self.join.world).map(key).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let watch = self.no_watch();
@@ -319,9 +321,12 @@ impl Joining<'_> {
             return Ok(None);
         }
         let values = self.join.store.multi_get(&keys, &terms).map_err(|error| self.store_failed(error))?;
-        let read = |value: &Vec<u8>| serde_json::from_slice(value);
-        let addresses: Result<Vec<String>, _> = values.iter().map(read).collect();
-        addresses.map(Some).map_err(|error| Error::invalid("address of a rank", error.to_string()))
+        let read = |(rank, value): (usize, &Vec<u8>)| {
+            let said: Result<String, String> = serde_json::from_slice(value)
+                .unwrap_or_else(|error| Err(format!("its address cannot be read: {error}")));
+            said.map_err(|message| Error::Rank { context: self.context(), rank, message })
+        };
+        values.iter().enumerate().map(read).collect::<Result<Vec<String>>>().map(Some)
     }
 
     /// Whether `answer` rests on a leftover hello that its rank has replaced meanwhile.
