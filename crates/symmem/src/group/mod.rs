@@ -172,6 +172,7 @@ impl Group {
 
     /// Declares the group failed: every rank's running and later operations return [`Error::GroupFailed`] with this
     /// rank as the culprit and `reason` as its words. Never blocks. A group that has failed already stays as it is.
+    /// Ranks on other hosts share no memory with this one: they learn of it at their own deadline.
     pub fn abort(&self, reason: &str) {
         // The words of an earlier abort of this rank stand too.
         if crate::sys::fork::is_child() || self.failure().is_some() {
