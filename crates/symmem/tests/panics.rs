@@ -117,17 +117,7 @@ fn a_panic_inside_an_exchange_is_blamed_on_its_rank() {
 
 #[test]
 fn a_panic_while_a_subgroup_is_made_is_blamed_on_its_rank() {
-    let points = [
-        Point::NonceSet,
-        Point::Answered,
-        Point::ControlCreated,
-        Point::FdSent,
-        Point::FdReceived,
-        Point::Mapped,
-        Point::Voted,
-        Point::JoinDone,
-    ];
-    for (at, point) in points.into_iter().enumerate() {
+    for (at, &point) in Point::JOIN.iter().enumerate() {
         panics_at(point, at % 4, |group| group.try_clone()?.barrier());
     }
 }

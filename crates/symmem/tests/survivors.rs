@@ -134,18 +134,6 @@ fn regroup_without(name: &str, victim: usize, point: Point) -> Vec<Option<(usize
     outcomes(results)
 }
 
-/// The points of a join.
-const JOIN: [Point; 8] = [
-    Point::NonceSet,
-    Point::Answered,
-    Point::ControlCreated,
-    Point::FdSent,
-    Point::FdReceived,
-    Point::Mapped,
-    Point::Voted,
-    Point::JoinDone,
-];
-
 #[test]
 fn survivors_agree_whether_one_that_dies_at_the_last_moment_is_in_their_group() {
     let name = "survivors_agree_whether_one_that_dies_at_the_last_moment_is_in_their_group";
@@ -158,7 +146,7 @@ fn survivors_agree_whether_one_that_dies_at_the_last_moment_is_in_their_group() 
 
 #[test]
 fn the_leader_can_die_while_the_survivors_regroup() {
-    for point in JOIN {
+    for &point in Point::JOIN {
         let results = regroup_without("the_leader_can_die_while_the_survivors_regroup", 0, point);
         assert_eq!(results, [None, Some((0, 2)), None, Some((1, 2))], "{point:?}");
     }
@@ -166,7 +154,7 @@ fn the_leader_can_die_while_the_survivors_regroup() {
 
 #[test]
 fn another_rank_can_die_while_the_survivors_regroup() {
-    for point in JOIN {
+    for &point in Point::JOIN {
         let results = regroup_without("another_rank_can_die_while_the_survivors_regroup", 3, point);
         assert_eq!(results, [Some((0, 2)), Some((1, 2)), None, None], "{point:?}");
     }

@@ -1,11 +1,19 @@
 //! The vote that ends every set-up step: all ranks succeed, or all get the same rank's error.
 
 use serde::{Deserialize, Serialize};
+use symmem_store::Interrupt;
 
 /// A peer has voted, so what it was going to send is here or will never come.
 #[derive(Debug, thiserror::Error)]
 #[error("the peer gave up")]
 pub(crate) struct GaveUp;
+
+impl GaveUp {
+    /// Whether this is what ended the wait.
+    pub(crate) fn ended(interrupt: &Interrupt) -> bool {
+        matches!(interrupt, Interrupt::Watch(cause) if cause.is::<Self>())
+    }
+}
 
 /// One rank's vote; an error is why it failed.
 #[derive(Debug, Serialize, Deserialize)]

@@ -134,7 +134,7 @@ impl Running<'_> {
             Err(Halt::Interrupted(_)) => Vote::waited_in_vain(),
         };
         let outcome = match outcome {
-            Err(Halt::Interrupted(interrupt)) if !is_gave_up(&interrupt) => {
+            Err(Halt::Interrupted(interrupt)) if !GaveUp::ended(&interrupt) => {
                 return Err(self.fail(interrupt, |_| true));
             }
             other => other,
@@ -216,8 +216,4 @@ impl Running<'_> {
 
 fn own(memory: &Arc<dyn Memory>) -> Peer {
     Peer::new(memory.address(), Arc::new(Arc::clone(memory)))
-}
-
-fn is_gave_up(interrupt: &Interrupt) -> bool {
-    matches!(interrupt, Interrupt::Watch(cause) if cause.is::<GaveUp>())
 }

@@ -27,6 +27,9 @@ macro_rules! points {
             /// Every point, in the order a rank passes them.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
+            /// The points of a join, in that order.
+            pub const JOIN: &[Self] = Self::ALL.split_at(Self::JoinDone as usize + 1).0;
+
             /// The point's name, as in `SYMMEM_CRASH_POINT`.
             pub const fn name(self) -> &'static str {
                 match self {

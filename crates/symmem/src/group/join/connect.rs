@@ -52,7 +52,7 @@ impl Joining<'_> {
         };
         let voted = self.set(&self.vote_key(&id, self.join.rank), &vote);
         fault::point(Point::Voted);
-        let waited_in_vain = matches!(&outcome, Err(Halt::Interrupted(why)) if !is_gave_up(why));
+        let waited_in_vain = matches!(&outcome, Err(Halt::Interrupted(why)) if !GaveUp::ended(why));
         let settled = voted.and_then(|()| if waited_in_vain { Ok(()) } else { self.tally(&id) });
         if let (Ok(group), Err(error)) = (&outcome, &settled) {
             self.condemn(group, error);
@@ -252,10 +252,6 @@ impl Joining<'_> {
         }
         Ok(())
     }
-}
-
-fn is_gave_up(interrupt: &Interrupt) -> bool {
-    matches!(interrupt, Interrupt::Watch(cause) if cause.is::<GaveUp>())
 }
 
 fn no_segment(rank: usize) -> Error {
