@@ -36,6 +36,11 @@ pub(crate) fn output(command: &mut Command, deadline: Instant) -> Result<String>
     Ok(text)
 }
 
+/// Whether this program was asked to end.
+pub(crate) fn is_interrupted() -> bool {
+    interrupted().is_ok_and(|flag| flag.load(Ordering::Relaxed))
+}
+
 fn finish(command: &mut Command, deadline: Instant) -> Result<Group> {
     let shown = show(command);
     let started = Instant::now();

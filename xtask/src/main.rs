@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask test` and `cargo xtask lint`.
+//! Developer commands: `cargo xtask test`, `cargo xtask lint` and `cargo xtask peers`.
 
 mod bounded;
 mod commands;
@@ -24,12 +24,15 @@ enum Command {
     Test(plan::Options),
     /// Check format, clippy, docs, licences and dependency sources.
     Lint(plan::Options),
+    /// Set up the systems that `symmem bench --peers` compares symmem with.
+    Peers(commands::peers::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Test(options) => commands::test::run(&options),
         Command::Lint(options) => commands::lint::run(&options),
+        Command::Peers(options) => commands::peers::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

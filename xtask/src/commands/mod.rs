@@ -1,4 +1,5 @@
-//! One module per command; each is a fixed list of steps.
+//! One module per command; most are a fixed list of steps.
 
 pub(crate) mod lint;
+pub(crate) mod peers;
 pub(crate) mod test;
