@@ -4,15 +4,16 @@
 
 use std::sync::OnceLock;
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2;
 use super::environment::Environment;
 use super::fold::{And, Avg, Max, Min, Or, Prod, Sum, Xor};
-use super::job::{Job, Run, Stores, Target};
+use super::job::{Job, Run, Target};
 use super::lanes::{Item, Lanes};
 use super::number::{Bits, Number};
 use super::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 use super::{op, scalar};
+use crate::sys::copy::Stores;
 use crate::{DType, ReduceOp, Result};
 
 /// An instruction set that kernels are compiled for, the better the later.
@@ -24,10 +25,12 @@ pub(crate) enum Isa {
     Portable,
     /// AVX2 and F16C.
     Avx2,
+    /// AVX-512: F, BW, DQ and VL.
+    Avx512,
 }
 
 impl Isa {
-    pub(crate) const ALL: [Self; 3] = [Self::Scalar, Self::Portable, Self::Avx2];
+    pub(crate) const ALL: [Self; 4] = [Self::Scalar, Self::Portable, Self::Avx2, Self::Avx512];
 
     /// Whether this processor has it.
     pub(crate) fn is_available(self) -> bool {
@@ -35,16 +38,28 @@ impl Isa {
             Self::Scalar | Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::is_available(),
+            // What it adds to is there as well, so that the kernels of AVX2 are always a lesser choice.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => avx2::is_available() && avx512::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 => false,
+            Self::Avx2 | Self::Avx512 => false,
         }
     }
 
-    /// The best that this processor has.
+    /// Whether this processor has it, and is the faster for it.
+    fn is_worth_it(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => self.is_available() && avx512::runs_at_full_clock(),
+            _ => self.is_available(),
+        }
+    }
+
+    /// The best for this processor.
     pub(crate) fn best() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
-            Self::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Self::Portable)
+            Self::ALL.into_iter().rev().find(|isa| isa.is_worth_it()).unwrap_or(Self::Portable)
         })
     }
 }
@@ -66,17 +81,19 @@ impl Kernel {
         Self::for_isa(dtype, op, Isa::best())
     }
 
-    /// The one for `isa`, or for the best lesser one if this processor does not have it.
+    /// The one for `isa`, or the best one if this processor does not have that.
     pub(crate) fn for_isa(dtype: DType, op: ReduceOp, isa: Isa) -> Result<Self> {
         op::check(op, dtype)?;
-        let isa = isa.min(Isa::best());
+        let isa = if isa.is_available() { isa } else { Isa::best() };
         let run = match isa {
             Isa::Scalar => scalar::kernel(dtype),
             Isa::Portable => kernel::<Portable>(dtype, op),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => kernel::<avx2::Avx2>(dtype, op),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => kernel::<avx512::Avx512>(dtype, op),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => kernel::<Portable>(dtype, op),
+            Isa::Avx2 | Isa::Avx512 => kernel::<Portable>(dtype, op),
         };
         let scale = if op.is_bitwise() && isa > Isa::Scalar { dtype.size() } else { 1 };
         Ok(Self { run, scale, dtype, op, isa })

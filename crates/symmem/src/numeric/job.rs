@@ -6,16 +6,7 @@ use super::ReduceOp;
 use super::fold::Fold;
 use super::lanes::{Item, Lanes, Vector};
 use super::number::{Bits, Number};
-
-/// How results are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stores {
-    /// Through the caches.
-    Cached,
-    /// Past the caches, where there are such stores and every destination starts a cache line; else cached. For results that
-    /// are larger than the caches and whose lines were not read before. Fenced at the end of the call.
-    Streaming,
-}
+use crate::sys::copy::Stores;
 
 /// What a kernel works on.
 pub(super) struct Job<'a> {
@@ -78,16 +69,15 @@ pub(super) unsafe fn load<L: Lanes>(src: *const u8) -> L::Accumulators {
 #[inline(always)]
 pub(super) unsafe fn finish<L: Lanes, F: Fold<Item<L>>>(value: L::Accumulators, world: usize) -> L::Raw {
     // SAFETY: the caller's duty.
-    unsafe { L::narrow(value.map(|item| F::finish(item, world))) }
+    unsafe { L::narrow(value.finish::<F>(world)) }
 }
 
-/// Less than a unit: a unit of the rest and zeros.
+/// A unit at most: as many bytes of every source, and zeros.
 ///
 /// # Safety
-/// As for [`Run`], with `elements` of them, less than a unit, from byte `at` on.
+/// As for [`Run`], with so many bytes of whole elements from byte `at` on.
 #[inline(always)]
-pub(super) unsafe fn partial<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, at: usize, elements: usize) {
-    let bytes = elements * (size_of::<L::Raw>() / L::ELEMENTS);
+pub(super) unsafe fn partial<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, at: usize, bytes: usize) {
     // SAFETY: only `bytes` bytes of each buffer are touched, and no more of a unit, which is plain data. A unit is on the
     // stack, so it overlaps no buffer.
     unsafe {

@@ -3,7 +3,14 @@
 //! Portable lanes have units as small as can be, mostly one element, and the compiler makes vector code of the loops over
 //! them; those of an instruction set fill its registers.
 
+#[cfg(target_arch = "x86_64")]
+use std::marker::PhantomData;
+
 use bytemuck::Pod;
+
+use super::fold::Fold;
+#[cfg(target_arch = "x86_64")]
+use super::number::Number;
 
 /// A fixed number of accumulators.
 pub(super) trait Vector: Copy {
@@ -11,7 +18,8 @@ pub(super) trait Vector: Copy {
 
     fn zip(self, other: Self, f: impl Fn(Self::Item, Self::Item) -> Self::Item) -> Self;
 
-    fn map(self, f: impl Fn(Self::Item) -> Self::Item) -> Self;
+    /// [`Fold::finish`] of each. A closure for that would be compiled without the instruction set.
+    fn finish<F: Fold<Self::Item>>(self, world: usize) -> Self;
 }
 
 impl<T: Copy> Vector for [T; 1] {
@@ -23,8 +31,8 @@ impl<T: Copy> Vector for [T; 1] {
     }
 
     #[inline(always)]
-    fn map(self, f: impl Fn(T) -> T) -> Self {
-        [f(self[0])]
+    fn finish<F: Fold<T>>(self, world: usize) -> Self {
+        [F::finish(self[0], world)]
     }
 }
 
@@ -37,8 +45,8 @@ impl<T: Copy> Vector for [T; 2] {
     }
 
     #[inline(always)]
-    fn map(self, f: impl Fn(T) -> T) -> Self {
-        [f(self[0]), f(self[1])]
+    fn finish<F: Fold<T>>(self, world: usize) -> Self {
+        [F::finish(self[0], world), F::finish(self[1], world)]
     }
 }
 
@@ -51,8 +59,9 @@ impl<T: Copy> Vector for [T; 4] {
     }
 
     #[inline(always)]
-    fn map(self, f: impl Fn(T) -> T) -> Self {
-        [f(self[0]), f(self[1]), f(self[2]), f(self[3])]
+    fn finish<F: Fold<T>>(self, world: usize) -> Self {
+        let [a, b, c, d] = self;
+        [F::finish(a, world), F::finish(b, world), F::finish(c, world), F::finish(d, world)]
     }
 }
 
@@ -79,3 +88,26 @@ pub(super) trait Lanes {
 
 /// The accumulator type of some lanes.
 pub(super) type Item<L> = <<L as Lanes>::Accumulators as Vector>::Item;
+
+/// Four registers of `N` elements that accumulate in their own type: enough to keep the processor busy while loads are under
+/// way.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct Four<V, const N: usize>(PhantomData<V>);
+
+#[cfg(target_arch = "x86_64")]
+impl<V: Number + Pod, const N: usize> Lanes for Four<V, N> {
+    const ELEMENTS: usize = 4 * N;
+    type Raw = [V; 4];
+    type Accumulators = [V; 4];
+
+    #[inline(always)]
+    unsafe fn widen(raw: [V; 4]) -> [V; 4] {
+        raw
+    }
+
+    #[inline(always)]
+    unsafe fn narrow(accumulators: [V; 4]) -> [V; 4] {
+        let [a, b, c, d] = accumulators;
+        [a.canonical(), b.canonical(), c.canonical(), d.canonical()]
+    }
+}

@@ -2,13 +2,14 @@
 //!
 //! It does so only where what a loop writes overlaps nothing that it reads through another pointer; it checks that at run
 //! time. As destinations may be sources, no loop here reads a source and writes a destination but where both are the same
-//! pointer.
+//! pointer, or known to be apart.
 
 use std::mem::MaybeUninit;
 
 use super::fold::Fold;
-use super::job::{Job, Stores, finish, load, partial};
+use super::job::{Job, finish, load, partial};
 use super::lanes::{Item, Lanes, Vector};
+use crate::sys::copy::{self, Stores};
 
 /// Accumulators of a block. They stay in the first-level cache, beside the block's results and the source at work.
 const BLOCK: usize = 4 << 10;
@@ -36,10 +37,14 @@ pub(super) unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
         match (job.srcs, job.dsts) {
             (&[a, b], &[c, d]) if [a, b] == [c.cast_const(), d.cast_const()] => in_place::<L, F>(c, d, units),
             (&[a, b], &[d, c]) if [a, b] == [c.cast_const(), d.cast_const()] => in_place::<L, F>(c, d, units),
+            (&[a, b], &[dst]) if a == dst.cast_const() => pair::<L, F>(dst.cast_const(), b, dst, units),
+            (&[a, b], &[dst]) if b == dst.cast_const() => pair::<L, F>(a, dst.cast_const(), dst, units),
+            (&[a, b], &[dst]) => pair::<L, F>(a, b, dst, units),
             _ => blocks::<L, F>(job, units),
         }
         if rest > 0 {
-            partial::<L, F>(job, units * size_of::<L::Raw>(), rest);
+            let element = size_of::<L::Raw>() / L::ELEMENTS;
+            partial::<L, F>(job, units * size_of::<L::Raw>(), rest * element);
         }
     }
 }
@@ -59,6 +64,22 @@ unsafe fn in_place<L: Lanes, F: Fold<Item<L>>>(a: *mut u8, b: *mut u8, units: us
             let raw = finish::<L, F>(value, 2);
             a.write_unaligned(raw);
             b.write_unaligned(raw);
+        }
+    }
+}
+
+/// Two ranks, with the result in one place, which the compiler can tell to be a source or none.
+///
+/// # Safety
+/// As for [`run`], for as many units.
+#[inline(always)]
+unsafe fn pair<L: Lanes, F: Fold<Item<L>>>(a: *const u8, b: *const u8, dst: *mut u8, units: usize) {
+    for unit in 0..units {
+        // SAFETY: there are more units than that.
+        unsafe {
+            let at = unit * size_of::<L::Raw>();
+            let value = load::<L>(a.add(at)).zip(load::<L>(b.add(at)), F::fold);
+            dst.add(at).cast::<L::Raw>().write_unaligned(finish::<L, F>(value, 2));
         }
     }
 }
@@ -117,6 +138,6 @@ unsafe fn blocks<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, units: usize) {
 unsafe fn emit(job: &Job<'_>, at: usize, results: *const u8, bytes: usize) {
     for dst in job.dsts {
         // SAFETY: the caller's duty. That copy is a fast one on every processor, which `memcpy` is not.
-        unsafe { crate::sys::copy::write(results, dst.add(at), bytes) };
+        unsafe { copy::write_with(results, dst.add(at), bytes, job.stores) };
     }
 }

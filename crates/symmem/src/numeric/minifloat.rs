@@ -27,6 +27,9 @@ pub(super) trait Format {
     const DROPPED: u32 = 23 - Self::MANTISSA;
     /// The smallest normal number, as the bits of an f32.
     const SMALLEST_NORMAL: u32 = power(1 - Self::BIAS);
+    /// A power of two beyond all numbers of the format and what rounds to them, as the bits of an f32.
+    #[cfg(target_arch = "x86_64")]
+    const BEYOND_ALL: u32 = power(Self::BIAS + 2);
     /// The f32 whose last bit is worth the smallest subnormal: adding it makes the adder round to subnormals.
     const ROUNDER: u32 = power(1 - Self::BIAS + Self::DROPPED as i32);
     /// Added to the bits of an f32, with one more if the unit is odd: corrects the exponent, and half a unit up.

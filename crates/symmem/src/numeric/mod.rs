@@ -5,11 +5,13 @@
 //! and rounded once, one NaN, subnormals kept; the same bits from every instruction set.
 //!
 //! A kernel is a way through a [`job`] (the portable [`loops`], or [`registers`] of an instruction set) by units of
-//! elements ([`lanes`]) folded by an operation ([`fold`]). Instruction sets are [`portable`] and [`avx2`]; [`dispatch`]
+//! elements ([`lanes`]) folded by an operation ([`fold`]). Instruction sets are [`portable`], [`avx2`] and [`avx512`]; [`dispatch`]
 //! chooses, and [`scalar`] is the reference that all are tested against.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod boolean;
 mod dispatch;
 mod environment;
@@ -35,5 +37,4 @@ pub use half::{bf16, f16};
 pub use self::boolean::Bool;
 pub(crate) use self::dispatch::Kernel;
 pub use self::f8::{F8E4M3, F8E5M2};
-pub(crate) use self::job::Stores;
 pub use self::op::ReduceOp;

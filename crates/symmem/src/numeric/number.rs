@@ -36,6 +36,18 @@ impl Bits for u8 {
     }
 }
 
+/// 2^16 divided by the number of ranks and rounded up: the upper half of its product with a byte is the byte's quotient, as it
+/// is too large by less than 255 * 255 / 2^16 / `world`. `None` where there is nothing to divide.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn reciprocal(world: usize) -> Option<u16> {
+    match world {
+        0 | 1 => None,
+        2..=256 => Some((1u32 << 16).div_ceil(world as u32) as u16),
+        257.. => Some(0),
+    }
+}
+
 macro_rules! floats {
     ($($float:ty),*) => {
         $(impl Number for $float {

@@ -2,14 +2,18 @@
 //!
 //! Each unit is read from all sources before it is written to any destination, so a destination may be a source.
 
+use std::marker::PhantomData;
+
 use super::fold::Fold;
-use super::job::{Job, Stores, finish, load, partial};
+use super::job::{Job, finish, load, partial};
 use super::lanes::{Item, Lanes, Vector};
+use crate::sys::copy::Stores;
 
 /// How an instruction set goes past the caches, or ahead of the loop.
 pub(super) trait Caching {
     /// # Safety
-    /// `dst` must be valid for the write and a multiple of 32, and the processor must have the instruction set.
+    /// `dst` must be valid for the write and a multiple of 64, or of the unit if that is less; and the processor must have
+    /// the instruction set.
     unsafe fn stream<R: Copy>(dst: *mut u8, raw: R);
 
     /// Orders what was streamed before later stores.
@@ -25,56 +29,118 @@ pub(super) trait Caching {
 /// As for [`Run`](super::job::Run).
 #[inline(always)]
 pub(super) unsafe fn run<S: Caching, L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
-    let rest = job.len % L::ELEMENTS;
-    let end = job.len / L::ELEMENTS * size_of::<L::Raw>();
-    // SAFETY: up to `end` there are whole units, and then the rest; everything else is the caller's duty.
+    let unit = size_of::<L::Raw>();
+    let element = unit / L::ELEMENTS;
+    let bytes = job.len * element;
+    let to_line = streams_after(job, element);
+    let start = to_line.unwrap_or(0);
+    let end = bytes - (bytes - start) % unit;
+    // SAFETY: from `start` to `end` there are whole units; everything else is the caller's duty.
     unsafe {
+        parts::<L, F>(job, 0, start);
         match (job.srcs, job.dsts) {
-            _ if streams(job) => {
-                any::<L, F>(job, end, |dst, raw| S::stream(dst, raw));
-                S::fence();
+            (&[a, b], &[dst]) if to_line.is_some() => {
+                known::<Past<S>, L, F, 2, 1>([a, b], [dst], start, end);
             }
-            (&[a, b], &[dst]) => pair::<S, L, F, 1>([a, b], [dst], end),
-            (&[a, b], &[first, second]) => pair::<S, L, F, 2>([a, b], [first, second], end),
-            _ => any::<L, F>(job, end, |dst, raw| dst.cast::<L::Raw>().write_unaligned(raw)),
+            _ if to_line.is_some() => any::<Past<S>, L, F>(job, start, end),
+            (&[a, b], &[dst]) => known::<Through<S>, L, F, 2, 1>([a, b], [dst], start, end),
+            (&[a, b], &[c, d]) => known::<Through<S>, L, F, 2, 2>([a, b], [c, d], start, end),
+            (&[a, b, c, d], &[e, f, g, h]) => {
+                known::<Through<S>, L, F, 4, 4>([a, b, c, d], [e, f, g, h], start, end);
+            }
+            _ => any::<Through<S>, L, F>(job, start, end),
         }
-        if rest > 0 {
-            partial::<L, F>(job, end, rest);
+        if to_line.is_some() {
+            S::fence();
         }
+        parts::<L, F>(job, end, bytes);
     }
 }
+
+/// If streaming is wanted: after how many bytes a cache line starts in every destination, and with it an element.
+fn streams_after(job: &Job<'_>, element: usize) -> Option<usize> {
+    let to_line = |dst: &*mut u8| dst.addr().wrapping_neg() % 64;
+    let head = to_line(job.dsts.first()?);
+    let fits = head.is_multiple_of(element) && head <= job.len * element;
+    let wanted = job.stores == Stores::Streaming && fits;
+    (wanted && job.dsts.iter().all(|dst| to_line(dst) == head)).then_some(head)
+}
+
+/// Fewer elements than make it worth a loop of its own, from byte `at` to `end`.
+///
+/// # Safety
+/// As for [`run`], with whole elements from `at` to `end`.
+#[inline(always)]
+unsafe fn parts<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, mut at: usize, end: usize) {
+    while at < end {
+        let bytes = size_of::<L::Raw>().min(end - at);
+        // SAFETY: the caller's duty.
+        unsafe { partial::<L, F>(job, at, bytes) };
+        at += bytes;
+    }
+}
+
+/// How results are written.
+trait Write {
+    /// # Safety
+    /// `dst` must be valid for the write, and fit for it.
+    unsafe fn write<L: Lanes>(dst: *mut u8, raw: L::Raw);
+}
+
+/// Through the caches.
+struct Through<S>(PhantomData<S>);
+
+/// Past the caches.
+struct Past<S>(PhantomData<S>);
 
 /// How far ahead destinations are asked for where elements are converted: the conversions fill the processor's window, which
 /// keeps it from looking ahead by itself. A line that a peer has written is then fetched once, to be read and written.
 const AHEAD: usize = 2048;
 
-/// Whether streaming is wanted and every destination starts a cache line.
-fn streams(job: &Job<'_>) -> bool {
-    job.stores == Stores::Streaming && job.dsts.iter().all(|dst| dst.addr().is_multiple_of(64))
+impl<S: Caching> Write for Through<S> {
+    #[inline(always)]
+    unsafe fn write<L: Lanes>(dst: *mut u8, raw: L::Raw) {
+        if size_of::<L::Accumulators>() > size_of::<L::Raw>() {
+            let mut line = 0;
+            while line < size_of::<L::Raw>() {
+                S::prefetch(dst.wrapping_add(AHEAD + line));
+                line += 64;
+            }
+        }
+        // SAFETY: the caller's duty.
+        unsafe { dst.cast::<L::Raw>().write_unaligned(raw) }
+    }
 }
 
-/// Two ranks, to one or two destinations.
+impl<S: Caching> Write for Past<S> {
+    #[inline(always)]
+    unsafe fn write<L: Lanes>(dst: *mut u8, raw: L::Raw) {
+        // SAFETY: the caller's duty.
+        unsafe { S::stream(dst, raw) }
+    }
+}
+
+/// As many ranks and destinations as the compiler knows of.
 ///
 /// # Safety
-/// As for [`run`], with whole units up to `end`.
+/// As for [`run`], with whole units from `at` to `end`.
 #[inline(always)]
-unsafe fn pair<S: Caching, L: Lanes, F: Fold<Item<L>>, const D: usize>(
-    [a, b]: [*const u8; 2],
+unsafe fn known<S: Write, L: Lanes, F: Fold<Item<L>>, const W: usize, const D: usize>(
+    srcs: [*const u8; W],
     dsts: [*mut u8; D],
+    mut at: usize,
     end: usize,
 ) {
-    let mut at = 0;
     while at < end {
         // SAFETY: a whole unit lies between `at` and `end`.
         unsafe {
-            let value = load::<L>(a.add(at)).zip(load::<L>(b.add(at)), F::fold);
-            let raw = finish::<L, F>(value, 2);
+            let mut value = load::<L>(srcs[0].add(at));
+            for src in &srcs[1..] {
+                value = value.zip(load::<L>(src.add(at)), F::fold);
+            }
+            let raw = finish::<L, F>(value, W);
             for dst in dsts {
-                // Such units are no longer than a cache line.
-                if size_of::<L::Accumulators>() > size_of::<L::Raw>() {
-                    S::prefetch(dst.wrapping_add(at + AHEAD));
-                }
-                dst.add(at).cast::<L::Raw>().write_unaligned(raw);
+                S::write::<L>(dst.add(at), raw);
             }
         }
         at += size_of::<L::Raw>();
@@ -84,10 +150,9 @@ unsafe fn pair<S: Caching, L: Lanes, F: Fold<Item<L>>, const D: usize>(
 /// Any number of ranks and destinations.
 ///
 /// # Safety
-/// As for [`run`], with whole units up to `end`, and `write` fit for every place that results go to.
+/// As for [`known`].
 #[inline(always)]
-unsafe fn any<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, end: usize, write: impl Fn(*mut u8, L::Raw)) {
-    let mut at = 0;
+unsafe fn any<S: Write, L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, mut at: usize, end: usize) {
     while at < end {
         // SAFETY: a whole unit lies between `at` and `end`.
         unsafe {
@@ -97,7 +162,7 @@ unsafe fn any<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, end: usize, write: impl
             }
             let raw = finish::<L, F>(value, job.srcs.len());
             for dst in job.dsts {
-                write(dst.add(at), raw);
+                S::write::<L>(dst.add(at), raw);
             }
         }
         at += size_of::<L::Raw>();

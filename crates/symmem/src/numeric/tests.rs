@@ -6,7 +6,8 @@ use super::dispatch::Isa;
 use super::environment::control;
 use super::op::check;
 use super::testing::{Random, special_f32};
-use super::{F8E4M3, F8E5M2, Kernel, Stores};
+use super::{F8E4M3, F8E5M2, Kernel};
+use crate::sys::copy::Stores;
 use crate::{DType, ReduceOp};
 
 /// Bytes that must not change lie around every buffer.
@@ -127,8 +128,19 @@ fn compare(dtype: DType, op: ReduceOp, isa: Isa, case: &Case, random: &mut Rando
     }
 }
 
+/// Those that this processor has, the reference first.
+fn isas() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| {
+        let available = isa.is_available();
+        if !available {
+            eprintln!("skipped {isa:?}: this processor does not have it");
+        }
+        available
+    })
+}
+
 fn kernels() -> impl Iterator<Item = (DType, ReduceOp, Isa)> {
-    let isas = || Isa::ALL.into_iter().skip(1).filter(|isa| isa.is_available());
+    let isas = || isas().skip(1);
     let ops = |dtype| ReduceOp::ALL.into_iter().filter(move |&op| check(op, dtype).is_ok());
     DType::ALL
         .into_iter()
@@ -160,7 +172,9 @@ fn random_case(random: &mut Random, len: usize) -> Case {
 
 #[test]
 fn ragged_lengths() {
-    every_kernel(|random, _| (0..=200).map(|len| random_case(random, len)).collect());
+    // Up to a unit and more; and around whole numbers of the largest unit.
+    let lens = || (0..=200).chain(250..=262).chain([319, 511, 512, 513, 769]);
+    every_kernel(|random, _| lens().map(|len| random_case(random, len)).collect());
 }
 
 #[test]
@@ -169,7 +183,7 @@ fn two_ranks_at_every_offset() {
         let case = |offset| {
             let in_place = random.below(3);
             let elsewhere = if in_place == 0 { 1 + random.below(2) } else { 0 };
-            let len = random.below(150);
+            let len = random.below(if offset % 2 == 0 { 150 } else { 600 });
             Case { len, world: 2, offset, step: random.below(2), in_place, elsewhere, stores: Stores::Cached }
         };
         (0..64).map(case).collect()
@@ -179,7 +193,7 @@ fn two_ranks_at_every_offset() {
 #[test]
 fn every_world_size() {
     every_kernel(|random, _| {
-        (1..=9).map(|world| Case { world, in_place: world, ..random_case(random, 130) }).collect()
+        (1..=9).map(|world| Case { world, in_place: world, ..random_case(random, 390) }).collect()
     });
 }
 
@@ -201,10 +215,15 @@ fn seventeen_ranks() {
 
 #[test]
 fn streamed_results() {
-    every_kernel(|random, _| {
-        let aligned = Case { offset: 0, step: 0, stores: Stores::Streaming, ..random_case(random, 1031) };
-        let ragged = Case { stores: Stores::Streaming, ..random_case(random, 517) };
-        vec![aligned, ragged]
+    every_kernel(|random, dtype| {
+        let streaming = |case| Case { stores: Stores::Streaming, ..case };
+        let ragged = streaming(random_case(random, 517));
+        // All destinations equally far from a cache line.
+        let even = |(offset, len)| Case { offset, step: 0, ..streaming(random_case(random, len)) };
+        let size = dtype.size();
+        let offsets =
+            [(0, 1031), (0, 3), (16, 1031), (64 - size, 517), (8, 2), (size, 64 / size), (size - 1, 300)];
+        offsets.into_iter().map(even).chain([ragged]).collect()
     });
 }
 
@@ -218,29 +237,82 @@ fn a_thousand_ranks() {
     }
 }
 
-/// Averages of every 16-bit sum by every world size up to 300: the division in floats is exact.
+/// What `world` ranks give of which the first has `first` and the others have `rest`, by every instruction set.
+fn agree(dtype: DType, op: ReduceOp, first: &[u8], rest: &[u8], world: usize) {
+    let mut srcs = vec![rest.as_ptr(); world];
+    srcs[0] = first.as_ptr();
+    let results: Vec<Vec<u8>> = isas()
+        .map(|isa| {
+            let mut out = vec![0; first.len()];
+            let kernel = Kernel::for_isa(dtype, op, isa).unwrap();
+            // SAFETY: all buffers have that many elements, and the destination is none of the sources.
+            unsafe { kernel.reduce(out.as_mut_ptr(), &srcs, first.len() / dtype.size()) };
+            out
+        })
+        .collect();
+    assert!(results.iter().all(|result| *result == results[0]), "{op} of {dtype}, {world} ranks");
+}
+
+/// Averages of every 8-bit sum, and of many larger ones: no division by way of floats or products is off by one.
 #[test]
 fn integer_averages_are_exact() {
-    let all: Vec<i16> = (i16::MIN..=i16::MAX).collect();
-    let zeros = vec![0i16; all.len()];
-    for world in [2usize, 3, 7, 127, 128, 129, 255, 256, 300] {
-        let mut srcs = vec![zeros.as_ptr().cast::<u8>(); world];
-        srcs[0] = all.as_ptr().cast();
-        let mut out = zeros.clone();
-        let kernel = Kernel::select(DType::I16, ReduceOp::Avg).unwrap();
-        // SAFETY: all buffers have that many elements, and the destination is none of the sources.
-        unsafe { kernel.reduce(out.as_mut_ptr().cast(), &srcs, all.len()) };
-        let expected = all.iter().map(|&sum| (i64::from(sum) / world as i64) as i16);
-        assert!(out.iter().copied().eq(expected), "{world} ranks");
+    let bytes: Vec<u8> = (0..=u8::MAX).collect();
+    let halves: Vec<u8> = (0..=u16::MAX).step_by(5).flat_map(u16::to_le_bytes).collect();
+    let mut random = Random::new(6);
+    let random = (0..2000).flat_map(|_| (random.next_u64() as u32).to_le_bytes());
+    let multiples = (0..2000u32).flat_map(|i| (i * 0x20_0d0d - i % 3).to_le_bytes());
+    let words: Vec<u8> = random.chain(multiples).collect();
+    let zeros = vec![0; words.len().max(halves.len())];
+    for world in [1, 2, 3, 7, 127, 128, 255, 256, 257] {
+        agree(DType::I8, ReduceOp::Avg, &bytes, &zeros, world);
+        agree(DType::U8, ReduceOp::Avg, &bytes, &zeros, world);
+    }
+    for world in [2, 3, 7, 255, 300] {
+        for dtype in [DType::I16, DType::U16] {
+            agree(dtype, ReduceOp::Avg, &halves, &zeros, world);
+        }
+        for dtype in [DType::I32, DType::U32, DType::I64, DType::U64] {
+            agree(dtype, ReduceOp::Avg, &words, &zeros, world);
+        }
+    }
+}
+
+/// Every pair of f8, with results that overflow, tie, and become subnormal or zero.
+#[test]
+fn every_pair_of_f8() {
+    let first: Vec<u8> = (0..=u16::MAX).map(|pair| pair as u8).collect();
+    let second: Vec<u8> = (0..=u16::MAX).map(|pair| (pair >> 8) as u8).collect();
+    for dtype in [DType::F8E4M3, DType::F8E5M2] {
+        for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod] {
+            agree(dtype, op, &first, &second, 2);
+        }
+        agree(dtype, ReduceOp::Avg, &first, &second, 7);
+        // Up to beyond what an f32 can hold, and down to its subnormals.
+        for world in [3, 7, 8, 12] {
+            agree(dtype, ReduceOp::Prod, &first[..4096], &second[..4096], world);
+            agree(dtype, ReduceOp::Prod, &second[0x7000..0x8000], &first[0x7000..0x8000], world);
+        }
+    }
+}
+
+/// Every f16 and bf16 beside some others.
+#[test]
+fn every_half_with_some_others() {
+    let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for other in [0x8000u16, 1, 0x3c01, 0x3f81, 0x7bff, 0xfc01] {
+        let others = other.to_le_bytes().repeat(1 << 16);
+        for dtype in [DType::F16, DType::BF16] {
+            for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod] {
+                agree(dtype, op, &all, &others, 2);
+            }
+        }
     }
 }
 
 /// The result of an operation on one element of each rank, which every instruction set must agree on.
 fn of<T: bytemuck::Pod>(dtype: DType, op: ReduceOp, values: &[T]) -> T {
     let srcs: Vec<*const u8> = values.iter().map(|value| (&raw const *value).cast()).collect();
-    let results: Vec<T> = Isa::ALL
-        .into_iter()
-        .filter(|isa| isa.is_available())
+    let results: Vec<T> = isas()
         .map(|isa| {
             let mut result = T::zeroed();
             let kernel = Kernel::for_isa(dtype, op, isa).unwrap();

@@ -5,11 +5,11 @@ use std::arch::x86_64::*;
 use bytemuck::{Pod, Zeroable, cast};
 
 use crate::numeric::lanes::{Lanes, Vector};
-use crate::numeric::number::{Bits, Number};
+use crate::numeric::number::{Bits, Number, reciprocal};
 
-/// Defines a register of `$n` integers from intrinsics or the functions below.
+/// Defines a register of integers from intrinsics or the functions below.
 macro_rules! register {
-    ($($name:ident of $int:ty, $n:literal: $add:ident $mul:ident $min:ident $max:ident;)*) => {
+    ($($name:ident: $add:ident $mul:ident $min:ident $max:ident $share:ident;)*) => {
         $(
             #[derive(Clone, Copy, Pod, Zeroable)]
             #[repr(transparent)]
@@ -40,14 +40,10 @@ macro_rules! register {
                     Self(unsafe { $max(self.0, other.0) })
                 }
 
-                /// There is no instruction for that.
                 #[inline(always)]
                 fn share(self, world: usize) -> Self {
-                    let mut parts: [$int; $n] = cast(self.0);
-                    for part in &mut parts {
-                        *part = part.share(world);
-                    }
-                    Self(cast(parts))
+                    // SAFETY: as above.
+                    Self(unsafe { $share(self.0, world) })
                 }
 
                 #[inline(always)]
@@ -60,14 +56,14 @@ macro_rules! register {
 }
 
 register! {
-    I8x32 of i8, 32: _mm256_add_epi8 mul_epi8 _mm256_min_epi8 _mm256_max_epi8;
-    U8x32 of u8, 32: _mm256_add_epi8 mul_epi8 _mm256_min_epu8 _mm256_max_epu8;
-    I16x16 of i16, 16: _mm256_add_epi16 _mm256_mullo_epi16 _mm256_min_epi16 _mm256_max_epi16;
-    U16x16 of u16, 16: _mm256_add_epi16 _mm256_mullo_epi16 _mm256_min_epu16 _mm256_max_epu16;
-    I32x8 of i32, 8: _mm256_add_epi32 _mm256_mullo_epi32 _mm256_min_epi32 _mm256_max_epi32;
-    U32x8 of u32, 8: _mm256_add_epi32 _mm256_mullo_epi32 _mm256_min_epu32 _mm256_max_epu32;
-    I64x4 of i64, 4: _mm256_add_epi64 mul_epi64 min_epi64 max_epi64;
-    U64x4 of u64, 4: _mm256_add_epi64 mul_epi64 min_epu64 max_epu64;
+    I8x32: _mm256_add_epi8 mul_epi8 _mm256_min_epi8 _mm256_max_epi8 share_epi8;
+    U8x32: _mm256_add_epi8 mul_epi8 _mm256_min_epu8 _mm256_max_epu8 share_epu8;
+    I16x16: _mm256_add_epi16 _mm256_mullo_epi16 _mm256_min_epi16 _mm256_max_epi16 share_epi16;
+    U16x16: _mm256_add_epi16 _mm256_mullo_epi16 _mm256_min_epu16 _mm256_max_epu16 share_epu16;
+    I32x8: _mm256_add_epi32 _mm256_mullo_epi32 _mm256_min_epi32 _mm256_max_epi32 share_epi32;
+    U32x8: _mm256_add_epi32 _mm256_mullo_epi32 _mm256_min_epu32 _mm256_max_epu32 share_epu32;
+    I64x4: _mm256_add_epi64 mul_epi64 min_epi64 max_epi64 share_epi64;
+    U64x4: _mm256_add_epi64 mul_epi64 min_epu64 max_epu64 share_epu64;
 }
 
 /// Lower bytes of products, by 16-bit products of the even and of the odd bytes.
@@ -145,6 +141,134 @@ unsafe fn max_epu64(a: __m256i, b: __m256i) -> __m256i {
     unsafe { _mm256_blendv_epi8(b, a, greater_epu64(a, b)) }
 }
 
+/// By magnitudes, as quotients are rounded towards zero.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_epi8(sums: __m256i, world: usize) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe { _mm256_sign_epi8(share_epu8(_mm256_abs_epi8(sums), world), sums) }
+}
+
+/// By products, see [`reciprocal`].
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_epu8(sums: __m256i, world: usize) -> __m256i {
+    let Some(reciprocal) = reciprocal(world) else { return sums };
+    // SAFETY: the caller's duty.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let reciprocal = _mm256_set1_epi16(reciprocal as i16);
+        let low = _mm256_mulhi_epu16(_mm256_unpacklo_epi8(sums, zero), reciprocal);
+        let high = _mm256_mulhi_epu16(_mm256_unpackhi_epi8(sums, zero), reciprocal);
+        _mm256_packus_epi16(low, high)
+    }
+}
+
+/// In f32, where the truncated quotient is exact, see [`Number::share`] of single numbers.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_epi16(sums: __m256i, world: usize) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let low = _mm256_srai_epi32::<16>(_mm256_unpacklo_epi16(sums, sums));
+        let high = _mm256_srai_epi32::<16>(_mm256_unpackhi_epi16(sums, sums));
+        _mm256_packs_epi32(share_as_f32(low, world), share_as_f32(high, world))
+    }
+}
+
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_epu16(sums: __m256i, world: usize) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let low = _mm256_unpacklo_epi16(sums, zero);
+        let high = _mm256_unpackhi_epi16(sums, zero);
+        _mm256_packus_epi32(share_as_f32(low, world), share_as_f32(high, world))
+    }
+}
+
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_as_f32(sums: __m256i, world: usize) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe { _mm256_cvttps_epi32(_mm256_div_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(world as f32))) }
+}
+
+/// In f64, likewise.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_epi32(sums: __m256i, world: usize) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let world = _mm256_set1_pd(world as f64);
+        let low = _mm256_cvtepi32_pd(_mm256_castsi256_si128(sums));
+        let high = _mm256_cvtepi32_pd(_mm256_extracti128_si256::<1>(sums));
+        let low = _mm256_cvttpd_epi32(_mm256_div_pd(low, world));
+        let high = _mm256_cvttpd_epi32(_mm256_div_pd(high, world));
+        _mm256_set_m128i(high, low)
+    }
+}
+
+/// There are conversions of signed numbers only: they take the numbers less 2^31.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_epu32(sums: __m256i, world: usize) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let flip = _mm256_set1_epi32(i32::MIN);
+        let signed = _mm256_xor_si256(sums, flip);
+        let low = share_shifted(_mm256_castsi256_si128(signed), world);
+        let high = share_shifted(_mm256_extracti128_si256::<1>(signed), world);
+        _mm256_xor_si256(_mm256_set_m128i(high, low), flip)
+    }
+}
+
+/// Quotients less 2^31 of sums less 2^31.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn share_shifted(sums: __m128i, world: usize) -> __m128i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let shift = _mm256_set1_pd(f64::from(1u32 << 31));
+        let sums = _mm256_add_pd(_mm256_cvtepi32_pd(sums), shift);
+        let quotients = _mm256_floor_pd(_mm256_div_pd(sums, _mm256_set1_pd(world as f64)));
+        _mm256_cvttpd_epi32(_mm256_sub_pd(quotients, shift))
+    }
+}
+
+/// There is no instruction for that, and f64 is too small.
+///
+/// # Safety
+/// None.
+#[inline(always)]
+unsafe fn share_epi64(sums: __m256i, world: usize) -> __m256i {
+    let [a, b, c, d]: [i64; 4] = cast(sums);
+    cast([a.share(world), b.share(world), c.share(world), d.share(world)])
+}
+
+/// # Safety
+/// None.
+#[inline(always)]
+unsafe fn share_epu64(sums: __m256i, world: usize) -> __m256i {
+    let [a, b, c, d]: [u64; 4] = cast(sums);
+    cast([a.share(world), b.share(world), c.share(world), d.share(world)])
+}
+
 impl Bits for U8x32 {
     #[inline(always)]
     fn and(self, other: Self) -> Self {
@@ -177,7 +301,7 @@ impl Lanes for Truths {
     unsafe fn widen(raw: [U8x32; 4]) -> [U8x32; 4] {
         // SAFETY: the caller's duty.
         let one = U8x32(unsafe { _mm256_set1_epi8(1) });
-        Vector::map(raw, |bytes| bytes.least(one))
+        Vector::zip(raw, [one; 4], U8x32::least)
     }
 
     #[inline(always)]

@@ -9,16 +9,12 @@ mod small;
 
 use std::arch::asm;
 use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
-use std::marker::PhantomData;
-
-use bytemuck::Pod;
 
 use self::float::{F32x8, F64x4};
 use self::integer::{I8x32, I16x16, I32x8, I64x4, U8x32, U16x16, U32x8, U64x4};
 use super::fold::Fold;
 use super::job::{Job, Target};
-use super::lanes::{Item, Lanes, Vector};
-use super::number::Number;
+use super::lanes::{Four, Item, Lanes};
 use super::registers::{self, Caching};
 
 pub(super) struct Avx2;
@@ -74,25 +70,5 @@ impl Caching for Avx2 {
     fn prefetch(at: *const u8) {
         // SAFETY: changes nothing that a program can see; where a processor lacks the instruction it does nothing.
         unsafe { asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
-    }
-}
-
-/// Four registers of `N` elements that accumulate in their own type: enough to keep the processor busy while loads are under
-/// way.
-pub(super) struct Four<V, const N: usize>(PhantomData<V>);
-
-impl<V: Number + Pod, const N: usize> Lanes for Four<V, N> {
-    const ELEMENTS: usize = 4 * N;
-    type Raw = [V; 4];
-    type Accumulators = [V; 4];
-
-    #[inline(always)]
-    unsafe fn widen(raw: [V; 4]) -> [V; 4] {
-        raw
-    }
-
-    #[inline(always)]
-    unsafe fn narrow(accumulators: [V; 4]) -> [V; 4] {
-        Vector::map(accumulators, V::canonical)
     }
 }

@@ -7,50 +7,65 @@ use crate::numeric::lanes::Lanes;
 use crate::numeric::minifloat::{self, Format};
 use crate::numeric::number::Number;
 
-/// # Safety
-/// The processor must have F16C. Rounds and keeps subnormals as IEEE 754 says.
-#[inline(always)]
-unsafe fn widen(halves: __m128i) -> F32x8 {
-    // SAFETY: the caller's duty.
-    F32x8(unsafe { _mm256_cvtph_ps(halves) })
-}
-
 /// f16.
 pub(in crate::numeric) struct Halves;
 
 impl Lanes for Halves {
     const ELEMENTS: usize = 32;
-    type Raw = [__m128i; 4];
+    type Raw = [__m256i; 2];
     type Accumulators = [F32x8; 4];
 
     #[inline(always)]
-    unsafe fn widen([a, b, c, d]: [__m128i; 4]) -> [F32x8; 4] {
+    unsafe fn widen(raw: [__m256i; 2]) -> [F32x8; 4] {
         // SAFETY: the caller's duty.
-        unsafe { [widen(a), widen(b), widen(c), widen(d)] }
+        unsafe { from_halves(raw) }
     }
 
     #[inline(always)]
-    unsafe fn narrow(accumulators: [F32x8; 4]) -> [__m128i; 4] {
+    unsafe fn narrow(accumulators: [F32x8; 4]) -> [__m256i; 2] {
         // SAFETY: the caller's duty.
-        unsafe {
-            let [a, b, c, d] = canonical(accumulators);
-            [to_halves(a), to_halves(b), to_halves(c), to_halves(d)]
-        }
+        unsafe { to_halves(canonical(accumulators)) }
     }
 }
 
 /// # Safety
-/// As for [`widen`]. The instruction keeps sign and payload of a NaN, so the canonical one becomes the canonical one.
+/// The processor must have F16C and AVX2. Exact.
 #[inline(always)]
-unsafe fn to_halves(values: F32x8) -> __m128i {
+unsafe fn from_halves([a, b]: [__m256i; 2]) -> [F32x8; 4] {
     // SAFETY: the caller's duty.
-    unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values.0) }
+    unsafe {
+        [
+            F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(a))),
+            F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(a))),
+            F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(b))),
+            F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(b))),
+        ]
+    }
+}
+
+/// Rounds and keeps subnormals as IEEE 754 says. A NaN keeps its sign and the upper bits of its payload, so the canonical one
+/// becomes the canonical one.
+///
+/// The results are put together in registers: for the store of a part, the compiler would convert anew at each destination.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn to_halves([a, b, c, d]: [F32x8; 4]) -> [__m256i; 2] {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let a = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a.0);
+        let b = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(b.0);
+        let c = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(c.0);
+        let d = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d.0);
+        [_mm256_set_m128i(b, a), _mm256_set_m128i(d, c)]
+    }
 }
 
 /// Canonical NaN, by a branch, as there hardly ever is a NaN. Where conversions keep the processor busy that is faster.
 ///
 /// # Safety
-/// The processor must have AVX.
+/// As above.
 #[inline(always)]
 unsafe fn canonical([a, b, c, d]: [F32x8; 4]) -> [F32x8; 4] {
     // SAFETY: the caller's duty.
@@ -92,7 +107,7 @@ impl Lanes for Brains {
 }
 
 /// # Safety
-/// The processor must have AVX2. So for all below.
+/// As above. So for all below.
 #[inline(always)]
 unsafe fn lower(words: __m256i) -> F32x8 {
     // SAFETY: the caller's duty.
@@ -126,88 +141,144 @@ unsafe fn to_brains(lower: F32x8, upper: F32x8) -> __m256i {
     }
 }
 
-/// f8 E5M2.
+/// f8 E5M2, the upper byte of an f16.
 pub(in crate::numeric) struct E5M2;
 
 impl Lanes for E5M2 {
     const ELEMENTS: usize = 32;
-    type Raw = [__m128i; 2];
+    type Raw = __m256i;
     type Accumulators = [F32x8; 4];
 
-    /// It is the upper byte of an f16.
     #[inline(always)]
-    unsafe fn widen([a, b]: [__m128i; 2]) -> [F32x8; 4] {
+    unsafe fn widen(raw: __m256i) -> [F32x8; 4] {
         // SAFETY: the caller's duty.
-        unsafe {
-            let a = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(a));
-            let b = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(b));
-            widen_all(a, b)
-        }
+        unsafe { from_halves(to_upper_bytes(raw)) }
     }
 
     #[inline(always)]
-    unsafe fn narrow([a, b, c, d]: [F32x8; 4]) -> [__m128i; 2] {
+    unsafe fn narrow([a, b, c, d]: [F32x8; 4]) -> __m256i {
         type F = minifloat::E5M2;
         // SAFETY: the caller's duty.
-        unsafe { pack(narrow::<F>(a), narrow::<F>(b), narrow::<F>(c), narrow::<F>(d)) }
+        unsafe {
+            let [a, b] = to_halves([round::<F>(a), round::<F>(b), round::<F>(c), round::<F>(d)]);
+            _mm256_packus_epi16(e5m2_of_half(a), e5m2_of_half(b))
+        }
     }
 }
 
-/// f8 E4M3.
+/// The upper byte, in the place of the lower one; for any NaN the canonical one.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn e5m2_of_half(halves: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x7fff));
+        let is_nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(0x7c00));
+        _mm256_blendv_epi8(_mm256_srli_epi16::<8>(halves), _mm256_set1_epi16(0x7f), is_nan)
+    }
+}
+
+/// f8 E4M3. In the places of an f16 it is 256 times too small.
 pub(in crate::numeric) struct E4M3;
 
 impl Lanes for E4M3 {
     const ELEMENTS: usize = 32;
-    type Raw = [__m128i; 2];
+    type Raw = __m256i;
     type Accumulators = [F32x8; 4];
 
     #[inline(always)]
-    unsafe fn widen([a, b]: [__m128i; 2]) -> [F32x8; 4] {
+    unsafe fn widen(raw: __m256i) -> [F32x8; 4] {
         // SAFETY: the caller's duty.
         unsafe {
-            let [a, b, c, d] = widen_all(as_halves(a), as_halves(b));
+            let [a, b] = to_upper_bytes(raw);
+            let [a, b, c, d] = from_halves([half_of_e4m3(a), half_of_e4m3(b)]);
             let scale = F32x8(_mm256_set1_ps(256.0));
             [a.times(scale), b.times(scale), c.times(scale), d.times(scale)]
         }
     }
 
     #[inline(always)]
-    unsafe fn narrow([a, b, c, d]: [F32x8; 4]) -> [__m128i; 2] {
+    unsafe fn narrow([a, b, c, d]: [F32x8; 4]) -> __m256i {
         type F = minifloat::E4M3;
         // SAFETY: the caller's duty.
-        unsafe { pack(narrow::<F>(a), narrow::<F>(b), narrow::<F>(c), narrow::<F>(d)) }
+        unsafe {
+            let scale = F32x8(_mm256_set1_ps(1.0 / 256.0));
+            let [a, b, c, d] = [round::<F>(a), round::<F>(b), round::<F>(c), round::<F>(d)];
+            let [a, b] = to_halves([a.times(scale), b.times(scale), c.times(scale), d.times(scale)]);
+            _mm256_packus_epi16(e4m3_of_half(a), e4m3_of_half(b))
+        }
     }
 }
 
-/// E4M3 in the places of an f16, which is 256 times too small, but for NaN.
+/// From the upper byte.
 ///
 /// # Safety
 /// As above.
 #[inline(always)]
-unsafe fn as_halves(bytes: __m128i) -> __m256i {
+unsafe fn half_of_e4m3(bytes: __m256i) -> __m256i {
     // SAFETY: the caller's duty.
     unsafe {
-        let words = _mm256_cvtepu8_epi16(bytes);
-        let ones = _mm256_set1_epi16(0x7f);
-        let magnitude = _mm256_and_si256(words, ones);
-        let sign = _mm256_slli_epi16::<8>(_mm256_xor_si256(words, magnitude));
-        let nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, ones), _mm256_set1_epi16(0x7e00));
-        _mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16::<7>(magnitude))
+        // The shift doubles the sign; the copy is taken out.
+        let small = _mm256_and_si256(_mm256_srai_epi16::<1>(bytes), _mm256_set1_epi16(!0x4000));
+        // All ones is NaN: the carry makes the exponent all ones.
+        let carry = _mm256_add_epi16(small, _mm256_set1_epi16(0x80));
+        _mm256_or_si256(small, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)))
     }
 }
 
+/// In the place of the lower byte. What is too large, infinity and NaN included, becomes the canonical NaN.
+///
 /// # Safety
 /// As above.
 #[inline(always)]
-unsafe fn widen_all(a: __m256i, b: __m256i) -> [F32x8; 4] {
+unsafe fn e4m3_of_half(halves: __m256i) -> __m256i {
     // SAFETY: the caller's duty.
     unsafe {
-        [
-            widen(_mm256_castsi256_si128(a)),
-            widen(_mm256_extracti128_si256::<1>(a)),
-            widen(_mm256_castsi256_si128(b)),
-            widen(_mm256_extracti128_si256::<1>(b)),
-        ]
+        let nan = _mm256_set1_epi16(0x7f);
+        let magnitude = _mm256_srli_epi16::<7>(_mm256_and_si256(halves, _mm256_set1_epi16(0x7fff)));
+        let bounded = _mm256_min_epu16(magnitude, nan);
+        let sign = _mm256_and_si256(_mm256_srli_epi16::<8>(halves), _mm256_set1_epi16(0x80));
+        _mm256_or_si256(bounded, _mm256_andnot_si256(_mm256_cmpeq_epi16(bounded, nan), sign))
+    }
+}
+
+/// Each byte as the upper one of 16 bits. Their order is the one that packing undoes.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn to_upper_bytes(bytes: __m256i) -> [__m256i; 2] {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        [_mm256_unpacklo_epi8(zero, bytes), _mm256_unpackhi_epi8(zero, bytes)]
+    }
+}
+
+/// The nearest number of the format, ties to even, as an f32: adds and takes away a number whose last bit is worth what the
+/// format's last bit is worth for such an exponent, so that the adder rounds. What lies beyond the format stays beyond,
+/// infinity and NaN stay what they are.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn round<F: Format>(values: F32x8) -> F32x8 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let exponent = _mm256_and_si256(_mm256_castps_si256(values.0), constant(0x7f80_0000));
+        let mut exponent = _mm256_max_epi32(exponent, constant(F::SMALLEST_NORMAL));
+        // An exponent too large for an f32 would make NaN, or change nothing: right where NaN is what lies beyond.
+        if F::HAS_INFINITY {
+            exponent = _mm256_min_epi32(exponent, constant(F::BEYOND_ALL));
+        }
+        // Half as much again keeps the exponent of the sum for negative numbers as well.
+        let rounder = _mm256_add_epi32(exponent, constant((F::DROPPED << 23) + (1 << 22)));
+        let rounder = _mm256_castsi256_ps(rounder);
+        let rounded = _mm256_sub_ps(_mm256_add_ps(values.0, rounder), rounder);
+        // A negative number that rounds to zero is -0.0.
+        F32x8(_mm256_or_ps(rounded, _mm256_and_ps(values.0, _mm256_set1_ps(-0.0))))
     }
 }
 
@@ -217,47 +288,4 @@ unsafe fn widen_all(a: __m256i, b: __m256i) -> [F32x8; 4] {
 unsafe fn constant(bits: u32) -> __m256i {
     // SAFETY: the caller's duty.
     unsafe { _mm256_set1_epi32(bits as i32) }
-}
-
-/// [`minifloat::narrow`] for eight, one in each word.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn narrow<F: Format>(values: F32x8) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let bits = _mm256_castps_si256(values.0);
-        let magnitude = _mm256_and_si256(bits, constant(0x7fff_ffff));
-        let rounder = constant(F::ROUNDER);
-        let sum = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(rounder));
-        let subnormal = _mm256_sub_epi32(_mm256_castps_si256(sum), rounder);
-        let dropped = constant(F::DROPPED);
-        let odd = _mm256_and_si256(_mm256_srlv_epi32(magnitude, dropped), constant(1));
-        let adjusted = _mm256_add_epi32(_mm256_add_epi32(magnitude, constant(F::ADJUST)), odd);
-        let normal = _mm256_srlv_epi32(adjusted, dropped);
-        let is_subnormal = _mm256_cmpgt_epi32(constant(F::SMALLEST_NORMAL), magnitude);
-        let mut bounded = _mm256_blendv_epi8(normal, subnormal, is_subnormal);
-        if F::HAS_INFINITY {
-            bounded = _mm256_min_epu32(bounded, constant(F::BEYOND));
-        }
-        let sign = _mm256_and_si256(_mm256_srli_epi32::<24>(bits), constant(0x80));
-        let is_nan = _mm256_cmpgt_epi32(magnitude, constant(F::LAST));
-        _mm256_blendv_epi8(_mm256_or_si256(bounded, sign), constant(F::NAN), is_nan)
-    }
-}
-
-/// The lowest byte of every word, in order.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn pack(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m128i; 2] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let packed = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
-        // Each packing works within halves of the register: put the words back in order.
-        let ordered = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        [_mm256_castsi256_si128(ordered), _mm256_extracti128_si256::<1>(ordered)]
-    }
 }

@@ -1,0 +1,94 @@
+//! The kernels for x86-64 processors with AVX-512 (F, BW, DQ and VL, as every one since 2017 has them).
+//!
+//! As in [`avx2`](super::avx2), vectors of numbers are made by the lanes here only, and these are used by kernels only that run
+//! where the processor has the instruction set. bf16 is rounded by integer arithmetic: the instructions for that
+//! (AVX512-BF16) take subnormals for zero.
+
+mod float;
+mod integer;
+mod small;
+
+use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_stream_si512};
+
+use bytemuck::{Pod, Zeroable};
+
+use self::float::{F32x16, F64x8};
+use self::integer::{I8x64, I16x32, I32x16, I64x8, U8x64, U16x32, U32x16, U64x8};
+use super::avx2::Avx2;
+use super::fold::Fold;
+use super::job::{Job, Target};
+use super::lanes::{Four, Item, Lanes};
+use super::registers::{self, Caching};
+
+pub(super) struct Avx512;
+
+/// Whether this processor has it.
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+/// Processors before Ice Lake and Zen 4 lower their clock while they use such wide registers, which costs the program more than
+/// the kernels gain. The later ones can be told by an extension that came with them.
+pub(super) fn runs_at_full_clock() -> bool {
+    is_x86_feature_detected!("avx512vbmi2")
+}
+
+impl Target for Avx512 {
+    type I8 = Four<I8x64, 64>;
+    type U8 = Four<U8x64, 64>;
+    type I16 = Four<I16x32, 32>;
+    type U16 = Four<U16x32, 32>;
+    type I32 = Four<I32x16, 16>;
+    type U32 = Four<U32x16, 16>;
+    type I64 = Four<I64x8, 8>;
+    type U64 = Four<U64x8, 8>;
+    type F8E4M3 = small::E4M3;
+    type F8E5M2 = small::E5M2;
+    type F16 = small::Halves;
+    type BF16 = small::Brains;
+    type F32 = Four<F32x16, 16>;
+    type F64 = Four<F64x8, 8>;
+    type Bool = integer::Truths;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
+        // SAFETY: the caller's duty.
+        unsafe { registers::run::<Self, L, F>(job) }
+    }
+}
+
+impl Caching for Avx512 {
+    #[inline(always)]
+    unsafe fn stream<R: Copy>(dst: *mut u8, raw: R) {
+        // SAFETY: a unit is a multiple of 64 bytes, so these are its parts; the rest is the caller's duty.
+        unsafe {
+            for part in 0..size_of::<R>() / size_of::<__m512i>() {
+                let value = _mm512_loadu_si512((&raw const raw).cast::<__m512i>().add(part));
+                _mm512_stream_si512(dst.cast::<__m512i>().add(part), value);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        Avx2::fence();
+    }
+
+    #[inline(always)]
+    fn prefetch(at: *const u8) {
+        Avx2::prefetch(at);
+    }
+}
+
+/// The bytes of a register.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Bytes(__m512i);
+
+// SAFETY: 64 bytes of which any are valid, without padding.
+unsafe impl Zeroable for Bytes {}
+// SAFETY: as above.
+unsafe impl Pod for Bytes {}

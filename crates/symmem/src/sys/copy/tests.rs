@@ -1,0 +1,112 @@
+use proptest::prelude::*;
+
+use super::{Stores, is_large, last_level_cache, parse_size};
+
+type Copy = unsafe fn(*const u8, *mut u8, usize);
+
+/// All copies that exist on this machine.
+const COPIES: [(&str, Copy); 6] = [
+    ("read", super::read),
+    ("write", super::write),
+    ("streaming read", streaming_read),
+    ("streaming write", streaming_write),
+    ("words::load", super::words::load),
+    ("words::store", super::words::store),
+];
+
+/// # Safety
+/// As for [`super::read`].
+unsafe fn streaming_read(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { super::read_with(src, dst, len, Stores::Streaming) }
+}
+
+/// # Safety
+/// As for [`super::write`].
+unsafe fn streaming_write(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { super::write_with(src, dst, len, Stores::Streaming) }
+}
+
+/// Copies `len` bytes between odd offsets and compares everything, guard bytes included.
+fn check(from: usize, to: usize, len: usize, seed: u8) -> Result<(), TestCaseError> {
+    let src: Vec<u8> = (0..from + len + 64).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
+    for (name, copy) in COPIES {
+        // Guard bytes on both sides.
+        let to = to + 64;
+        let mut dst = vec![0xa5; to + len + 64];
+        let mut expected = dst.clone();
+        expected[to..to + len].copy_from_slice(&src[from..from + len]);
+        // SAFETY: both ranges lie in vectors of their own.
+        unsafe { copy(src[from..].as_ptr(), dst[to..].as_mut_ptr(), len) };
+        prop_assert!(dst == expected, "{name} of {len} bytes from offset {from} to {to}");
+    }
+    Ok(())
+}
+
+#[test]
+fn all_small_sizes_at_all_small_offsets() {
+    for len in 0..600 {
+        for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 7), (8, 16), (5, 13)] {
+            check(from, to, len, 7).unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_offset_from_a_cache_line() {
+    for offset in 0..64 {
+        for len in [127, 129, 255, 256, 257, 383, 512, 1023] {
+            check(0, offset, len, 3).unwrap();
+            check(offset, 0, len, 4).unwrap();
+            check(offset, offset, len, 5).unwrap();
+        }
+    }
+}
+
+#[test]
+fn streaming_is_for_what_does_not_fit_the_cache() {
+    assert!(!is_large(0) && !is_large(1 << 20) && !is_large(last_level_cache()));
+    assert!(is_large(last_level_cache() + 1));
+    assert_eq!(Stores::for_footprint(4096), Stores::Cached);
+    assert_eq!(Stores::for_footprint(usize::MAX), Stores::Streaming);
+    assert_eq!(parse_size("32768K\n"), Some(32 << 20));
+    for odd in ["", "K", "0K", "32M", "-1K", "99999999999999999999K"] {
+        assert_eq!(parse_size(odd), None, "{odd:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn copies_what_a_plain_copy_copies(
+        from in 0usize..70, to in 0usize..70, len in 0usize..5000, seed in any::<u8>(),
+    ) {
+        check(from, to, len, seed)?;
+    }
+}
+
+#[test]
+fn aligned_words_are_never_torn() {
+    let word = std::sync::atomic::AtomicU64::new(0);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let values = [0u64, u64::MAX];
+            for value in values.iter().cycle() {
+                // SAFETY: the word is shared memory of 8 bytes, only accessed by copies and atomics.
+                unsafe { super::write((&raw const *value).cast(), word.as_ptr().cast(), 8) };
+                if stop.load(relaxed) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..200_000 {
+            let mut value = 1u64;
+            // SAFETY: as above.
+            unsafe { super::read(word.as_ptr().cast(), (&raw mut value).cast(), 8) };
+            assert!(value == 0 || value == u64::MAX, "{value:#x}");
+        }
+        stop.store(true, relaxed);
+    });
+}
