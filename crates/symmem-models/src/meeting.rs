@@ -60,7 +60,7 @@ impl<const WORLD: usize> Ranks<WORLD> {
     /// Rank `me` meets the others in `epoch`.
     fn meet(&self, me: usize, epoch: u64, way: Way) {
         let signature = Signature { word: epoch, size: epoch + 1 };
-        announce(self, me, epoch, signature, 0);
+        announce(self, me, epoch, signature, 0, &[]);
         for peer in (0..WORLD).filter(|peer| *peer != me && (way.hears)(me, *peer)) {
             let poll = || arrived(self, me, peer, epoch);
             let theirs = if way.sleeps { sleep_until(&self.bells[me], poll) } else { spin_until(poll) };

@@ -4,7 +4,7 @@
 
 use crate::harness::{Failure, Model, failure_without};
 use crate::protocol::atomic::Site;
-use crate::{meeting, pad, wait};
+use crate::{meeting, pad, staging, wait};
 
 /// The models that fail without `site`, and how.
 fn witnesses(site: Site) -> Vec<(Model, Failure)> {
@@ -22,6 +22,7 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
         Site::SlotRelease | Site::SlotAcquire => {
             vec![(meeting::ONCE, Disorder), (meeting::REUSE, Disorder), (meeting::SLEEP, Disorder)]
         }
+        Site::LineRelease | Site::LineAcquire => vec![(staging::LINE, Disorder)],
         // Without bells. In front of a bell a fence follows every put and take: an acquire fence, which does the work of
         // the two Acquires, and loom moreover lets any two SeqCst fences order all that is around them.
         Site::PutRelease | Site::TakeAcquire => vec![(pad::CARRIES_WRITES, Disorder), (pad::REUSE, Disorder)],
@@ -53,6 +54,16 @@ fn the_release_of_an_announcement_is_missed() {
 #[test]
 fn the_acquire_of_an_announcement_is_missed() {
     is_missed(Site::SlotAcquire);
+}
+
+#[test]
+fn the_release_of_a_line_is_missed() {
+    is_missed(Site::LineRelease);
+}
+
+#[test]
+fn the_acquire_of_a_line_is_missed() {
+    is_missed(Site::LineAcquire);
 }
 
 #[test]

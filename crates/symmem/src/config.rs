@@ -4,10 +4,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::tuning::{Book, Tuning};
 use crate::{Error, Result};
 
 /// Bytes of a signal pad unless configured: 32 channels of 72 ranks, as in PyTorch.
 pub const DEFAULT_SIGNAL_PAD_SIZE: usize = 32 * 72 * 4;
+
+/// Most threads per rank.
+const MAX_THREADS: usize = 256;
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,9 @@ pub struct Config {
     numa_node: Setting<Option<u32>>,
     pidfd: Setting<bool>,
     host_id: Setting<Option<String>>,
+    tuning: Setting<Option<PathBuf>>,
+    algorithm: Setting<String>,
+    threads_per_rank: Setting<usize>,
 }
 
 fn parse_bool(text: &str) -> Option<bool> {
@@ -149,6 +156,24 @@ impl Config {
                 None,
                 |text| Some((!text.is_empty()).then(|| text.to_owned())),
                 "a name",
+            )?,
+            tuning: Setting::read(
+                "SYMMEM_TUNING",
+                Book::default_path(),
+                |text| Some(Some(text).filter(|text| *text != "off").map(PathBuf::from)),
+                "a file, or \"off\"",
+            )?,
+            algorithm: Setting::read(
+                "SYMMEM_ALGORITHM",
+                String::new(),
+                |text| Tuning::built_in(1).force_by_text(text).is_ok().then(|| text.to_owned()),
+                "an algorithm, or a list like all_reduce=push,broadcast=direct",
+            )?,
+            threads_per_rank: Setting::read(
+                "SYMMEM_THREADS_PER_RANK",
+                1,
+                |text| text.parse().ok().filter(|threads| (1..=MAX_THREADS).contains(threads)),
+                "a number from 1 to 256",
             )?,
         })
     }
@@ -218,6 +243,41 @@ impl Config {
     pub fn host_id(mut self, id: impl Into<String>) -> Self {
         self.host_id.set(Some(id.into()));
         self
+    }
+
+    /// The file in which rank 0 looks for what `symmem tune` measured; `None`: only what is built in counts.
+    pub fn tuning(mut self, path: Option<PathBuf>) -> Self {
+        self.tuning.set(path);
+        self
+    }
+
+    /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`.
+    pub fn algorithm(mut self, choice: &str) -> Result<Self> {
+        Tuning::built_in(1).force_by_text(choice)?;
+        self.algorithm.set(choice.to_owned());
+        Ok(self)
+    }
+
+    /// Threads that work on this rank's part of a large collective, the calling one included; at most 256. The results have
+    /// the same bits whatever their number, which may differ between ranks.
+    ///
+    /// They inherit the affinity of the thread that calls, so they help only where a rank has several cores: start each rank
+    /// with a mask of as many (`taskset -c 0-3 ...`, `numactl --physcpubind=0-3 ...`), or with none.
+    pub fn threads_per_rank(mut self, threads: usize) -> Self {
+        self.threads_per_rank.set(threads.clamp(1, MAX_THREADS));
+        self
+    }
+
+    pub(crate) fn get_tuning(&self) -> Option<&std::path::Path> {
+        self.tuning.value.as_deref()
+    }
+
+    pub(crate) fn get_algorithm(&self) -> &str {
+        &self.algorithm.value
+    }
+
+    pub(crate) fn get_threads_per_rank(&self) -> usize {
+        self.threads_per_rank.value
     }
 
     pub(crate) fn get_timeout(&self) -> Option<Duration> {
@@ -316,6 +376,24 @@ impl Config {
                 &self.host_id,
                 or(self.host_id.value.clone(), "the kernel's boot id"),
                 "ranks with equal ids share a host",
+            ),
+            row(
+                "SYMMEM_TUNING",
+                &self.tuning,
+                or(self.tuning.value.as_ref().map(|path| path.display().to_string()), "off"),
+                "what `symmem tune` measured",
+            ),
+            row(
+                "SYMMEM_ALGORITHM",
+                &self.algorithm,
+                or(Some(self.algorithm.value.clone()).filter(|choice| !choice.is_empty()), "by size"),
+                "algorithm of collectives, if forced",
+            ),
+            row(
+                "SYMMEM_THREADS_PER_RANK",
+                &self.threads_per_rank,
+                self.threads_per_rank.value.to_string(),
+                "threads that share a large collective",
             ),
         ]
     }

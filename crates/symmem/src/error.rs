@@ -162,12 +162,14 @@ pub enum Error {
         message: String,
     },
     /// Another operation of this rank is running on the group.
-    #[error(
-        "{context}: another thread of this rank is inside an operation of this group. Hint: use Group::try_clone for a parallel stream of operations"
-    )]
+    #[error("{context}: {}. Hint: {}use Group::try_clone for a parallel stream of operations",
+        if *started { "operations that were started on this group are unfinished" } else { "another thread of this rank is inside an operation of this group" },
+        if *started { "wait for what was started (Pending::wait) first, or " } else { "" })]
     Busy {
         /// Where.
         context: Box<Context>,
+        /// Whether it is a started operation; else it is one of another thread.
+        started: bool,
     },
     /// The memory is borrowed.
     #[error(

@@ -2,7 +2,8 @@
 
 /// An operation of a group or handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-#[repr(u8)]
+// As wide as a word: a byte in `Running` would leave it with padding, and copying that stalls the processor.
+#[repr(u64)]
 pub(crate) enum Op {
     Join = 1,
     Barrier = 2,
@@ -26,10 +27,22 @@ pub(crate) enum Op {
     AllGatherMemory = 20,
     BroadcastMemory = 21,
     AllToAll = 22,
+    AllToAllV = 23,
+    AllToAll2d = 24,
+    AllToAll2dOffset = 25,
+    Gather = 26,
+    Scatter = 27,
+    ReduceScatterColumns = 28,
+    LowContentionAllGather = 29,
+    LowContentionReduceScatter = 30,
+    Put = 31,
+    PutWithSignal = 32,
+    WaitForSignal = 33,
+    PrivateAllReduce = 34,
 }
 
 impl Op {
-    const ALL: [Op; 22] = [
+    const ALL: [Op; 34] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -52,6 +65,18 @@ impl Op {
         Op::AllGatherMemory,
         Op::BroadcastMemory,
         Op::AllToAll,
+        Op::AllToAllV,
+        Op::AllToAll2d,
+        Op::AllToAll2dOffset,
+        Op::Gather,
+        Op::Scatter,
+        Op::ReduceScatterColumns,
+        Op::LowContentionAllGather,
+        Op::LowContentionReduceScatter,
+        Op::Put,
+        Op::PutWithSignal,
+        Op::WaitForSignal,
+        Op::PrivateAllReduce,
     ];
 
     /// The name in errors and traces.
@@ -79,6 +104,18 @@ impl Op {
             Op::AllGatherMemory => "all_gather of memory",
             Op::BroadcastMemory => "broadcast of memory",
             Op::AllToAll => "all_to_all",
+            Op::AllToAllV => "all_to_all_v",
+            Op::AllToAll2d => "all_to_all_2d",
+            Op::AllToAll2dOffset => "all_to_all_2d_offset",
+            Op::Gather => "gather",
+            Op::Scatter => "scatter",
+            Op::ReduceScatterColumns => "reduce_scatter_columns",
+            Op::LowContentionAllGather => "low_contention_all_gather",
+            Op::LowContentionReduceScatter => "low_contention_reduce_scatter",
+            Op::Put => "put",
+            Op::PutWithSignal => "put_with_signal",
+            Op::WaitForSignal => "wait_for_signal",
+            Op::PrivateAllReduce => "all_reduce of private memory",
         }
     }
 

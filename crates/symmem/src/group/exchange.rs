@@ -14,13 +14,12 @@ use super::Group;
 use super::running::{GroupWatch, Running};
 use super::signature::signature;
 use crate::op::Op;
-use crate::sync::control::{CounterWords, STAGING};
+use crate::sync::control::{CounterWords, staging_bytes};
 use crate::sys::{copy, fault};
 use crate::{Error, Result};
 
 /// Bytes of a round's header: the length of the rank's whole part.
 const HEADER: usize = 8;
-const CHUNK: usize = STAGING - HEADER;
 
 impl Group {
     /// Collective. Every rank's `value`, in rank order.
@@ -91,16 +90,20 @@ impl Running<'_> {
         let inner = self.inner();
         let mut parts: Vec<Vec<u8>> = vec![Vec::new(); inner.world];
         let mut lengths = vec![0; inner.world];
+        let chunk = staging_bytes(inner.world) - HEADER;
+        let signature = signature(op, number, size);
         for round in 0.. {
-            let start = round * CHUNK;
-            self.stage(part, start);
+            let start = round * chunk;
+            let epoch = self.next_epoch()?;
+            self.stage(epoch, &part[start.min(part.len())..(start + chunk).min(part.len())], part.len());
             fault::point(fault::Point::ExchangePublished);
-            let epoch = self.meet(signature(op, number, size))?;
+            self.announce(epoch, signature, 0, &[]);
+            self.hear(epoch, signature, |_| true)?;
             for (rank, whole) in parts.iter_mut().enumerate() {
                 lengths[rank] = self.unstage(rank, epoch, start, whole);
             }
             // Every rank saw the same lengths, so every rank stops in the same round.
-            if lengths.iter().all(|length| *length <= start + CHUNK) {
+            if lengths.iter().all(|length| *length <= start + chunk) {
                 break;
             }
         }
@@ -108,13 +111,12 @@ impl Running<'_> {
         Ok(parts)
     }
 
-    /// Writes the piece of `part` from `start` on into this rank's staging of the next epoch.
-    fn stage(&self, part: &[u8], start: usize) {
+    /// Writes a `piece` of this rank's part, of `length` bytes in all, into its staging of `epoch`.
+    fn stage(&self, epoch: u64, piece: &[u8], length: usize) {
         let inner = self.inner();
-        let staging = inner.map(inner.rank).staging(inner.epoch.load(Ordering::Relaxed) + 1);
-        let piece = &part[start.min(part.len())..(start + CHUNK).min(part.len())];
-        let length = (part.len() as u64).to_le_bytes();
-        // SAFETY: the staging is `STAGING` = HEADER + CHUNK bytes long, and no peer reads this parity any more.
+        let staging = inner.map(inner.rank).staging(epoch);
+        let length = (length as u64).to_le_bytes();
+        // SAFETY: header and piece fit the staging, and no peer reads this parity any more.
         unsafe {
             copy::write(length.as_ptr(), staging, HEADER);
             copy::write(piece.as_ptr(), staging.add(HEADER), piece.len());
@@ -124,14 +126,15 @@ impl Running<'_> {
     /// Appends `rank`'s piece from `start` on to `whole`; returns the length of its whole part.
     fn unstage(&self, rank: usize, epoch: u64, start: usize, whole: &mut Vec<u8>) -> usize {
         let staging = self.inner().map(rank).staging(epoch);
+        let chunk = staging_bytes(self.inner().world) - HEADER;
         let mut length = [0; HEADER];
-        // SAFETY: the staging is `STAGING` bytes long.
+        // SAFETY: the staging is longer.
         unsafe { copy::read(staging, length.as_mut_ptr(), HEADER) };
         let length = u64::from_le_bytes(length) as usize;
-        let piece = length.saturating_sub(start).min(CHUNK);
+        let piece = length.saturating_sub(start).min(chunk);
         let old = whole.len();
         whole.resize(old + piece, 0);
-        // SAFETY: `piece` is at most CHUNK, and `whole` was just made that much longer.
+        // SAFETY: `piece` is at most what fits, and `whole` was just made that much longer.
         unsafe { copy::read(staging.add(HEADER), whole[old..].as_mut_ptr(), piece) };
         length
     }

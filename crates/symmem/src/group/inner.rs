@@ -1,22 +1,25 @@
 //! What a group is made of: its members, their control segments, and the state of this rank's operations.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use symmem_store::{Store, TcpStoreServer};
 
 use super::running::Stop;
+use super::worker::Worker;
 use crate::context::RankContext;
+use crate::engine::team::Crew;
 use crate::error::Cause;
 use crate::sync::control::{Control, ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
-use crate::sync::protocol::{Bell, Meeting, Slot};
+use crate::sync::protocol::{Bell, Meeting, Signature, Slot};
 use crate::sys::channel::Endpoint;
 use crate::sys::life::{self, Life, ProcessId};
 use crate::sys::memfd::Segment;
 use crate::sys::{exit, fork};
+use crate::tuning::Choices;
 
 /// One rank as the others see it.
 #[derive(Clone, Debug)]
@@ -28,6 +31,13 @@ pub(crate) struct Member {
     pub(crate) address: String,
     pub(crate) life: Arc<Life>,
 }
+
+/// [`Inner::busy`] while this rank does nothing on the group.
+pub(crate) const IDLE: u8 = 0;
+/// The bit of [`Inner::busy`] that says that an operation runs.
+pub(crate) const RUNNING: u8 = 1;
+/// The bit of [`Inner::busy`] that says that started operations are unfinished: the helper thread's turn.
+pub(crate) const STARTED: u8 = 2;
 
 /// The state of one rank in one group.
 #[derive(Debug)]
@@ -50,9 +60,14 @@ pub(crate) struct Inner {
     pub(crate) server: Option<Arc<TcpStoreServer>>,
     pub(crate) context: RankContext,
     pub(crate) ladder: Ladder,
-    pub(crate) busy: AtomicBool,
+    /// [`IDLE`], or what keeps further operations out.
+    pub(crate) busy: AtomicU8,
     /// Meetings so far.
     pub(crate) epoch: AtomicU64,
+    /// What this rank announced at `epoch`, if it has not heard from everybody there.
+    pub(crate) owed: Owed,
+    /// Which algorithm runs when: the same on all ranks.
+    pub(crate) choices: Choices,
     /// Operations so far.
     pub(crate) sequence: AtomicU64,
     /// The fd channel's last tag: grows with every collective exchange of fds.
@@ -61,6 +76,36 @@ pub(crate) struct Inner {
     pub(crate) elections: AtomicU64,
     /// How often each (members, name) was made a subgroup.
     pub(crate) subgroups: Mutex<HashMap<String, u64>>,
+    /// Carries started operations.
+    pub(crate) worker: Worker,
+    /// Shares the work of large ones.
+    pub(crate) crew: Crew,
+}
+
+/// A signature, or none. Only the running operation uses it, and `busy` orders one operation after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    /// 0: none. No signature's word is 0.
+    word: AtomicU64,
+    size: AtomicU64,
+}
+
+impl Owed {
+    #[inline]
+    pub(crate) fn set(&self, signature: Signature) {
+        self.word.store(signature.word, Ordering::Relaxed);
+        self.size.store(signature.size, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn take(&self) -> Option<Signature> {
+        let word = self.word.load(Ordering::Relaxed);
+        if word == 0 {
+            return None;
+        }
+        self.word.store(0, Ordering::Relaxed);
+        Some(Signature { word, size: self.size.load(Ordering::Relaxed) })
+    }
 }
 
 impl Meeting for Inner {

@@ -8,12 +8,14 @@ mod exchange;
 mod fds;
 mod inner;
 mod join;
+mod pending;
 mod running;
 mod signature;
 mod spawn;
 mod subgroup;
 mod survivors;
 mod vote;
+mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use std::time::Duration;
 use symmem_store::{CancelToken, Store};
 
 pub(crate) use self::inner::Inner;
+pub use self::pending::Pending;
 pub(crate) use self::running::{GroupWatch, Running, Stop};
 pub(crate) use self::signature::signature;
 pub use self::spawn::{ProcessSpawner, spawn, spawn_processes};
@@ -77,6 +80,8 @@ pub struct Counters {
 pub struct Group {
     pub(crate) inner: Arc<Inner>,
     pub(crate) terms: Terms,
+    /// What `busy` is when an operation of this handle may begin: idle, or, for the helper thread, started.
+    pub(crate) base: u8,
 }
 
 impl Group {
@@ -167,7 +172,7 @@ impl Group {
     }
 
     fn with_terms(&self, terms: Terms) -> Self {
-        Self { inner: Arc::clone(&self.inner), terms }
+        Self { inner: Arc::clone(&self.inner), terms, base: self.base }
     }
 
     /// Declares the group failed: every rank's running and later operations return [`Error::GroupFailed`] with this

@@ -9,15 +9,15 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use symmem_store::{Deadline, Interrupt, StoreError, Wait, Watch};
+use symmem_store::{Deadline, Interrupt, StoreError, TICK, Wait, Watch};
 
 use super::Group;
-use super::inner::Inner;
+use super::inner::{Inner, RUNNING, STARTED};
 use crate::error::{Cause, Context};
 use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict};
 use crate::sync::ladder::Ladder;
-use crate::sync::protocol::{Signature, announce, arrived, note};
+use crate::sync::protocol::{Signature, announce, arrived, note, unpack};
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -69,36 +69,55 @@ pub(crate) struct Running<'a> {
 impl Drop for Running<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.inner().busy.store(false, Ordering::Release);
+        self.inner().busy.store(self.group.base, Ordering::Release);
     }
 }
 
 impl Group {
     /// Starts `op`: the one check of fork, failure and `Busy` for everything this rank does on the group.
-    #[inline]
+    // Always inlined: what it returns would travel through memory, which costs more than all its checks.
+    #[inline(always)]
     pub(crate) fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
+        let sequence = self.enter(op, channel)?;
+        Ok(Running { group: self, op, sequence, channel, started: Cell::new(None) })
+    }
+
+    /// Takes the group for `op`; the number of the operation.
+    #[inline]
+    fn enter(&self, op: Op, channel: Option<usize>) -> Result<u64> {
         if fork::is_child() {
             return Err(Error::Forked { op: op.name() });
         }
         let inner = &*self.inner;
-        if inner.busy.swap(true, Ordering::Acquire) {
-            return Err(Error::Busy { context: self.context_of(op, channel) });
+        let (base, running) = (self.base, self.base | RUNNING);
+        if let Err(busy) = inner.busy.compare_exchange(base, running, Ordering::Acquire, Ordering::Relaxed) {
+            return Err(self.busy(op, channel, busy));
         }
         // Only the running op writes these, and `busy` orders one op after the other.
         let sequence = inner.sequence.load(Ordering::Relaxed) + 1;
         inner.sequence.store(sequence, Ordering::Relaxed);
-        let running = Running { group: self, op, sequence, channel, started: Cell::new(None) };
         if let Some(verdict) = inner.verdict() {
-            // By value: an op that goes on stays in registers if nothing ever took its address.
-            return Err(running.refused(verdict));
+            return Err(self.refused(op, channel, sequence, verdict));
         }
         let control = inner.own();
         control.record(op, sequence);
         CounterWords::add(&control.counters.ops, 1);
-        Ok(running)
+        Ok(sequence)
     }
 
-    fn context_of(&self, op: Op, channel: Option<usize>) -> Box<Context> {
+    /// The error for `op` on a group that has failed; gives the group back.
+    #[cold]
+    fn refused(&self, op: Op, channel: Option<usize>, sequence: u64, verdict: Verdict) -> Error {
+        Running { group: self, op, sequence, channel, started: Cell::new(None) }.failed_by(verdict)
+    }
+
+    /// The error for `op` that finds `busy` in the way.
+    #[cold]
+    pub(super) fn busy(&self, op: Op, channel: Option<usize>, busy: u8) -> Error {
+        Error::Busy { context: self.context_of(op, channel), started: busy & STARTED != 0 }
+    }
+
+    pub(super) fn context_of(&self, op: Op, channel: Option<usize>) -> Box<Context> {
         let inner = &self.inner;
         let mut context = Context::new(op.name(), &inner.name, inner.rank, inner.world);
         context.channel = channel;
@@ -122,7 +141,7 @@ impl<'a> Running<'a> {
     }
 
     pub(crate) fn context(&self) -> Box<Context> {
-        let mut context = self.group.context_of(self.op, self.channel);
+        let mut context = self.group.context_of(self.op(), self.channel);
         context.sequence = self.sequence;
         context.elapsed = self.started.get().map(|started| started.elapsed()).unwrap_or_default();
         context
@@ -178,9 +197,15 @@ impl<'a> Running<'a> {
         if let Some(value) = inner.ladder.give_way(&control.counters, self.start(), &mut poll) {
             return Ok(value);
         }
-        control.set_waiting(self.op, peer, self.sequence);
+        control.set_waiting(self.op(), peer, self.sequence);
         let watch = GroupWatch { inner, awaited };
-        let result = Ladder::sleep(&control.bell, &control.counters, &self.terms(&watch), poll);
+        let terms = self.terms(&watch);
+        // The first nap asks the system about nobody's life: it is long enough for a peer that lost its core for a moment.
+        let nap = terms.deadline().remaining().map_or(TICK, |left| left.min(TICK));
+        let result = match Ladder::nap(&control.bell, &control.counters, nap, &mut poll) {
+            Some(value) => Ok(value),
+            None => Ladder::sleep(&control.bell, &control.counters, &terms, poll),
+        };
         control.clear_waiting();
         result
     }
@@ -200,26 +225,76 @@ impl<'a> Running<'a> {
     /// [`Running::meet`], telling everybody a note as well.
     #[inline]
     pub(crate) fn meet_with(&self, signature: Signature, note: u64) -> Result<u64> {
+        let epoch = self.next_epoch()?;
+        self.announce(epoch, signature, note, &[]);
+        self.hear(epoch, signature, |_| true)?;
+        Ok(epoch)
+    }
+
+    /// The next epoch. Once it is known, nobody reads what this rank laid out for the last but one any more: its
+    /// slots, parcels and staging may be written anew.
+    #[inline]
+    pub(crate) fn next_epoch(&self) -> Result<u64> {
+        let inner = self.inner();
+        let epoch = inner.epoch.load(Ordering::Relaxed);
+        if !cfg!(symmem_mutant = "no_consumed_wait")
+            && let Some(signature) = inner.owed.take()
+        {
+            self.hear(epoch, signature, |_| true)?;
+        }
+        Ok(epoch + 1)
+    }
+
+    /// Tells every peer that this rank is at `epoch`, with a note and a parcel.
+    #[inline]
+    pub(crate) fn announce(&self, epoch: u64, signature: Signature, note: u64, parcel: &[u64]) {
+        let inner = self.inner();
+        inner.epoch.store(epoch, Ordering::Relaxed);
+        announce(inner, inner.rank, epoch, signature, note, parcel);
+        crate::sys::fault::point(crate::sys::fault::Point::BarrierPublished);
+    }
+
+    /// Waits until every rank of `who` is at `epoch` with the same `signature`. The other ranks are waited for by this
+    /// rank's next operation.
+    #[inline]
+    pub(crate) fn hear(&self, epoch: u64, signature: Signature, who: impl Fn(usize) -> bool) -> Result<()> {
         let inner = self.inner();
         let me = inner.rank;
-        let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
-        inner.epoch.store(epoch, Ordering::Relaxed);
-        announce(inner, me, epoch, signature, note);
-        crate::sys::fault::point(crate::sys::fault::Point::BarrierPublished);
         let mut agree = true;
         for peer in (0..inner.world).filter(|peer| *peer != me) {
-            let missing = |rank: usize| arrived(inner, me, rank, epoch).is_none();
+            if !who(peer) {
+                inner.owed.set(signature);
+                continue;
+            }
+            let missing = |rank: usize| who(rank) && arrived(inner, me, rank, epoch).is_none();
             let theirs = self
                 .wait(peer, missing, || arrived(inner, me, peer, epoch))
                 .map_err(|interrupt| self.fail(interrupt, missing))?;
             agree &= theirs == signature;
         }
-        if agree { Ok(epoch) } else { Err(self.mismatch(epoch, signature)) }
+        if agree { Ok(()) } else { Err(self.mismatch(epoch, signature)) }
     }
 
+    /// Takes up the words that `peer` announced with `epoch`, which was heard.
+    #[inline]
+    pub(crate) fn unpack(&self, epoch: u64, peer: usize, parcel: &mut [u64]) -> Result<()> {
+        let inner = self.inner();
+        self.wait(peer, |rank| rank == peer, || unpack(inner, inner.rank, peer, epoch, parcel).then_some(()))
+            .map_err(|interrupt| self.fail(interrupt, |rank| rank == peer))
+    }
+
+    /// The error for ranks that disagree at `epoch`, once all of them are there: nothing is owed any more.
     #[cold]
     fn mismatch(&self, epoch: u64, mine: Signature) -> Error {
         let inner = self.inner();
+        if inner.owed.take().is_some() {
+            for peer in (0..inner.world).filter(|peer| *peer != inner.rank) {
+                let here = || arrived(inner, inner.rank, peer, epoch);
+                if let Err(interrupt) = self.wait(peer, |rank| rank == peer, here) {
+                    return self.fail(interrupt, |rank| rank == peer);
+                }
+            }
+        }
         let said = |rank: usize| match rank == inner.rank {
             true => Some(mine),
             false => arrived(inner, inner.rank, rank, epoch),
@@ -249,7 +324,7 @@ impl<'a> Running<'a> {
         if !ours {
             return self.failed_by(standing);
         }
-        tracing::debug!(group = inner.name, rank = inner.rank, culprit, %cause, op = self.op.name(), "group failed");
+        tracing::debug!(group = inner.name, rank = inner.rank, culprit, %cause, op = self.op().name(), "group failed");
         self.interrupted(interrupt, missing)
     }
 
@@ -280,11 +355,6 @@ impl<'a> Running<'a> {
                 None => other.into(),
             },
         }
-    }
-
-    #[cold]
-    fn refused(self, verdict: Verdict) -> Error {
-        self.failed_by(verdict)
     }
 
     #[cold]

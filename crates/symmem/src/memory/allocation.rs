@@ -124,6 +124,7 @@ pub struct Local<'a, T: Element> {
 }
 
 impl<'a, T: Element> Local<'a, T> {
+    #[inline]
     pub(super) fn new(block: &'a Block, offset: usize, len: usize) -> Result<Self> {
         block.borrow_shared("local")?;
         Ok(Self { block, offset, len, element: PhantomData })
@@ -158,6 +159,7 @@ pub struct LocalMut<'a, T: Element> {
 
 impl<'a, T: Element> LocalMut<'a, T> {
     /// For `op`, which is `local_mut` itself or an operation that writes.
+    #[inline]
     pub(super) fn new(block: &'a Block, offset: usize, len: usize, op: &'static str) -> Result<Self> {
         block.borrow_exclusive(op)?;
         Ok(Self { block, offset, len, element: PhantomData })

@@ -67,6 +67,7 @@ impl Block {
     }
 
     /// Borrows for reading, until [`Block::release_shared`].
+    #[inline]
     pub(super) fn borrow_shared(&self, op: &'static str) -> Result<()> {
         self.check_usable(op)?;
         let one_more = |borrows: i32| (borrows >= 0).then_some(borrows + 1);
@@ -77,11 +78,13 @@ impl Block {
         }
     }
 
+    #[inline]
     pub(super) fn release_shared(&self) {
         self.borrows.fetch_sub(1, Ordering::Release);
     }
 
     /// Borrows for writing, until [`Block::release_exclusive`].
+    #[inline]
     pub(super) fn borrow_exclusive(&self, op: &'static str) -> Result<()> {
         self.check_usable(op)?;
         match self.borrows.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed) {
@@ -91,6 +94,7 @@ impl Block {
         }
     }
 
+    #[inline]
     pub(super) fn release_exclusive(&self) {
         self.borrows.store(0, Ordering::Release);
     }
@@ -101,6 +105,7 @@ impl Block {
     }
 
     /// Whether this process may use the memory: it is the rank's own, and no group failed under it.
+    #[inline]
     pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
         // A forked child shares the memory, but no borrow of it that either takes.
         if fork::is_child() {

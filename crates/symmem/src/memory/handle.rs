@@ -14,6 +14,7 @@ use crate::group::{Running, signature};
 use crate::op::Op;
 use crate::sys::fault::{self, Point};
 use crate::sys::fork;
+use crate::tuning::{Algorithm, Collective};
 use crate::{CancelToken, Error, Group, Result};
 
 /// Memory that every rank of a group maps.
@@ -23,11 +24,13 @@ use crate::{CancelToken, Error, Group, Result};
 #[derive(Debug)]
 pub struct SymmetricMemory<T: Element> {
     block: Arc<Block>,
-    table: Arc<Table>,
+    pub(super) table: Arc<Table>,
     group: Group,
     /// First element of the handle in the allocation.
     offset: usize,
     len: usize,
+    /// What carries collectives of this handle, whatever the group's tuning says.
+    forced: Option<Algorithm>,
     element: PhantomData<T>,
 }
 
@@ -50,7 +53,7 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     fn new(block: Arc<Block>, table: Arc<Table>, group: Group, offset: usize, len: usize) -> Self {
-        Self { block, table, group, offset, len, element: PhantomData }
+        Self { block, table, group, offset, len, forced: None, element: PhantomData }
     }
 
     /// This rank in the group.
@@ -126,7 +129,29 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     fn with_group(&self, group: Group) -> Self {
-        Self::new(Arc::clone(&self.block), Arc::clone(&self.table), group, self.offset, self.len)
+        let (block, table) = (Arc::clone(&self.block), Arc::clone(&self.table));
+        Self { forced: self.forced, ..Self::new(block, table, group, self.offset, self.len) }
+    }
+
+    /// The same memory, whose collectives use `algorithm` where it can carry them, else the one for any size. All ranks
+    /// must choose alike.
+    pub fn using(&self, algorithm: Algorithm) -> Self {
+        Self { forced: Some(algorithm), ..self.with_group(self.group.share()) }
+    }
+
+    /// The algorithm that `collective` takes on this handle.
+    ///
+    /// ```
+    /// use symmem::tuning::{Algorithm, Collective};
+    /// symmem::spawn(2, |group| {
+    ///     let mem = group.alloc::<f32>(1 << 20)?.rendezvous(&group)?;
+    ///     assert_eq!(mem.algorithm(Collective::AllReduce), Algorithm::TwoShot);
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn algorithm(&self, collective: Collective) -> Algorithm {
+        self.group.choice(collective, self.forced).of(collective, self.len * size_of::<T>())
     }
 
     /// Borrows this rank's memory for reading.
@@ -265,8 +290,18 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// Borrows this rank's memory for an operation that writes it.
+    #[inline]
     pub(crate) fn borrow_exclusive(&self, op: &'static str) -> Result<LocalMut<'_, T>> {
         LocalMut::new(&self.block, self.offset, self.len, op)
+    }
+
+    /// The same memory, for the helper thread that carries started operations.
+    pub(crate) fn for_helper(&self) -> Self {
+        self.with_group(self.group.for_helper())
+    }
+
+    pub(crate) fn block(&self) -> &Arc<Block> {
+        &self.block
     }
 
     /// Which rendezvous of the group this is.
@@ -282,11 +317,13 @@ impl<T: Element> SymmetricMemory<T> {
             .then(|| unsafe { self.table.data[rank].address.add(start * size_of::<T>()) })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
         self.check_open(op.name())?;
-        let begun = self.group.begin(op, channel);
-        self.seal(begun)
+        match self.group.begin(op, channel) {
+            Ok(running) => Ok(running),
+            Err(error) => Err(self.sealed(error)),
+        }
     }
 
     fn check_view(&self, op: &'static str) -> Result<()> {
@@ -302,7 +339,7 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// Poisons the memory when the group failed under an operation on it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seal<R>(&self, result: Result<R>) -> Result<R> {
         result.map_err(|error| self.sealed(error))
     }

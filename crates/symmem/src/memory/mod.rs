@@ -6,6 +6,8 @@ mod allocation;
 mod block;
 mod element;
 mod handle;
+mod hold;
+mod put;
 mod rendezvous;
 mod view;
 
@@ -13,4 +15,5 @@ pub use self::allocation::{Allocation, Local, LocalMut};
 pub(crate) use self::block::Block;
 pub use self::element::{DType, Element};
 pub use self::handle::SymmetricMemory;
+pub(crate) use self::hold::Hold;
 pub use self::view::{PadView, PeerView};

@@ -76,9 +76,17 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The best for this processor, or why `op` makes no sense for `dtype`.
-    pub(crate) fn select(dtype: DType, op: ReduceOp) -> Result<Self> {
-        Self::for_isa(dtype, op, Isa::best())
+    /// The best for this processor, or why `op` makes no sense for `dtype`. Found once, then by two indices: it is on the
+    /// way of every reduction.
+    #[inline]
+    pub(crate) fn select(dtype: DType, op: ReduceOp) -> Result<&'static Self> {
+        static KERNELS: [[OnceLock<Kernel>; ReduceOp::ALL.len()]; DType::ALL.len()] =
+            [const { [const { OnceLock::new() }; ReduceOp::ALL.len()] }; DType::ALL.len()];
+        let place = &KERNELS[dtype as usize][op as usize];
+        match place.get() {
+            Some(kernel) => Ok(kernel),
+            None => Self::for_isa(dtype, op, Isa::best()).map(|kernel| place.get_or_init(|| kernel)),
+        }
     }
 
     /// The one for `isa`, or the best one if this processor does not have that.
@@ -89,9 +97,9 @@ impl Kernel {
             Isa::Scalar => scalar::kernel(dtype),
             Isa::Portable => kernel::<Portable>(dtype, op),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => kernel::<avx2::Avx2>(dtype, op),
+            Isa::Avx512 if has_wide_floats(dtype) => wide_floats::<avx512::Avx512>(dtype, op),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => kernel::<avx512::Avx512>(dtype, op),
+            Isa::Avx2 | Isa::Avx512 => kernel::<avx2::Avx2>(dtype, op),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => kernel::<Portable>(dtype, op),
         };
@@ -135,6 +143,23 @@ impl Kernel {
         let _environment = self.dtype.is_float().then(Environment::enter);
         // SAFETY: the caller's duty; the kernel was selected for this processor.
         unsafe { (self.run)(&job) }
+    }
+}
+
+/// Whether wider registers are worth it for `dtype`.
+#[cfg(target_arch = "x86_64")]
+fn has_wide_floats(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+}
+
+/// [`kernel`], for those types only: the others are not compiled.
+#[cfg(target_arch = "x86_64")]
+fn wide_floats<T: Target>(dtype: DType, op: ReduceOp) -> Run {
+    match dtype {
+        DType::F16 => arithmetic::<T, T::F16>(op),
+        DType::BF16 => arithmetic::<T, T::BF16>(op),
+        DType::F32 => arithmetic::<T, T::F32>(op),
+        _ => arithmetic::<T, T::F64>(op),
     }
 }
 

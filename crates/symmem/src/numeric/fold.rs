@@ -4,6 +4,9 @@ use super::number::{Bits, Number};
 
 /// How accumulators of type `T` become one: folded in rank order, then finished once.
 pub(super) trait Fold<T> {
+    /// Whether it is worth loops of its own for the usual numbers of ranks: they make the library larger.
+    const COMMON: bool = false;
+
     fn fold(accumulator: T, next: T) -> T;
 
     #[inline(always)]
@@ -22,6 +25,8 @@ pub(super) struct Or;
 pub(super) struct Xor;
 
 impl<T: Number> Fold<T> for Sum {
+    const COMMON: bool = true;
+
     #[inline(always)]
     fn fold(accumulator: T, next: T) -> T {
         accumulator.plus(next)
@@ -29,6 +34,8 @@ impl<T: Number> Fold<T> for Sum {
 }
 
 impl<T: Number> Fold<T> for Avg {
+    const COMMON: bool = true;
+
     #[inline(always)]
     fn fold(accumulator: T, next: T) -> T {
         accumulator.plus(next)

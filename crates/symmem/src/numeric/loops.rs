@@ -35,6 +35,7 @@ pub(super) unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
     // SAFETY: there are as many whole units, and then the rest; everything else is the caller's duty.
     unsafe {
         match (job.srcs, job.dsts) {
+            _ if !F::COMMON => blocks::<L, F>(job, units),
             (&[a, b], &[c, d]) if [a, b] == [c.cast_const(), d.cast_const()] => in_place::<L, F>(c, d, units),
             (&[a, b], &[d, c]) if [a, b] == [c.cast_const(), d.cast_const()] => in_place::<L, F>(c, d, units),
             (&[a, b], &[dst]) if a == dst.cast_const() => pair::<L, F>(dst.cast_const(), b, dst, units),

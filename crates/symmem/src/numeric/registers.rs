@@ -32,13 +32,14 @@ pub(super) unsafe fn run<S: Caching, L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) 
     let unit = size_of::<L::Raw>();
     let element = unit / L::ELEMENTS;
     let bytes = job.len * element;
-    let to_line = streams_after(job, element);
+    let to_line = if F::COMMON { streams_after(job, element) } else { None };
     let start = to_line.unwrap_or(0);
     let end = bytes - (bytes - start) % unit;
     // SAFETY: from `start` to `end` there are whole units; everything else is the caller's duty.
     unsafe {
         parts::<L, F>(job, 0, start);
         match (job.srcs, job.dsts) {
+            _ if !F::COMMON => any::<Through<S>, L, F>(job, start, end),
             (&[a, b], &[dst]) if to_line.is_some() => {
                 known::<Past<S>, L, F, 2, 1>([a, b], [dst], start, end);
             }

@@ -16,9 +16,17 @@ use crate::sys::memfd::{Mapping, Segment};
 /// First word of every control segment: "symmemct" in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"symmemct");
 /// Layout version of the segment and of the messages around it.
-pub(crate) const VERSION: u32 = 1;
-/// Bytes one exchange round can carry per rank.
-pub(crate) const STAGING: usize = 16 * 1024;
+pub(crate) const VERSION: u32 = 2;
+/// Bytes of staging that all ranks of a group share out, per parity, and the bounds of one rank's part: enough to keep
+/// a piece of a large message in the second-level cache, small enough for many ranks.
+const STAGING_OF_ALL: usize = 16 << 20;
+const STAGING_BOUNDS: (usize, usize) = (16 << 10, 256 << 10);
+
+/// Bytes that a rank of a group of `world` can lay out for the others at once.
+pub(crate) fn staging_bytes(world: usize) -> usize {
+    let (least, most) = STAGING_BOUNDS;
+    (STAGING_OF_ALL / world).clamp(least, most) & !63
+}
 /// Most ranks a group can have.
 pub(crate) const MAX_WORLD: usize = 1024;
 /// Bytes of an abort reason that are kept.
@@ -212,7 +220,7 @@ pub(crate) struct ControlMap {
 impl ControlMap {
     /// Bytes of a control segment in a group of `world` ranks.
     pub(crate) fn bytes(world: usize) -> usize {
-        size_of::<Control>() + world * size_of::<Slot>() + 2 * STAGING
+        size_of::<Control>() + world * size_of::<Slot>() + 2 * staging_bytes(world)
     }
 
     /// Makes this rank's own segment.
@@ -263,12 +271,18 @@ impl ControlMap {
         unsafe { &*self.mapping.ptr().add(size_of::<Control>()).cast::<Slot>().add(from) }
     }
 
-    /// The staging of `epoch`: `STAGING` bytes.
+    /// Touches every page now, so that no operation pays for it.
+    pub(crate) fn populate(&self) -> Result<()> {
+        self.mapping.populate()
+    }
+
+    /// The staging of `epoch`: `staging_bytes` of the world.
+    #[inline]
     pub(crate) fn staging(&self, epoch: u64) -> *mut u8 {
         let slots = self.world * size_of::<Slot>();
         let parity = (epoch & 1) as usize;
         // SAFETY: within the mapping, as `bytes` lays it out.
-        unsafe { self.mapping.ptr().add(size_of::<Control>() + slots + parity * STAGING) }
+        unsafe { self.mapping.ptr().add(size_of::<Control>() + slots + parity * staging_bytes(self.world)) }
     }
 }
 
@@ -309,7 +323,7 @@ mod tests {
             std::mem::offset_of!(Control, counters),
         ];
         assert!(lines.iter().all(|offset| offset % 64 == 0), "{lines:?}");
-        assert_eq!(size_of::<Slot>(), 64);
+        assert_eq!(size_of::<Slot>() % 64, 0);
         assert_eq!(size_of::<Control>() % 64, 0);
     }
 }

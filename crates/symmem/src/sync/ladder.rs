@@ -64,6 +64,25 @@ impl Ladder {
         }
     }
 
+    /// The last rung, once: sleeps on `bell` for at most `slice`, unless `poll` gives a value.
+    pub(crate) fn nap<T>(
+        bell: &Bell,
+        counters: &CounterWords,
+        slice: Duration,
+        mut poll: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if slice == Duration::ZERO {
+            return poll();
+        }
+        CounterWords::add(&counters.sleeps, 1);
+        let mut found = None;
+        bell.sleep(slice, || {
+            found = poll();
+            found.is_some()
+        });
+        found
+    }
+
     /// The last rung: sleeps on `bell` until `poll` gives a value or `wait` ends.
     pub(crate) fn sleep<T>(
         bell: &Bell,
@@ -71,18 +90,7 @@ impl Ladder {
         wait: &Wait<'_>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, Interrupt> {
-        let mut found = None;
-        wait.until(|slice| {
-            if slice == Duration::ZERO {
-                return Ok(poll());
-            }
-            CounterWords::add(&counters.sleeps, 1);
-            bell.sleep(slice, || {
-                found = poll();
-                found.is_some()
-            });
-            Ok(found.take())
-        })
+        wait.until(|slice| Ok(Self::nap(bell, counters, slice, &mut poll)))
     }
 }
 

@@ -77,6 +77,20 @@ points! {
     MidCopy = "mid-copy",
     /// Exchange: this rank's part is published.
     ExchangePublished = "exchange-published",
+    /// Push: this rank's bytes are packed, nothing announced.
+    ParcelPacked = "parcel-packed",
+    /// Push: heard from all who are needed, their parcels still to be taken up.
+    ParcelsHeard = "parcels-heard",
+    /// Staged and pipelined: this rank's staging is laid out, nothing announced.
+    StagingFilled = "staging-filled",
+    /// Staged and pipelined: heard from all who are needed, about to read their staging.
+    StagingHeard = "staging-heard",
+    /// Pipelined: a piece is done, and more are to come or were before it.
+    PieceDone = "piece-done",
+    /// Direct and two-shot: everybody is in, no byte is written.
+    DirectEntered = "direct-entered",
+    /// Direct and two-shot: this rank's work is done, nobody knows.
+    DirectWorked = "direct-worked",
     /// Closing: about to leave.
     Closing = "closing",
 }

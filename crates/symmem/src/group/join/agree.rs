@@ -13,6 +13,7 @@ use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
 use crate::sys::life::{Life, ProcessId};
 use crate::sys::{clock, ids};
+use crate::tuning::Tuning;
 use crate::{Error, Result};
 
 /// What the ranks' hellos must agree on, in words.
@@ -66,6 +67,7 @@ impl Hello {
 pub(super) struct Answer {
     id: String,
     hellos: Vec<Option<Hello>>,
+    tuning: Tuning,
     refusal: Option<Refusal>,
 }
 
@@ -96,6 +98,8 @@ pub(crate) struct Gone {
 pub(super) struct Accepted {
     pub(super) id: String,
     pub(super) hellos: Vec<Hello>,
+    /// Rank 0's.
+    pub(super) tuning: Tuning,
     /// Where each rank's fd channel listens.
     pub(super) addresses: Vec<String>,
     /// This rank's.
@@ -116,13 +120,15 @@ impl Joining<'_> {
             // A rank that cannot listen says so instead, or the others would wait for its address.
             let address = endpoint.as_ref().map(Endpoint::address).map_err(Error::to_string);
             if let Some(addresses) = self.all_accepted(&answer, &address)? {
-                return Ok(Accepted { id: answer.id, hellos, addresses, endpoint: endpoint? });
+                let Answer { id, tuning, .. } = answer;
+                return Ok(Accepted { id, hellos, tuning, addresses, endpoint: endpoint? });
             }
         }
     }
 
     /// Rank 0: collects the hellos and answers them.
     fn answer(&mut self) -> Result<Answer> {
+        let tuning = Tuning::from_config(self.join.context.config(), self.join.world)?;
         let mut hellos: Vec<Option<Hello>> = vec![None; self.join.world];
         hellos[0] = Some(self.hello.clone());
         let grace = self.join.terms.timeout.map_or(GRACE, |timeout| GRACE.min(timeout / 2));
@@ -144,7 +150,7 @@ impl Joining<'_> {
                 let missing = (0..hellos.len()).filter(|rank| hellos[*rank].is_none()).collect();
                 self.failed(failed, missing)
             })?;
-        let answer = Answer { id: ids::hex(&ids::random::<16>()?), hellos, refusal };
+        let answer = Answer { id: ids::hex(&ids::random::<16>()?), hellos, tuning, refusal };
         self.set(&self.key("answer"), &answer)?;
         self.heed(answer)
     }

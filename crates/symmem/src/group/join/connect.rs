@@ -1,7 +1,7 @@
 //! Step 3 of a join: control segments and pidfds between the ranks of a host, then the vote of all.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,11 +9,13 @@ use symmem_store::{Interrupt, Wait};
 
 use super::agree::Accepted;
 use super::{JoinWatch, Joining};
+use crate::engine::team::Crew;
 use crate::error::{Cause, Halt};
 use crate::group::Group;
-use crate::group::inner::{self, Inner, Member, wait_for_a_death};
+use crate::group::inner::{self, IDLE, Inner, Member, Owed, wait_for_a_death};
 use crate::group::signature::signature;
 use crate::group::vote::{GaveUp, Vote};
+use crate::group::worker::Worker;
 use crate::op::Op;
 use crate::sync::control::{ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
@@ -22,6 +24,7 @@ use crate::sys::fault::{self, Point};
 use crate::sys::life::{self, Life};
 use crate::sys::limits;
 use crate::sys::memfd::{Mapping, Segment};
+use crate::tuning::Choices;
 use crate::{Error, Result};
 
 /// The fd channel's tag of the join; rendezvous count on from here.
@@ -82,6 +85,7 @@ impl Joining<'_> {
         let mut members = self.members(accepted);
         let name = format!("symmem:{}:{rank}", self.join.name);
         let (own, map) = ControlMap::create(&name, rank, world, self.hello.process())?;
+        map.populate()?;
         fault::point(Point::ControlCreated);
         let mut controls: Vec<Option<ControlMap>> = vec![None; world];
         controls[rank] = Some(map);
@@ -211,16 +215,20 @@ impl Joining<'_> {
             server: self.join.server.clone(),
             context: self.join.context.clone(),
             ladder,
-            busy: AtomicBool::new(false),
+            busy: AtomicU8::new(IDLE),
             epoch: AtomicU64::new(fault::start_epoch()),
+            owed: Owed::default(),
+            choices: Choices::new(&accepted.tuning),
             sequence: AtomicU64::new(0),
             fd_tag: AtomicU64::new(JOIN_TAG),
             elections: AtomicU64::new(0),
             subgroups: Mutex::default(),
+            worker: Worker::default(),
+            crew: Crew::new(self.join.rank, local, self.join.context.config()),
         });
         inner::leave_on_exit(&inner);
         inner.context.remember_group(&inner);
-        Group { inner, terms: self.join.terms.clone() }
+        Group { inner, terms: self.join.terms.clone(), base: IDLE }
     }
 
     /// Meets everybody in memory for the first time. All ranks agree on whether that succeeded, even if somebody dies

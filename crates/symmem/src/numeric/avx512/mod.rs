@@ -1,11 +1,11 @@
-//! The kernels for x86-64 processors with AVX-512 (F, BW, DQ and VL, as every one since 2017 has them).
+//! The kernels for x86-64 processors with AVX-512 (F, BW, DQ and VL, as every one since 2017 has them): f64, f32, f16, bf16.
+//! Integers and f8 gain nothing that would be worth the code.
 //!
 //! As in [`avx2`](super::avx2), vectors of numbers are made by the lanes here only, and these are used by kernels only that run
 //! where the processor has the instruction set. bf16 is rounded by integer arithmetic: the instructions for that
 //! (AVX512-BF16) take subnormals for zero.
 
 mod float;
-mod integer;
 mod small;
 
 use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_stream_si512};
@@ -13,7 +13,6 @@ use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_stream_si512};
 use bytemuck::{Pod, Zeroable};
 
 use self::float::{F32x16, F64x8};
-use self::integer::{I8x64, I16x32, I32x16, I64x8, U8x64, U16x32, U32x16, U64x8};
 use super::avx2::Avx2;
 use super::fold::Fold;
 use super::job::{Job, Target};
@@ -37,21 +36,22 @@ pub(super) fn runs_at_full_clock() -> bool {
 }
 
 impl Target for Avx512 {
-    type I8 = Four<I8x64, 64>;
-    type U8 = Four<U8x64, 64>;
-    type I16 = Four<I16x32, 32>;
-    type U16 = Four<U16x32, 32>;
-    type I32 = Four<I32x16, 16>;
-    type U32 = Four<U32x16, 16>;
-    type I64 = Four<I64x8, 8>;
-    type U64 = Four<U64x8, 8>;
-    type F8E4M3 = small::E4M3;
-    type F8E5M2 = small::E5M2;
+    // For floats only, see `dispatch`.
+    type I8 = <Avx2 as Target>::I8;
+    type U8 = <Avx2 as Target>::U8;
+    type I16 = <Avx2 as Target>::I16;
+    type U16 = <Avx2 as Target>::U16;
+    type I32 = <Avx2 as Target>::I32;
+    type U32 = <Avx2 as Target>::U32;
+    type I64 = <Avx2 as Target>::I64;
+    type U64 = <Avx2 as Target>::U64;
+    type F8E4M3 = <Avx2 as Target>::F8E4M3;
+    type F8E5M2 = <Avx2 as Target>::F8E5M2;
     type F16 = small::Halves;
     type BF16 = small::Brains;
     type F32 = Four<F32x16, 16>;
     type F64 = Four<F64x8, 8>;
-    type Bool = integer::Truths;
+    type Bool = <Avx2 as Target>::Bool;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {

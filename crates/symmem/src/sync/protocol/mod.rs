@@ -9,5 +9,5 @@ mod meet;
 mod pad;
 
 pub(crate) use bell::Bell;
-pub(crate) use meet::{Meeting, Signature, Slot, announce, arrived, note};
+pub(crate) use meet::{Meeting, PARCEL_WORDS, Signature, Slot, announce, arrived, note, unpack};
 pub(crate) use pad::{try_put, try_take};

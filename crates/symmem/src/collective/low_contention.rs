@@ -1,0 +1,165 @@
+//! All-gather and reduce-scatter that take the ranks one at a time.
+//!
+//! Called by users through the handle. The plain forms wait for all ranks and then read. These read each rank as soon
+//! as it has come, themselves first and then backwards (`rank - 1`, `rank - 2`, ...): while all ranks are equally fast no
+//! two of them read the same one, and nobody waits for the slowest before it starts. What is wrong with a rank's own
+//! part travels as the note of its announcement, so everybody returns the same error.
+
+use std::mem::MaybeUninit;
+
+use super::Call;
+use super::rooted::check_even;
+use crate::error::{Error, Result};
+use crate::group::Running;
+use crate::memory::{Element, Local, SymmetricMemory};
+use crate::numeric::{Kernel, ReduceOp};
+use crate::op::Op;
+use crate::sys::copy;
+use crate::tuning::Algorithm;
+
+/// A note with this bit is no offset: something is wrong. The other bits are the length of the output.
+const WRONG: u64 = 1 << 63;
+/// The note of a rank that cannot borrow its memory.
+const BORROWED: u64 = u64::MAX;
+
+/// What a rank reads of every rank, and whether its output fits.
+struct Wanted {
+    /// First element and number of elements.
+    start: usize,
+    len: usize,
+    /// Elements that the output has, and that it needs.
+    given: usize,
+    needed: usize,
+}
+
+impl<T: Element> SymmetricMemory<T> {
+    /// Collective. [`SymmetricMemory::all_gather`] that copies each rank's memory as soon as that rank has come: for ranks
+    /// that come at different times. When it fails, also with [`Error::Mismatch`], `out` may be partly written.
+    pub fn low_contention_all_gather(&self, out: &mut [T]) -> Result<()> {
+        let call = self.call(Op::LowContentionAllGather, 0, None);
+        let (len, given, stores) = (self.len(), out.len(), self.stores());
+        let wanted = Wanted { start: 0, len, given, needed: len.saturating_mul(self.world_size()) };
+        let running = self.begin(call.op, None)?;
+        let _borrow = self.visit(&running, &call, Ok(wanted), |rank, from| {
+            let to = &mut out[rank * len..][..len];
+            // SAFETY: `from` has `len` elements, and `to` is private to this rank.
+            unsafe { copy::read_with(from, to.as_mut_ptr().cast(), size_of_val(to), stores) };
+        })?;
+        self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+    }
+
+    /// Collective. [`SymmetricMemory::reduce_scatter`], with the same bits, that fetches each rank's chunk as soon as that rank
+    /// has come: for ranks that come at different times. With more than two ranks it allocates memory for chunks that came
+    /// before the last one.
+    pub fn low_contention_reduce_scatter(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
+        let call = self.call(Op::LowContentionReduceScatter, 0, Some(op));
+        let (rank, given) = (self.rank(), out.len());
+        let chunk = check_even(call.op, self.len(), self.world_size());
+        let fits = chunk.as_ref().is_ok_and(|len| *len == given);
+        let wanted = chunk.map(|len| Wanted { start: len * rank, len, given, needed: len });
+        let running = self.begin(call.op, None)?;
+        let mut stash = Stash::new(rank, self.world_size(), if fits { size_of_val(out) } else { 0 });
+        let _borrow = self.visit(&running, &call, wanted, |rank, from| {
+            // SAFETY: the chunk of a rank has as many elements as `out`.
+            unsafe { stash.keep(rank, from) };
+        })?;
+        // From here on all ranks agree, on `op` too.
+        let kernel = Kernel::select(T::DTYPE, op)?;
+        // SAFETY: nobody writes any memory until the next meeting, or touches it any more after a failure. Every source has
+        // as many elements as `out`, which is private to this rank.
+        unsafe { kernel.reduce(out.as_mut_ptr().cast(), &stash.sources, given) };
+        self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+    }
+
+    /// Announces this rank, then calls `visit` with every rank, and with the address of what is wanted of it, as soon as that
+    /// rank has come. Returns once all have come and agree.
+    fn visit(
+        &self,
+        running: &Running<'_>,
+        call: &Call,
+        wanted: Result<Wanted>,
+        visit: impl FnMut(usize, *const u8),
+    ) -> Result<Local<'_, T>> {
+        let borrow = self.local();
+        let note = match &wanted {
+            _ if borrow.is_err() => BORROWED,
+            Ok(wanted) if wanted.given != wanted.needed => WRONG | wanted.given as u64,
+            _ => self.offset() as u64,
+        };
+        let heard = self.hear_each(running, call, note, wanted.as_ref().ok(), visit);
+        let wrong = self.sealed_by_meeting(heard)?;
+        // What cannot be for all of them is the same on all of them.
+        let needed = wanted?.needed;
+        let Some((rank, note)) = wrong else { return borrow };
+        let message = match note {
+            BORROWED => "its memory is borrowed or poisoned".to_owned(),
+            _ => format!("its output has {} elements, but {needed} are needed", note & !WRONG),
+        };
+        Err(Error::Rank { context: running.context(), rank, message })
+    }
+
+    /// Hears the ranks one after the other; the first one of them with a wrong note, and that note.
+    fn hear_each(
+        &self,
+        running: &Running<'_>,
+        call: &Call,
+        own_note: u64,
+        wanted: Option<&Wanted>,
+        mut visit: impl FnMut(usize, *const u8),
+    ) -> Result<Option<(usize, u64)>> {
+        let (me, world) = (self.rank(), self.world_size());
+        let signature = call.signature(Algorithm::Direct, self.number());
+        let epoch = running.next_epoch()?;
+        running.announce(epoch, signature, own_note, &[]);
+        let mut wrong: Option<(usize, u64)> = None;
+        for rank in (0..world).map(|step| (me + world - step) % world) {
+            running.hear(epoch, signature, |peer| peer == rank)?;
+            let note = if rank == me { own_note } else { running.note(rank, epoch) };
+            let address = wanted.and_then(|wanted| {
+                let start = wanted.start.checked_add(note as usize)?;
+                self.element_address(rank, start, wanted.len)
+            });
+            match address {
+                Some(address) if wrong.is_none() => visit(rank, address),
+                None if wanted.is_some() => wrong = wrong.into_iter().chain([(rank, note)]).min(),
+                _ => {}
+            }
+        }
+        Ok(wrong)
+    }
+}
+
+/// Where the chunks of all ranks are until they are reduced, in rank order. This rank's and that of the last rank to be
+/// visited stay where they are, the others are copied: as long as not all have come, a rank that disagrees may end
+/// the call and write its memory.
+struct Stash {
+    rank: usize,
+    /// Bytes of a chunk.
+    bytes: usize,
+    memory: Box<[MaybeUninit<u8>]>,
+    sources: Vec<*const u8>,
+}
+
+impl Stash {
+    fn new(rank: usize, world: usize, bytes: usize) -> Self {
+        let memory = Box::new_uninit_slice(bytes * world.saturating_sub(2));
+        Self { rank, bytes, memory, sources: vec![std::ptr::null(); world] }
+    }
+
+    /// Remembers where the chunk of `rank` is.
+    ///
+    /// # Safety
+    /// `from` must be valid for reading the chunk; for as long as the stash is used if it stays there.
+    unsafe fn keep(&mut self, rank: usize, from: *const u8) {
+        let world = self.sources.len();
+        let step = (self.rank + world - rank) % world;
+        if step == 0 || step == world - 1 {
+            self.sources[rank] = from;
+            return;
+        }
+        let to = self.memory[(step - 1) * self.bytes..][..self.bytes].as_mut_ptr().cast();
+        // SAFETY: the caller's duty; `to` is memory of this stash's own, of the chunk's size.
+        unsafe { copy::read(from, to, self.bytes) };
+        self.sources[rank] = to;
+    }
+}

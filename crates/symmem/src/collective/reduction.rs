@@ -1,0 +1,74 @@
+//! Collectives that reduce symmetric memory.
+
+use super::two_shot;
+use crate::Result;
+use crate::memory::{Element, SymmetricMemory};
+use crate::numeric::{Kernel, ReduceOp};
+use crate::op::Op;
+
+impl<T: Element> SymmetricMemory<T> {
+    /// Collective. Every rank's memory becomes the reduction of all ranks' memory, with the same bits on every rank.
+    ///
+    /// ```
+    /// use symmem::ReduceOp;
+    /// symmem::spawn(4, |group| {
+    ///     let mut x = group.alloc::<f32>(1000)?;
+    ///     x.fill(group.rank() as f32)?;
+    ///     let mut mem = x.rendezvous(&group)?;
+    ///     mem.all_reduce(ReduceOp::Sum)?;
+    ///     assert!(mem.local()?.iter().all(|value| *value == 6.0));
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_reduce(&mut self, op: ReduceOp) -> Result<()> {
+        let _borrow = self.borrow_exclusive(Op::AllReduce.name())?;
+        self.all_reduce_held(op)
+    }
+
+    /// [`SymmetricMemory::all_reduce`] of memory that is borrowed for it.
+    #[inline]
+    pub(super) fn all_reduce_held(&self, op: ReduceOp) -> Result<()> {
+        let kernel = Kernel::select(T::DTYPE, op)?;
+        tracing::trace!(isa = ?kernel.isa(), "all_reduce");
+        let call = self.call(Op::AllReduce, 0, Some(op));
+        self.run(&call, |peers| match peers.are_shared() {
+            true => two_shot::run(peers, kernel, self.len(), (self.rank(), self.world_size())),
+            false => peers.reduce_to_own(kernel),
+        })
+    }
+
+    /// Collective. `out` becomes the reduction of all ranks' memory, which stays as it is. `out` is as long as the memory.
+    pub fn all_reduce_out(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
+        let kernel = Kernel::select(T::DTYPE, op)?;
+        self.check_out(Op::AllReduceOut, out.len(), self.len())?;
+        let call = self.call(Op::AllReduceOut, 0, Some(op));
+        self.read_all(&call, |peers| peers.reduce(kernel, 0, out))
+    }
+
+    /// Collective. `out` of rank `root` becomes the reduction of all ranks' memory; the others' `out` is ignored.
+    pub fn reduce(&self, op: ReduceOp, root: usize, out: &mut [T]) -> Result<()> {
+        let kernel = Kernel::select(T::DTYPE, op)?;
+        self.group().check_rank(Op::Reduce.name(), root)?;
+        let is_root = self.rank() == root;
+        if is_root {
+            self.check_out(Op::Reduce, out.len(), self.len())?;
+        }
+        let call = self.call(Op::Reduce, root, Some(op));
+        self.read_all(&call, |peers| {
+            if is_root {
+                peers.reduce(kernel, 0, out);
+            }
+        })
+    }
+
+    /// Collective. The memory is one chunk per rank; `out` becomes the reduction of everybody's chunk for this rank.
+    pub fn reduce_scatter(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
+        let kernel = Kernel::select(T::DTYPE, op)?;
+        let chunk = self.chunk(Op::ReduceScatter)?;
+        self.check_out(Op::ReduceScatter, out.len(), chunk)?;
+        let start = chunk * self.rank();
+        let call = self.call(Op::ReduceScatter, 0, Some(op));
+        self.read_all(&call, |peers| peers.reduce(kernel, start, out))
+    }
+}

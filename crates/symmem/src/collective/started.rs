@@ -1,0 +1,138 @@
+//! Started forms of the collectives: they return at once, and a helper thread of the rank carries them.
+//!
+//! Called by users through the handle, or through the group for private memory. Each is its blocking form, run on the
+//! helper thread with the terms of the handle it was started on; what differs is that the memory is borrowed from
+//! the start to the end of the operation, and that buffers are given away and come back with the result.
+
+use crate::group::Pending;
+use crate::memory::{Element, Hold, SymmetricMemory};
+use crate::numeric::ReduceOp;
+use crate::op::Op;
+use crate::{Group, Result};
+
+/// # Started collectives
+///
+/// They return at once with a [`Pending`], to be tested, waited for or awaited. A helper thread of this rank carries them in
+/// the order they were started, which must be the same on all ranks, as for blocking calls. Until the last one has ended,
+/// blocking operations of this rank on the same group give [`Error::Busy`](crate::Error::Busy), for their place among the
+/// started ones would be undefined; [`Group::try_clone`] gives a group for them.
+///
+/// A start on memory that is borrowed fails at once with [`Error::Borrowed`](crate::Error::Borrowed). From then on until it
+/// has ended a collective in place borrows the memory for writing, so that `local` and `local_mut` fail, and one with an
+/// output borrows it for reading, so that `local_mut` fails. Everything else that is wrong comes with the result. The output
+/// buffer comes back with the result, and is lost if there is an error.
+impl<T: Element> SymmetricMemory<T> {
+    /// Collective, started. [`SymmetricMemory::all_reduce`].
+    ///
+    /// ```
+    /// use symmem::{Error, ReduceOp};
+    /// symmem::spawn(2, |group| {
+    ///     let mut mem = group.alloc::<f32>(1000)?.rendezvous(&group)?;
+    ///     mem.fill(1.5)?;
+    ///     let pending = mem.all_reduce_start(ReduceOp::Sum)?;
+    ///     if !pending.test() {
+    ///         // ... compute something else ...
+    ///     }
+    ///     pending.wait()?;
+    ///     assert_eq!(mem.local()?[999], 3.0);
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_reduce_start(&mut self, op: ReduceOp) -> Result<Pending<()>> {
+        self.start_in_place(Op::AllReduce, move |memory| memory.all_reduce_held(op))
+    }
+
+    /// Collective, started. [`SymmetricMemory::broadcast`].
+    pub fn broadcast_start(&mut self, root: usize) -> Result<Pending<()>> {
+        self.start_in_place(Op::BroadcastMemory, move |memory| memory.broadcast_held(root))
+    }
+
+    /// Collective, started. [`SymmetricMemory::all_reduce_out`] with a buffer that comes back as the result.
+    pub fn all_reduce_out_start(&self, op: ReduceOp, out: Vec<T>) -> Result<Pending<Vec<T>>> {
+        self.start_reading(Op::AllReduceOut, out, move |memory, out| memory.all_reduce_out(op, out))
+    }
+
+    /// Collective, started. [`SymmetricMemory::reduce`] with a buffer that comes back as the result.
+    pub fn reduce_start(&self, op: ReduceOp, root: usize, out: Vec<T>) -> Result<Pending<Vec<T>>> {
+        self.start_reading(Op::Reduce, out, move |memory, out| memory.reduce(op, root, out))
+    }
+
+    /// Collective, started. [`SymmetricMemory::reduce_scatter`] with a buffer that comes back as the result.
+    pub fn reduce_scatter_start(&self, op: ReduceOp, out: Vec<T>) -> Result<Pending<Vec<T>>> {
+        self.start_reading(Op::ReduceScatter, out, move |memory, out| memory.reduce_scatter(op, out))
+    }
+
+    /// Collective, started. [`SymmetricMemory::all_gather`] with a buffer that comes back as the result.
+    ///
+    /// ```
+    /// symmem::spawn(3, |group| {
+    ///     let mut mem = group.alloc::<u8>(2)?.rendezvous(&group)?;
+    ///     mem.fill(group.rank() as u8)?;
+    ///     let pending = mem.all_gather_start(vec![0; 6])?;
+    ///     assert_eq!(pending.wait()?, [0, 0, 1, 1, 2, 2]);
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_gather_start(&self, out: Vec<T>) -> Result<Pending<Vec<T>>> {
+        self.start_reading(Op::AllGatherMemory, out, |memory, out| memory.all_gather(out))
+    }
+
+    /// Collective, started. [`SymmetricMemory::all_to_all`] with a buffer that comes back as the result.
+    pub fn all_to_all_start(&self, out: Vec<T>) -> Result<Pending<Vec<T>>> {
+        self.start_reading(Op::AllToAll, out, |memory, out| memory.all_to_all(out))
+    }
+
+    /// Starts `work`, which writes this rank's memory and does not borrow it.
+    fn start_in_place(
+        &self,
+        op: Op,
+        work: impl FnOnce(&Self) -> Result<()> + Send + 'static,
+    ) -> Result<Pending<()>> {
+        let hold = Hold::exclusive(self.block(), op.name())?;
+        let memory = self.for_helper();
+        self.group().start(op, move || {
+            // As the blocking form does when it borrows: what was started before may have failed.
+            hold.check(op.name())?;
+            work(&memory)
+        })
+    }
+
+    /// Starts `work`, which reads this rank's memory and fills `out`.
+    fn start_reading(
+        &self,
+        op: Op,
+        mut out: Vec<T>,
+        work: impl FnOnce(&Self, &mut [T]) -> Result<()> + Send + 'static,
+    ) -> Result<Pending<Vec<T>>> {
+        let hold = Hold::shared(self.block(), op.name())?;
+        let memory = self.for_helper();
+        self.group().start(op, move || {
+            let _hold = hold;
+            work(&memory, &mut out)?;
+            Ok(out)
+        })
+    }
+}
+
+impl Group {
+    /// Collective, started. [`Group::all_reduce`] of a buffer that comes back as the result; see [`Pending`].
+    ///
+    /// Started operations of a group run in the order they were started, which must be the same on all ranks. Until the last
+    /// one has ended, blocking operations of this rank on the group give [`Error::Busy`](crate::Error::Busy).
+    pub fn all_reduce_start<T: Element>(&self, op: ReduceOp, mut data: Vec<T>) -> Result<Pending<Vec<T>>> {
+        let group = self.for_helper();
+        self.start(Op::PrivateAllReduce, move || {
+            group.all_reduce(op, &mut data)?;
+            Ok(data)
+        })
+    }
+
+    /// Collective, started. [`Group::barrier`]: it ends once every rank has started it, and all that was started before has
+    /// ended.
+    pub fn barrier_start(&self) -> Result<Pending<()>> {
+        let group = self.for_helper();
+        self.start(Op::Barrier, move || group.barrier())
+    }
+}

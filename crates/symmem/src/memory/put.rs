@@ -1,0 +1,161 @@
+//! One-sided writes: put, put with a signal, and waiting for such a signal.
+//!
+//! Called by users through the handle. The receiver takes no part, so writing is `unsafe`: that it holds no borrow of
+//! the bytes is the caller's duty.
+//!
+//! # Memory ordering
+//! A signal is a u64 word of the pad. The sender writes the data, passes a Release fence and writes the word; the
+//! receiver reads the word and, if it has the value, passes an Acquire fence: it then sees the data. The word is written
+//! and read by opaque copies of 8 aligned bytes, which are whole, and not as a Rust atomic: the same bytes are the u32
+//! slots of `put_signal`, and racing atomics of two sizes would be undefined.
+
+use std::sync::atomic::{Ordering, fence};
+
+use symmem_store::Interrupt;
+
+use super::{Element, SymmetricMemory};
+use crate::group::Running;
+use crate::op::Op;
+use crate::sync::control::CounterWords;
+use crate::sync::protocol::{Bell, Meeting};
+use crate::sys::copy;
+use crate::{Error, Result};
+
+/// Bytes written between two looks at the group: long enough to be cheap, short enough to end soon after a failure.
+const CHUNK: usize = 1 << 20;
+/// Bytes of a signal.
+const WORD: usize = size_of::<u64>();
+
+impl<T: Element> SymmetricMemory<T> {
+    /// Writes `data` into the memory of rank `rank` from `start` on (counted from this handle's offset): the counterpart of
+    /// [`SymmetricMemory::get`]. An operation of the group: it ends when the group fails, and counts.
+    ///
+    /// # Safety
+    /// The rank `rank`, if it is not this one, holds no guard (`local`, `local_mut`) of these bytes until it has
+    /// synchronised with this rank after the write, and runs no operation on them meanwhile.
+    pub unsafe fn put(&self, rank: usize, start: usize, data: &[T]) -> Result<()> {
+        let running = self.begin_put(Op::Put, rank)?;
+        // SAFETY: the caller's duty.
+        unsafe { self.write(&running, rank, start, data) }
+    }
+
+    /// Writes `data` like [`SymmetricMemory::put`], then sets the u64 word number `word` of that rank's signal pad to `value`. When
+    /// [`SymmetricMemory::wait_for_signal`] has seen the value, it sees the data as well.
+    ///
+    /// A word is set, not counted: a value that nobody waited for is overwritten. Word `w` shares its bytes with the
+    /// slots `2 * w` and `2 * w + 1` of `put_signal`; a program that uses both keeps them apart.
+    ///
+    /// # Safety
+    /// As for [`SymmetricMemory::put`].
+    pub unsafe fn put_with_signal(
+        &self,
+        rank: usize,
+        start: usize,
+        data: &[T],
+        word: usize,
+        value: u64,
+    ) -> Result<()> {
+        let running = self.begin_put(Op::PutWithSignal, rank)?;
+        let signal = self.signal_address(Op::PutWithSignal, rank, word)?;
+        // SAFETY: the caller's duty.
+        unsafe { self.write(&running, rank, start, data)? };
+        fence(Ordering::Release);
+        // SAFETY: a word of the pad, which is mapped while `self` lives.
+        unsafe { copy::write(value.to_ne_bytes().as_ptr(), signal, WORD) };
+        Bell::publish_fence();
+        running.inner().bell(rank).ring_if_waited();
+        Ok(())
+    }
+
+    /// Waits until the u64 word number `word` of this rank's own signal pad is `value`. The word stays as it is. A deadline that
+    /// passes leaves everything as it was, so the call can be repeated.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let mem = group.alloc::<f32>(100)?.rendezvous(&group)?;
+    ///     // SAFETY: nobody holds a guard before it has waited for the signal.
+    ///     unsafe { mem.put_with_signal(group.next(), 10, &[1.5, 2.5], 0, 7)? };
+    ///     mem.wait_for_signal(0, 7)?;
+    ///     assert_eq!(mem.local()?[10..12], [1.5, 2.5]);
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn wait_for_signal(&self, word: usize, value: u64) -> Result<()> {
+        let running = self.begin(Op::WaitForSignal, None)?;
+        let signal = self.signal_address(Op::WaitForSignal, self.rank(), word)?;
+        let is_set = || {
+            let mut bytes = [0; WORD];
+            // SAFETY: a word of the pad, which is mapped while `self` lives.
+            unsafe { copy::read(signal, bytes.as_mut_ptr(), WORD) };
+            u64::from_ne_bytes(bytes) == value
+        };
+        let waited = self.wait_until(&running, is_set);
+        fence(Ordering::Acquire);
+        self.seal(waited)
+    }
+
+    fn begin_put(&self, op: Op, rank: usize) -> Result<Running<'_>> {
+        self.group().check_rank(op.name(), rank)?;
+        self.begin(op, None)
+    }
+
+    /// Anybody may set the word, so nobody is missed as long as somebody is left.
+    fn wait_until(&self, running: &Running<'_>, is_set: impl Fn() -> bool) -> Result<()> {
+        let inner = running.inner();
+        let peers = (0..self.world_size()).filter(|rank| *rank != self.rank());
+        let all_left = || peers.clone().all(|rank| inner.has_left(rank));
+        let awaited = |_| all_left() && !is_set();
+        let waited = running.wait(self.rank(), awaited, || is_set().then_some(()));
+        waited.map_err(|interrupt| match interrupt {
+            Interrupt::Watch(_) => running.fail(interrupt, |_| false),
+            _ => running.interrupted(interrupt, Vec::new()),
+        })
+    }
+
+    /// The address of a u64 word of `rank`'s pad.
+    fn signal_address(&self, op: Op, rank: usize, word: usize) -> Result<*mut u8> {
+        let words = self.table.pad_bytes / WORD;
+        if word >= words {
+            let (offset, size) = ((word as u64).saturating_mul(WORD as u64), self.table.pad_bytes as u64);
+            return Err(Error::OutOfBounds { op: op.name(), offset, bytes: WORD as u64, size });
+        }
+        // SAFETY: within the pad, as just checked.
+        Ok(unsafe { self.table.pads[rank].address.add(word * WORD) })
+    }
+
+    /// Copies `data` into `rank`'s memory, looking at the group between chunks.
+    ///
+    /// # Safety
+    /// As for [`SymmetricMemory::put`].
+    unsafe fn write(&self, running: &Running<'_>, rank: usize, start: usize, data: &[T]) -> Result<()> {
+        let to = self.checked_address(running.op(), rank, start, data.len())?;
+        let own = rank == self.rank();
+        let _borrow = own.then(|| self.borrow_exclusive(running.op().name())).transpose()?;
+        let from = data.as_ptr().cast::<u8>();
+        for done in (0..size_of_val(data)).step_by(CHUNK) {
+            let bytes = CHUNK.min(size_of_val(data) - done);
+            // SAFETY: within `data` and the checked range; this rank's own memory is borrowed for writing, so `data` is no part
+            // of it, and that nobody else uses the range is the caller's duty.
+            unsafe { copy::write(from.add(done), to.add(done), bytes) };
+            if let Some(verdict) = running.inner().verdict() {
+                return self.seal(Err(running.failed_by(verdict)));
+            }
+        }
+        CounterWords::add(&running.inner().own().counters.bytes, size_of_val(data) as u64);
+        Ok(())
+    }
+
+    /// The address of element `start` of `rank`'s memory, counted from this handle's offset, if `len` follow in the handle.
+    fn checked_address(&self, op: Op, rank: usize, start: usize, len: usize) -> Result<*mut u8> {
+        let within = start.checked_add(len).is_some_and(|end| end <= self.len());
+        let address = within.then(|| self.element_address(rank, self.offset() + start, len)).flatten();
+        let size = size_of::<T>() as u64;
+        address.ok_or_else(|| Error::OutOfBounds {
+            op: op.name(),
+            offset: (start as u64).saturating_mul(size),
+            bytes: (len as u64).saturating_mul(size),
+            size: (self.len() as u64).saturating_mul(size),
+        })
+    }
+}

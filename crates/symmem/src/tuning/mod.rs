@@ -1,0 +1,228 @@
+//! The dispatcher: which algorithm carries a collective, by its size.
+//!
+//! A [`Tuning`] holds, for each collective, up to how many bytes each algorithm is used. Rank 0's is sent to all
+//! ranks when a group is made, so the choice depends on nothing but what all ranks agree on. It is built in, or
+//! what `symmem tune` measured on this machine (a [`Book`] in the user's cache folder), and can be forced.
+
+mod algorithm;
+mod book;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::algorithm::{Algorithm, Collective};
+pub use self::book::{Book, machine};
+use crate::config::Config;
+use crate::sync::control::staging_bytes;
+use crate::sync::protocol::PARCEL_WORDS;
+use crate::{Error, Result};
+
+/// Most ranks whose parcels an operation takes up at once, on its stack.
+pub(crate) const PUSH_RANKS: usize = 16;
+
+/// Up to how many bytes per rank the algorithms for smaller messages are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// [`Algorithm::Push`] up to here.
+    pub push: usize,
+    /// [`Algorithm::Staged`] up to here.
+    pub staged: usize,
+}
+
+/// Which algorithm runs when, in a group of some number of ranks.
+///
+/// ```
+/// use symmem::tuning::{Algorithm, Collective, Tuning};
+/// let tuning = Tuning::built_in(2);
+/// assert_eq!(tuning.choose(Collective::AllReduce, 64 << 20), Algorithm::TwoShot);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    world: usize,
+    bounds: BTreeMap<Collective, Bounds>,
+    /// What somebody asked for, whatever the size.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    forced: BTreeMap<Collective, Algorithm>,
+}
+
+impl Tuning {
+    /// What is used on a machine that was never measured.
+    pub fn built_in(world: usize) -> Self {
+        let bounds = Collective::ALL.into_iter().map(|collective| (collective, default(collective)));
+        Self { world, bounds: bounds.collect(), forced: BTreeMap::new() }
+    }
+
+    /// Number of ranks it is for.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// The bounds of `collective`.
+    pub fn bounds(&self, collective: Collective) -> Bounds {
+        self.bounds.get(&collective).copied().unwrap_or_else(|| default(collective))
+    }
+
+    /// Sets the bounds of `collective`.
+    pub fn set_bounds(&mut self, collective: Collective, bounds: Bounds) {
+        self.bounds.insert(collective, bounds);
+    }
+
+    /// Uses `algorithm` for `collective` wherever it can: where a message is too large for it, the one for any size.
+    /// An algorithm that cannot carry the collective at all is an error.
+    pub fn force(&mut self, collective: Collective, algorithm: Algorithm) -> Result<()> {
+        let possible = collective.algorithms();
+        if !possible.contains(&algorithm) {
+            let names = possible.map(Algorithm::name).join(", ");
+            let problem = format!("{algorithm} cannot carry {collective}, which has {names}");
+            return Err(Error::invalid("algorithm", problem));
+        }
+        self.forced.insert(collective, algorithm);
+        Ok(())
+    }
+
+    /// The algorithm for `bytes` per rank.
+    pub fn choose(&self, collective: Collective, bytes: usize) -> Algorithm {
+        self.choice(collective).of(collective, bytes)
+    }
+
+    fn choice(&self, collective: Collective) -> Choice {
+        match self.forced.get(&collective) {
+            Some(algorithm) => Choice::forced(self.world, *algorithm),
+            None => Choice::new(self.world, self.bounds(collective)),
+        }
+    }
+
+    /// What rank 0 of a group of `world` brings along: measured or built in, and what the configuration forces.
+    pub(crate) fn from_config(config: &Config, world: usize) -> Result<Self> {
+        let mut tuning = match config.get_tuning().map(Book::open) {
+            Some(Ok(book)) => book.tuning(world),
+            // A cache that cannot be read must not keep anybody from working.
+            Some(Err(error)) => {
+                tracing::warn!(%error, "built-in tuning is used");
+                Self::built_in(world)
+            }
+            None => Self::built_in(world),
+        };
+        tuning.force_by_text(config.get_algorithm())?;
+        Ok(tuning)
+    }
+
+    /// Forces what `choice` says: `"staged"`, or `"all_reduce=push,broadcast=direct"`.
+    pub fn force_by_text(&mut self, choice: &str) -> Result<()> {
+        for forced in choice.split(',').filter(|part| !part.is_empty()) {
+            match forced.split_once('=') {
+                Some((collective, algorithm)) => self.force(collective.parse()?, algorithm.parse()?)?,
+                None => self.force_everywhere(forced.parse()?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Forces `algorithm` for all collectives that it can carry.
+    fn force_everywhere(&mut self, algorithm: Algorithm) {
+        for collective in Collective::ALL {
+            if collective.algorithms().contains(&algorithm) {
+                self.forced.insert(collective, algorithm);
+            }
+        }
+    }
+}
+
+/// A tuning made quick to ask: below how many bytes the algorithms for smaller messages are used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    push_below: usize,
+    staged_below: usize,
+}
+
+impl Choice {
+    /// What follows from `bounds`, as far as messages fit.
+    fn new(world: usize, bounds: Bounds) -> Self {
+        let most = Self::forced(world, Algorithm::Push);
+        Self {
+            push_below: most.push_below.min(bounds.push.saturating_add(1)),
+            staged_below: most.staged_below.min(bounds.staged.saturating_add(1)),
+        }
+    }
+
+    /// `algorithm` wherever messages fit.
+    pub(crate) fn forced(world: usize, algorithm: Algorithm) -> Self {
+        let parcels = if world <= PUSH_RANKS { PARCEL_WORDS * 8 + 1 } else { 0 };
+        let staging = staging_bytes(world) + 1;
+        let (push_below, staged_below) = match algorithm {
+            Algorithm::Push => (parcels, staging),
+            Algorithm::Staged => (0, staging),
+            _ => (0, 0),
+        };
+        Self { push_below, staged_below }
+    }
+
+    /// The algorithm for `bytes` per rank.
+    #[inline]
+    pub(crate) fn of(self, collective: Collective, bytes: usize) -> Algorithm {
+        match bytes {
+            _ if bytes < self.push_below => Algorithm::Push,
+            _ if bytes < self.staged_below => Algorithm::Staged,
+            _ => collective.algorithms()[2],
+        }
+    }
+}
+
+/// The choices for all collectives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choices([Choice; Collective::ALL.len()]);
+
+impl Choices {
+    pub(crate) fn new(tuning: &Tuning) -> Self {
+        Self(Collective::ALL.map(|collective| tuning.choice(collective)))
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, collective: Collective) -> Choice {
+        self.0[collective as usize]
+    }
+}
+
+/// Measured with 2 ranks on 2 cores of a Zen 3, and sane elsewhere.
+fn default(collective: Collective) -> Bounds {
+    match collective {
+        Collective::AllReduce => Bounds { push: 256, staged: 4 << 10 },
+        _ => Bounds { push: 256, staged: 16 << 10 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_choose_the_algorithm() {
+        let tuning = Tuning::built_in(4);
+        let Bounds { push, staged } = tuning.bounds(Collective::AllGather);
+        assert_eq!(tuning.choose(Collective::AllGather, 0), Algorithm::Push);
+        assert_eq!(tuning.choose(Collective::AllGather, push), Algorithm::Push);
+        assert_eq!(tuning.choose(Collective::AllGather, push + 1), Algorithm::Staged);
+        assert_eq!(tuning.choose(Collective::AllGather, staged + 1), Algorithm::Direct);
+        assert_eq!(tuning.choose(Collective::AllReduce, 1 << 30), Algorithm::TwoShot);
+    }
+
+    #[test]
+    fn a_forced_algorithm_gives_way_where_it_cannot_work() {
+        let mut tuning = Tuning::built_in(2);
+        tuning.force(Collective::AllReduce, Algorithm::Push).unwrap();
+        assert_eq!(tuning.choose(Collective::AllReduce, 8), Algorithm::Push);
+        assert_eq!(tuning.choose(Collective::AllReduce, 8 << 10), Algorithm::Staged);
+        assert_eq!(tuning.choose(Collective::AllReduce, 8 << 20), Algorithm::TwoShot);
+        let error = tuning.force(Collective::Broadcast, Algorithm::TwoShot).unwrap_err().to_string();
+        assert!(error.contains("broadcast") && error.contains("direct"), "{error}");
+    }
+
+    #[test]
+    fn too_many_ranks_for_parcels_stage_instead() {
+        let tuning = Tuning::built_in(PUSH_RANKS + 1);
+        assert_eq!(tuning.choose(Collective::AllReduce, 8), Algorithm::Staged);
+    }
+}
