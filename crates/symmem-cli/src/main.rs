@@ -27,6 +27,8 @@ fn run(command: &Command) -> Result<()> {
     start_tracing()?;
     match command {
         Command::Bench(args) => bench::run(args),
+        Command::BenchRank(args) => bench::run_rank(args),
+        Command::Tune(args) => bench::run_tune(args),
         Command::Config(args) => config::run(args),
     }
 }

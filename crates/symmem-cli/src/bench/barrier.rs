@@ -1,28 +1,34 @@
 //! Barrier of the handle, beside the limit: blocks of both by turns in the same processes, on the same cores.
 
-use symmem::{Error, Result, SymmetricMemory};
+use symmem::{Result, SymmetricMemory};
 
 use super::lab::Lab;
 use super::limit::{Limit, STRIDE};
 use super::report::Row;
 use super::stats::{Percentiles, median};
+use crate::args::BenchArgs;
 
 /// Rounds in which the order that a barrier makes is checked.
 const ROUNDS: u64 = 500;
+
+/// Steps of progress.
+pub(super) fn steps(args: &BenchArgs) -> usize {
+    args.blocks()
+}
 
 /// The rows of the limit and of the library.
 pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
     let mut mem = lab.group.alloc::<u64>(1)?.rendezvous(lab.group)?;
     let flags = lab.group.alloc::<u64>(STRIDE * lab.group.size())?.rendezvous(lab.group)?;
     let mut limit = Limit::new(&flags, lab.crowded);
-    let mut bare = || if limit.meet() { Ok(()) } else { Err(nobody_came()) };
+    let mut bare = || limit.meet_all();
 
     let bare_verified = lab.all_right(verify(&mut mem, |_| bare())?)?;
     let verified = lab.all_right(verify(&mut mem, |mem| mem.barrier(0))?)?;
 
     let mut times = Times::default();
-    lab.start("barrier", lab.args.blocks());
-    for block in 0..lab.args.blocks() {
+    lab.start("barrier");
+    for block in 0..steps(lab.args) {
         // Whoever comes second finds a warmer or a more tired machine, so that changes with every block.
         for turn in [block % 2, (block + 1) % 2] {
             match turn {
@@ -35,12 +41,6 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
     mem.close()?;
     flags.close()?;
     Ok(times.rows(lab, bare_verified, verified))
-}
-
-#[cold]
-fn nobody_came() -> Error {
-    let source = std::io::ErrorKind::TimedOut.into();
-    Error::Sys { call: "the limit's barrier", source, hint: "has a rank died?" }
 }
 
 /// Whether after a meeting every rank sees what every rank wrote before it, and nothing later.

@@ -7,6 +7,7 @@ use symmem::{Result, SymmetricMemory};
 
 use super::lab::Lab;
 use super::report::Row;
+use crate::args::{BenchArgs, short};
 
 const WORD: usize = size_of::<u64>();
 /// Bytes of the copies; a quick run leaves the last one out.
@@ -14,14 +15,23 @@ const SIZES: [usize; 4] = [8, 64 << 10, 1 << 20, 16 << 20];
 /// Bytes to copy per size, as far as the bounds on the number of copies allow.
 const TOTAL: usize = 512 << 20;
 
+/// Steps of progress.
+pub(super) fn steps(args: &BenchArgs) -> usize {
+    sizes(args).len()
+}
+
+fn sizes(args: &BenchArgs) -> &'static [usize] {
+    if args.quick { &SIZES[..3] } else { &SIZES }
+}
+
 /// A row for each size.
 pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
-    let sizes = if lab.args.quick { &SIZES[..3] } else { &SIZES[..] };
+    let sizes = sizes(lab.args);
     let largest = sizes.iter().max().copied().unwrap_or(WORD);
     let mut mem = lab.group.alloc::<u64>(largest / WORD)?.rendezvous(lab.group)?;
-    lab.start("copy", sizes.len());
     let mut rows = Vec::new();
     for bytes in sizes {
+        lab.start(&format!("copy {}", short(*bytes)));
         rows.push(one_size(lab, &mut mem, *bytes)?);
         lab.step();
     }

@@ -1,12 +1,12 @@
 //! What every measurement of a rank needs: its group, its clock, its core, and the exchange of samples.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use symmem::{Group, Result};
 
 use super::clock::Clock;
+use super::cores;
 use super::report::Row;
-use super::stats::Percentiles;
+use super::stats::{Percentiles, slowest};
 use crate::args::BenchArgs;
 
 /// A rank's place of work.
@@ -22,24 +22,21 @@ pub(super) struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     /// Settles this rank on its core. Comes after the group was made: a group whose rank is pinned to one core
-    /// already takes that for the only one, and does not spin.
-    pub(super) fn new(group: &'a Group, args: &'a BenchArgs) -> Self {
-        let cores = cores();
-        let pinned = args.pin() && pin(&cores, group.rank());
+    /// already takes that for the only one, and does not spin. `done` of `steps`
+    /// steps of progress have been made before.
+    pub(super) fn new(group: &'a Group, args: &'a BenchArgs, done: usize, steps: usize) -> Self {
+        let cores = cores::available();
+        let pinned = args.pin() && cores::pin(&cores, group.rank());
         let crowded = group.size() > cores.len();
         // The first rank draws (on stderr, if that is a terminal), only between measurements.
-        let bar = if group.rank() == 0 { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {msg}") {
-            bar.set_style(style);
-        }
+        let bar = if group.rank() == 0 { progress(steps) } else { ProgressBar::hidden() };
         bar.set_prefix(format!("{} ranks", group.size()));
+        bar.set_position(done as u64);
         Self { group, args, clock: Clock::calibrated(), crowded, pinned, bar }
     }
 
-    /// Shows that `steps` steps of `what` come next.
-    pub(super) fn start(&self, what: &str, steps: usize) {
-        self.bar.reset();
-        self.bar.set_length(steps as u64);
+    /// Shows that `what` comes next.
+    pub(super) fn start(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }
 
@@ -61,12 +58,7 @@ impl<'a> Lab<'a> {
 
     /// Collective. The largest of all ranks' samples, call by call.
     pub(super) fn slowest(&self, samples: &[u64]) -> Result<Vec<u64>> {
-        let mut slowest = samples.to_vec();
-        for theirs in self.group.all_gather_bytes(bytemuck::cast_slice(samples))? {
-            let theirs = theirs.chunks_exact(size_of::<u64>()).map(bytemuck::pod_read_unaligned::<u64>);
-            slowest.iter_mut().zip(theirs).for_each(|(slowest, sample)| *slowest = sample.max(*slowest));
-        }
-        Ok(slowest)
+        Ok(slowest(&gather_words(self.group, samples)?, samples.len()))
     }
 
     /// Collective. Whether it is right on all ranks.
@@ -82,15 +74,22 @@ impl<'a> Lab<'a> {
             algorithm: algorithm.to_owned(),
             dtype: "u64".to_owned(),
             ranks: self.group.size(),
-            bytes: 0,
             us: Percentiles::of(samples).map(|ticks| self.clock.us(ticks)),
             verified,
             samples: samples.len(),
             pinned: self.pinned,
-            gb_per_s: None,
-            ratio_to_limit: None,
+            ..Row::default()
         }
     }
+}
+
+/// A bar of `steps` steps on stderr, if that is a terminal.
+pub(super) fn progress(steps: usize) -> ProgressBar {
+    let bar = ProgressBar::new(steps as u64);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {percent}% {msg}") {
+        bar.set_style(style);
+    }
+    bar
 }
 
 impl Drop for Lab<'_> {
@@ -99,18 +98,8 @@ impl Drop for Lab<'_> {
     }
 }
 
-/// The cores this process may use.
-fn cores() -> Vec<usize> {
-    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
-}
-
-/// Keeps rank `rank` on one of `cores`; false where that is not allowed.
-fn pin(cores: &[usize], rank: usize) -> bool {
-    let mut set = CpuSet::new();
-    if cores.is_empty() {
-        return false;
-    }
-    set.set(cores[rank % cores.len()]);
-    sched_setaffinity(None, &set).is_ok()
+/// Collective. Everybody's `words`, in rank order.
+pub(super) fn gather_words(group: &Group, words: &[u64]) -> Result<Vec<u64>> {
+    let all = group.all_gather_bytes(bytemuck::cast_slice(words))?.concat();
+    Ok(all.chunks_exact(size_of::<u64>()).map(bytemuck::pod_read_unaligned).collect())
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::sched_yield;
-use symmem::SymmetricMemory;
+use symmem::{Error, Result, SymmetricMemory};
 
 /// Words from one flag to the next: two cache lines, because processors fetch them in pairs.
 pub(super) const STRIDE: usize = 16;
@@ -33,8 +33,14 @@ impl<'a> Limit<'a> {
     /// Returns once every rank is here, or false if one has not come for many seconds. With a core for every
     /// rank it does nothing between two looks at a flag, else it yields at once.
     #[inline(always)]
-    pub(super) fn meet(&mut self) -> bool {
+    fn meet(&mut self) -> bool {
         if self.crowded { self.exchange(1 << 23, sched_yield) } else { self.exchange(1 << 35, || ()) }
+    }
+
+    /// [`Limit::meet`], where a rank that does not come is an error.
+    #[inline(always)]
+    pub(super) fn meet_all(&mut self) -> Result<()> {
+        if self.meet() { Ok(()) } else { Err(nobody_came()) }
     }
 
     #[inline(always)]
@@ -53,4 +59,10 @@ impl<'a> Limit<'a> {
             })
         })
     }
+}
+
+#[cold]
+fn nobody_came() -> Error {
+    let source = std::io::ErrorKind::TimedOut.into();
+    Error::Sys { call: "the limit's barrier", source, hint: "has a rank died?" }
 }

@@ -39,6 +39,18 @@ impl Machine {
             date: date(now.as_secs()),
         }
     }
+
+    /// It in a few words.
+    pub(super) fn words(&self) -> String {
+        format!("{}, {} cores, Linux {}", self.cpu, self.cores, self.kernel)
+    }
+}
+
+/// Bytes of memory that programs can still have; as good as infinite where that cannot be found out.
+pub(super) fn free_memory() -> usize {
+    let kilobytes = field("/proc/meminfo", "MemAvailable", ':');
+    let kilobytes = kilobytes.split(' ').next().and_then(|number| number.parse::<usize>().ok());
+    kilobytes.map_or(usize::MAX, |kilobytes| kilobytes * 1024)
 }
 
 /// The value of the first line `key <separator> value` of a file.

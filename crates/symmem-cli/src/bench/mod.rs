@@ -1,52 +1,106 @@
 //! `symmem bench`: verifies and times symmetric memory on host memory, ranks being processes of this program.
 //!
 //! The launcher starts the program again for every rank; a rank comes to [`measure`] with the same arguments, and all
-//! it reports are rows. The slowest rank counts for every single operation.
+//! it reports are rows. The slowest rank counts for every single operation. A comparison with [`peers`] comes after
+//! that, and starts each system anew for every round.
 
 mod barrier;
 mod clock;
+mod collective;
 mod copy;
+mod cores;
 mod lab;
 mod limit;
 mod machine;
+mod peers;
+mod plot;
 mod report;
 mod signal;
 mod stats;
+mod tune;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use symmem::ProcessSpawner;
 
+use self::collective::Collective;
 use self::lab::Lab;
+use self::peers::Comparison;
+pub(crate) use self::peers::run_rank;
 use self::report::Row;
-use crate::args::{BenchArgs, Op};
+pub(crate) use self::tune::run as run_tune;
+use crate::args::{BenchArgs, Op, short};
+
+/// Tells ranks how much of the work was done before they came.
+const DONE: &str = "SYMMEM_BENCH_DONE";
 
 /// Runs the whole bench and prints what it found.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    if let Some(path) = &args.json {
-        report::check_writable(path)?;
-    }
+    check(args)?;
+    let comparison = Comparison::prepare(args)?;
     let mut rows = Vec::new();
+    let mut done = 0;
     for ranks in &args.ranks {
-        rows.extend(measure(args, (*ranks).into())?);
+        rows.extend(measure(args, (*ranks).into(), done)?);
+        done += steps(args, (*ranks).into());
     }
-    report::print(&rows, args.json.as_deref())?;
-    match rows.iter().filter(|row| !row.verified).count() {
+    let peers = comparison.map_or(Ok(Vec::new()), |comparison| comparison.run(args, &mut rows))?;
+    report::print(&rows, &peers, args.json.as_deref())?;
+    if let Some(path) = &args.plot {
+        report::write(path, &plot::draw(&rows, &machine::Machine::this().words()))?;
+    }
+    let ours = || rows.iter().filter(|row| !peers.iter().any(|peer| peer.name == row.system));
+    match ours().filter(|row| !row.verified).count() {
         0 => Ok(()),
-        wrong => bail!("{wrong} of {} rows were not verified", rows.len()),
+        wrong => bail!("{wrong} of {} rows were not verified", ours().count()),
     }
+}
+
+/// Whether what was asked for can be done, before anything is.
+fn check(args: &BenchArgs) -> Result<()> {
+    [&args.json, &args.plot].into_iter().flatten().try_for_each(|path| report::check_writable(path))?;
+    let collectives = args.ops.iter().filter(|op| Collective::of(**op).is_some()).count();
+    ensure!(args.plot.is_none() || collectives > 0, "--plot draws collectives, and --ops names none");
+    ensure!(args.peers.is_empty() || collectives > 0, "--peers compares collectives, and --ops names none");
+    let largest = args.sizes().into_iter().max().filter(|_| collectives > 0).unwrap_or(0);
+    let ranks = args.ranks.iter().copied().max().unwrap_or(0);
+    // Every rank has an input and an output.
+    let need = largest.saturating_mul(2 * usize::from(ranks));
+    let free = machine::free_memory();
+    ensure!(
+        need <= free,
+        "{} bytes on {ranks} ranks take {} MB of memory, and {} MB are free: choose smaller --sizes or fewer --ranks",
+        short(largest),
+        need >> 20,
+        free >> 20
+    );
+    Ok(())
+}
+
+/// Steps of progress that measuring with `ranks` ranks takes.
+fn steps(args: &BenchArgs, ranks: usize) -> usize {
+    let of = |op: &Op| match op {
+        Op::Barrier => barrier::steps(args),
+        Op::Signal => signal::steps(args),
+        Op::Copy => copy::steps(args),
+        op => Collective::of(*op).map_or(0, |op| collective::steps(args, op, ranks)),
+    };
+    args.ops.iter().map(of).sum()
 }
 
 /// The rows of `ranks` ranks. All calls have one name, so that a rank's process takes part in the first it comes to:
 /// how many ranks there are it knows from its group.
-fn measure(args: &BenchArgs, ranks: usize) -> Result<Vec<Row>> {
-    let by_rank = ProcessSpawner::new("bench", ranks).run(|group| {
-        let lab = Lab::new(&group, args);
+fn measure(args: &BenchArgs, ranks: usize, done: usize) -> Result<Vec<Row>> {
+    let by_rank = ProcessSpawner::new("bench", ranks).env(DONE, done).run(|group| {
+        let done = std::env::var(DONE).ok().and_then(|done| done.parse().ok()).unwrap_or(0);
+        let all = args.ranks.iter().map(|ranks| steps(args, (*ranks).into())).sum();
+        let lab = Lab::new(&group, args, done, all);
         let mut rows = Vec::new();
         for op in &args.ops {
             rows.extend(match op {
                 Op::Barrier => barrier::run(&lab)?,
                 Op::Signal => signal::run(&lab)?,
                 Op::Copy => copy::run(&lab)?,
+                op => Collective::of(*op).map_or(Ok(Vec::new()), |op| collective::run(&lab, op))?,
             });
         }
         Ok(rows)

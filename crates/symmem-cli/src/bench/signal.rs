@@ -6,12 +6,18 @@ use symmem::{Result, SymmetricMemory};
 
 use super::lab::Lab;
 use super::report::Row;
+use crate::args::BenchArgs;
 
 const CHANNEL: usize = 0;
 /// Round trips in which payloads are checked.
 const ROUNDS: u64 = 500;
 /// Words of a payload: enough that one still being written does not pass for a whole one.
 const PAYLOAD: usize = 512;
+
+/// Steps of progress.
+pub(super) fn steps(args: &BenchArgs) -> usize {
+    args.blocks().div_ceil(4)
+}
 
 /// The row of the round trip.
 pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
@@ -20,10 +26,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
     let right = partner.map_or(Ok(true), |partner| verify(&mut mem, partner))?;
     let verified = lab.all_right(right)?;
 
-    let blocks = lab.args.blocks().div_ceil(4);
     let mut samples = Vec::new();
-    lab.start("signal", blocks);
-    for _ in 0..blocks {
+    lab.start("signal");
+    for _ in 0..steps(lab.args) {
         let round_trip = || partner.map_or(Ok(()), |partner| round_trip(&mem, partner));
         samples.extend(lab.time(lab.args.iters(), round_trip)?);
         lab.step();

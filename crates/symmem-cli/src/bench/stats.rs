@@ -29,6 +29,12 @@ impl Percentiles<u64> {
     }
 }
 
+/// The largest of all ranks' samples, operation by operation; `all` holds `count` of each rank, one rank after the other.
+pub(super) fn slowest(all: &[u64], count: usize) -> Vec<u64> {
+    let slowest = |at| all.iter().skip(at).step_by(count).copied().max().unwrap_or_default();
+    (0..count).map(slowest).collect()
+}
+
 /// The middle one of `values`; NaN if there are none.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -45,6 +51,12 @@ mod tests {
         assert_eq!(Percentiles::of(&mut samples), Percentiles { min: 1, p50: 100, p90: 180, p99: 198 });
         assert_eq!(Percentiles::of(&mut [7]), Percentiles { min: 7, p50: 7, p90: 7, p99: 7 });
         assert_eq!(Percentiles::of(&mut []), Percentiles::default());
+    }
+
+    #[test]
+    fn the_slowest_rank_counts() {
+        assert_eq!(slowest(&[1, 5, 3, 4, 2, 6], 3), [4, 5, 6]);
+        assert!(slowest(&[], 0).is_empty());
     }
 
     #[test]

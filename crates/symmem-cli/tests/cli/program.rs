@@ -83,6 +83,39 @@ impl TempFile {
     }
 }
 
+/// A folder of this test's own, removed at its end.
+pub(crate) struct TempFolder(pub(crate) PathBuf);
+
+impl TempFolder {
+    /// An empty one.
+    pub(crate) fn new(name: &str) -> Self {
+        let TempFile(path) = &TempFile::new(name);
+        std::fs::create_dir_all(path).expect("a new folder");
+        Self(path.clone())
+    }
+
+    /// The name as an argument.
+    pub(crate) fn arg(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+
+    /// Writes a file in it.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).expect("a new file");
+    }
+
+    /// The text of a file in it, empty if there is none.
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 impl Drop for TempFile {
     fn drop(&mut self) {
         // A test that failed early has made none.

@@ -1,0 +1,171 @@
+//! Options of `symmem bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+use symmem::DType;
+
+use super::size;
+
+/// Bytes of collectives where nothing else is said; a quick run leaves the last one out.
+const SIZES: [usize; 6] = [8, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 16 << 20];
+/// The largest size of a full sweep.
+const LARGEST: usize = 256 << 20;
+
+/// Options of `symmem bench`.
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// Numbers of ranks to run with, one after the other.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
+    #[arg(value_parser = value_parser!(u16).range(2..=64))]
+    pub(crate) ranks: Vec<u16>,
+    /// What to measure.
+    #[arg(long, value_name = "OP,...", value_delimiter = ',')]
+    #[arg(default_values_t = Op::value_variants().to_vec(), hide_default_value = true)]
+    pub(crate) ops: Vec<Op>,
+    /// Bytes of the collectives; K, M and G are units of 1024 [default: 8,1K,8K,64K,1M,16M].
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = size::parse)]
+    sizes: Vec<usize>,
+    /// Every power of four of bytes up to 256M, and 8.
+    #[arg(long, conflicts_with_all = ["sizes", "quick"])]
+    full: bool,
+    /// Element types of the collectives, which sum them (bool: or).
+    #[arg(long, value_name = "TYPE,...", value_delimiter = ',', default_value = "f32", value_parser = dtype)]
+    pub(crate) dtypes: Vec<DType>,
+    /// Also write the results as JSON; "-" is stdout, and the table then goes to stderr.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Also draw latency and bus bandwidth of the collectives over their size, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+    /// A short run: shows that everything works, its times are rough.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`).
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) peers: Vec<String>,
+    /// The folder that peers are installed in [default: .peers here, in a folder above, or above the program].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) peers_dir: Option<PathBuf>,
+    /// Launches of every system in a comparison [default: 11, with --quick 2].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Seconds after which a launch is given up.
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = value_parser!(u32).range(1..))]
+    peer_timeout: u32,
+    /// Blocks of operations per measurement [default: 21, collectives up to 11, with --quick 3].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
+    blocks: Option<u32>,
+    /// Operations in a block [default: 20000, collectives by size, with --quick fewer].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000_000))]
+    iters: Option<u32>,
+    /// Pin rank r to the r-th core, modulo their number (the default).
+    #[arg(long, overrides_with = "no_pin")]
+    pin: bool,
+    /// Let the ranks run on any core.
+    #[arg(long)]
+    no_pin: bool,
+}
+
+impl BenchArgs {
+    /// Blocks per measurement.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.unwrap_or(if self.quick { 3 } else { 21 }) as usize
+    }
+
+    /// Operations in a block.
+    pub(crate) fn iters(&self) -> usize {
+        self.iters.unwrap_or(if self.quick { 300 } else { 20_000 }) as usize
+    }
+
+    /// Blocks of a collective of `bytes` bytes, and operations in each.
+    pub(crate) fn plan(&self, bytes: usize) -> (usize, usize) {
+        let total =
+            if self.quick { ((1 << 20) / bytes).clamp(9, 60) } else { (LARGEST / bytes).clamp(21, 2200) };
+        let most = if self.quick { 3 } else { 11 };
+        let blocks = self.blocks.map_or((total / 3).min(most), |blocks| blocks as usize);
+        (blocks, self.iters.map_or((total / blocks).max(3), |iters| iters as usize))
+    }
+
+    /// How long one collective of one size may take; it may be late by a block. A plain run is for having a look.
+    pub(crate) fn case_limit(&self) -> Option<Duration> {
+        if self.blocks.is_some() {
+            return None;
+        }
+        let has_chosen = self.full || !self.sizes.is_empty();
+        Some(Duration::from_millis(if has_chosen && !self.quick { 10_000 } else { 400 }))
+    }
+
+    /// Operations of a collective of `bytes` bytes in one launch of a comparison.
+    pub(crate) fn launch_iters(&self, bytes: usize) -> usize {
+        let default = if self.quick { 10 } else { ((128 << 20) / bytes).clamp(7, 1000) };
+        self.iters.map_or(default, |iters| iters as usize)
+    }
+
+    /// Bytes of the collectives.
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        if self.full {
+            let powers = (2..).map(|exponent| 1 << (2 * exponent)).take_while(|bytes| *bytes <= LARGEST);
+            return [8].into_iter().chain(powers).collect();
+        }
+        match (self.sizes.is_empty(), self.quick) {
+            (false, _) => self.sizes.clone(),
+            (true, false) => SIZES.to_vec(),
+            (true, true) => SIZES[..SIZES.len() - 1].to_vec(),
+        }
+    }
+
+    /// Launches of every system in a comparison.
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 2 } else { 11 }) as usize
+    }
+
+    /// How long a launch may take.
+    pub(crate) fn peer_timeout(&self) -> Duration {
+        Duration::from_secs(self.peer_timeout.into())
+    }
+
+    /// Whether ranks are pinned to cores.
+    pub(crate) fn pin(&self) -> bool {
+        self.pin || !self.no_pin
+    }
+}
+
+fn dtype(name: &str) -> Result<DType, String> {
+    let names = || DType::ALL.map(DType::name).join(", ");
+    DType::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| format!("types are {}", names()))
+}
+
+/// What `symmem bench` can measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Op {
+    /// The handle's barrier, beside the barest possible one.
+    Barrier,
+    /// put_signal and wait_signal, there and back.
+    Signal,
+    /// Reading a peer's buffer.
+    Copy,
+    /// Everybody's memory becomes the sum of all (f32: beside the barest possible loop).
+    AllReduce,
+    /// Everybody gets the sum of all in private memory.
+    AllReduceOut,
+    /// The first rank gets the sum of all.
+    Reduce,
+    /// Everybody gets its part of the sum of all.
+    ReduceScatter,
+    /// Everybody gets everybody's memory.
+    AllGather,
+    /// Everybody's memory becomes the first rank's.
+    Broadcast,
+    /// Everybody gets everybody's part for it.
+    AllToAll,
+}
+
+impl std::fmt::Display for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}

@@ -1,0 +1,79 @@
+//! What can be said on the command line.
+
+mod bench;
+mod size;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, value_parser};
+
+pub(crate) use self::bench::{BenchArgs, Op};
+pub(crate) use self::size::short;
+
+/// Symmetric memory over host shared memory.
+#[derive(Parser)]
+#[command(name = "symmem", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Verify and time barrier, signals, peer copies and collectives between processes on this machine.
+    Bench(Box<BenchArgs>),
+    /// One launch of a comparison: the whole of symmem, or one rank of a peer.
+    #[command(hide = true)]
+    BenchRank(RankArgs),
+    /// Measure up to which sizes each algorithm is the best on this machine, and keep that for later groups.
+    Tune(TuneArgs),
+    /// Show every setting with its value, where it came from, and what it is for.
+    Config(ConfigArgs),
+}
+
+/// Options of `symmem bench-rank`.
+#[derive(Args)]
+pub(crate) struct RankArgs {
+    /// Start ranks of our own and measure them.
+    #[arg(long, conflicts_with = "shim")]
+    pub(crate) symmem: bool,
+    /// Be a rank of the system behind this library.
+    #[arg(long, value_name = "FILE", required_unless_present = "symmem")]
+    pub(crate) shim: Option<PathBuf>,
+    /// What to measure.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) job: PathBuf,
+    /// Where the results go.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+}
+
+/// Options of `symmem tune`.
+#[derive(Args)]
+pub(crate) struct TuneArgs {
+    /// Numbers of ranks to measure with, one after the other.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
+    #[arg(value_parser = value_parser!(u16).range(2..=64))]
+    pub(crate) ranks: Vec<u16>,
+    /// The book to write into [default: that of SYMMEM_TUNING, else the one in the user's cache folder].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print what was found, and keep nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// A short run: shows that everything works, what it finds is rough.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `symmem config`.
+#[derive(Args)]
+pub(crate) struct ConfigArgs {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

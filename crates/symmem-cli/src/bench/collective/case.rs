@@ -1,0 +1,149 @@
+//! A collective to measure: which one, on what, how much of it.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use symmem::{DType, ReduceOp};
+
+use crate::args::Op;
+
+/// The rank that collectives with a root have as theirs.
+pub(in crate::bench) const ROOT: usize = 0;
+
+/// The collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::bench) enum Collective {
+    AllReduce,
+    AllReduceOut,
+    Reduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    AllToAll,
+}
+
+impl Collective {
+    /// The collective that `op` is, if it is one.
+    pub(in crate::bench) fn of(op: Op) -> Option<Self> {
+        Some(match op {
+            Op::Barrier | Op::Signal | Op::Copy => return None,
+            Op::AllReduce => Self::AllReduce,
+            Op::AllReduceOut => Self::AllReduceOut,
+            Op::Reduce => Self::Reduce,
+            Op::ReduceScatter => Self::ReduceScatter,
+            Op::AllGather => Self::AllGather,
+            Op::Broadcast => Self::Broadcast,
+            Op::AllToAll => Self::AllToAll,
+        })
+    }
+
+    /// Its name in reports and jobs.
+    pub(in crate::bench) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllReduceOut => "all_reduce_out",
+            Self::Reduce => "reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast => "broadcast",
+            Self::AllToAll => "all_to_all",
+        }
+    }
+
+    /// Bus bandwidth over algorithm bandwidth, as nccl-tests count: what goes over the busiest link.
+    pub(in crate::bench) fn bus_factor(self, ranks: usize) -> f64 {
+        let others = (ranks - 1) as f64 / ranks as f64;
+        match self {
+            Self::AllReduce | Self::AllReduceOut => 2.0 * others,
+            Self::ReduceScatter | Self::AllGather | Self::AllToAll => others,
+            Self::Reduce | Self::Broadcast => 1.0,
+        }
+    }
+
+    /// Whether the memory is one part per rank.
+    const fn has_parts(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllGather | Self::AllToAll)
+    }
+}
+
+/// A collective on so many bytes of a type.
+///
+/// The bytes are those of the whole memory: what all ranks together contribute to an all_gather, what one rank puts
+/// into any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::bench) struct Case {
+    pub(in crate::bench) op: Collective,
+    #[serde(serialize_with = "write_dtype", deserialize_with = "read_dtype")]
+    pub(in crate::bench) dtype: DType,
+    pub(in crate::bench) bytes: usize,
+}
+
+impl Case {
+    /// About `bytes` bytes: whole elements, and as many for every rank where the memory has parts.
+    pub(in crate::bench) fn new(op: Collective, dtype: DType, bytes: usize, ranks: usize) -> Self {
+        let unit = if op.has_parts() { ranks * dtype.size() } else { dtype.size() };
+        Self { op, dtype, bytes: (bytes / unit).max(1) * unit }
+    }
+
+    /// Elements of the whole memory.
+    pub(in crate::bench) fn len(&self) -> usize {
+        self.bytes / self.dtype.size()
+    }
+
+    /// Elements that one rank puts in.
+    pub(in crate::bench) fn input(&self, ranks: usize) -> usize {
+        if self.op == Collective::AllGather { self.len() / ranks } else { self.len() }
+    }
+
+    /// Elements that one rank gets out: none where it works in place.
+    pub(in crate::bench) fn output(&self, ranks: usize) -> usize {
+        match self.op {
+            Collective::AllReduce | Collective::Broadcast => 0,
+            Collective::ReduceScatter => self.len() / ranks,
+            _ => self.len(),
+        }
+    }
+
+    /// How elements become one.
+    pub(in crate::bench) fn reduce(&self) -> ReduceOp {
+        if self.dtype == DType::Bool { ReduceOp::Or } else { ReduceOp::Sum }
+    }
+
+    /// Gigabytes per second of the algorithm and of the bus, at `us` microseconds an operation.
+    pub(in crate::bench) fn bandwidth(&self, ranks: usize, us: f64) -> (f64, f64) {
+        let algorithm = self.bytes as f64 / us.max(1e-3) / 1e3;
+        (algorithm, algorithm * self.op.bus_factor(ranks))
+    }
+}
+
+fn write_dtype<S: Serializer>(dtype: &DType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(dtype.name())
+}
+
+fn read_dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
+    dtype.ok_or_else(|| de::Error::custom(format!("{name:?} is no element type")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_whole_elements_for_every_rank() {
+        let bytes = |op, dtype, bytes, ranks| Case::new(op, dtype, bytes, ranks).bytes;
+        assert_eq!(bytes(Collective::AllReduce, DType::F32, 8, 3), 8);
+        assert_eq!(bytes(Collective::AllReduce, DType::F64, 3, 3), 8);
+        assert_eq!(bytes(Collective::AllToAll, DType::F32, 8, 3), 12);
+        assert_eq!(bytes(Collective::AllGather, DType::F32, 1024, 3), 1020);
+    }
+
+    #[test]
+    fn a_case_travels_as_json() {
+        let case = Case::new(Collective::AllToAll, DType::BF16, 64, 2);
+        let text = serde_json::to_string(&case).unwrap();
+        assert_eq!(text, r#"{"op":"all_to_all","dtype":"bf16","bytes":64}"#);
+        assert_eq!(serde_json::from_str::<Case>(&text).unwrap(), case);
+        assert!(serde_json::from_str::<Case>(&text.replace("bf16", "f7")).is_err());
+    }
+}

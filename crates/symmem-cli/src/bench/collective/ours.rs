@@ -1,0 +1,127 @@
+//! The library's collectives.
+
+use symmem::{
+    Allocation, Bool, DType, Element, Error, F8E4M3, F8E5M2, Group, Result, SymmetricMemory, bf16, f16,
+    tuning,
+};
+
+use super::case::{Case, Collective, ROOT};
+use super::contender::Contender;
+use crate::bench::lab::gather_words;
+
+/// A collective on symmetric memory of `T`.
+pub(in crate::bench) struct Ours<T: Element> {
+    mem: SymmetricMemory<T>,
+    out: Vec<T>,
+    case: Case,
+}
+
+/// What the rest of the bench needs to know of it, whatever its elements are.
+pub(in crate::bench) trait OurContender: Contender {
+    /// The algorithm that runs.
+    fn algorithm(&self) -> String;
+
+    /// Collective. Gives the memory back.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// Collective. Makes the memory for `case`.
+pub(in crate::bench) fn open(group: &Group, case: &Case) -> Result<Box<dyn OurContender>> {
+    match case.dtype {
+        DType::U8 => open_as::<u8>(group, case),
+        DType::I8 => open_as::<i8>(group, case),
+        DType::U16 => open_as::<u16>(group, case),
+        DType::I16 => open_as::<i16>(group, case),
+        DType::U32 => open_as::<u32>(group, case),
+        DType::I32 => open_as::<i32>(group, case),
+        DType::U64 => open_as::<u64>(group, case),
+        DType::I64 => open_as::<i64>(group, case),
+        DType::F8E4M3 => open_as::<F8E4M3>(group, case),
+        DType::F8E5M2 => open_as::<F8E5M2>(group, case),
+        DType::F16 => open_as::<f16>(group, case),
+        DType::BF16 => open_as::<bf16>(group, case),
+        DType::F32 => open_as::<f32>(group, case),
+        DType::F64 => open_as::<f64>(group, case),
+        DType::Bool => open_as::<Bool>(group, case),
+        other => {
+            Err(Error::Invalid { what: "dtype".to_owned(), problem: format!("{other} is not measured") })
+        }
+    }
+}
+
+fn open_as<T: Element>(group: &Group, case: &Case) -> Result<Box<dyn OurContender>> {
+    let memory = group.alloc::<T>(case.input(group.size()))?;
+    Ok(Box::new(Ours::over(&memory, group, case)?))
+}
+
+/// The name of the algorithm that `op` runs on `mem`.
+fn algorithm<T: Element>(mem: &SymmetricMemory<T>, op: Collective) -> String {
+    let named = op.name().parse::<tuning::Collective>();
+    named.map_or_else(|_| "-".to_owned(), |collective| mem.algorithm(collective).to_string())
+}
+
+impl<T: Element> Ours<T> {
+    /// Collective. `case` on `memory`.
+    pub(in crate::bench) fn over(memory: &Allocation<T>, group: &Group, case: &Case) -> Result<Self> {
+        let out = vec![T::zeroed(); case.output(group.size())];
+        Ok(Self { mem: memory.rendezvous(group)?, out, case: *case })
+    }
+
+    /// The same by `algorithm`.
+    pub(in crate::bench) fn using(&self, algorithm: tuning::Algorithm) -> Self {
+        Self { mem: self.mem.using(algorithm), out: self.out.clone(), case: self.case }
+    }
+}
+
+impl<T: Element> OurContender for Ours<T> {
+    fn algorithm(&self) -> String {
+        algorithm(&self.mem, self.case.op)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.mem.close()
+    }
+}
+
+impl<T: Element> Contender for Ours<T> {
+    fn rank(&self) -> usize {
+        self.mem.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.mem.world_size()
+    }
+
+    fn input(&mut self, fill: &dyn Fn(&mut [u8])) -> Result<()> {
+        fill(bytemuck::cast_slice_mut(&mut self.mem.local_mut()?));
+        Ok(())
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        self.mem.barrier(0)
+    }
+
+    fn operate(&mut self) -> Result<()> {
+        let (mem, out, op) = (&mut self.mem, &mut self.out, self.case.reduce());
+        match self.case.op {
+            Collective::AllReduce => mem.all_reduce(op),
+            Collective::AllReduceOut => mem.all_reduce_out(op, out),
+            Collective::Reduce => mem.reduce(op, ROOT, out),
+            Collective::ReduceScatter => mem.reduce_scatter(op, out),
+            Collective::AllGather => mem.all_gather(out),
+            Collective::Broadcast => mem.broadcast(ROOT),
+            Collective::AllToAll => mem.all_to_all(out),
+        }
+    }
+
+    fn output(&mut self, judge: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
+        if self.out.is_empty() {
+            return Ok(judge(bytemuck::cast_slice(&self.mem.local()?)));
+        }
+        Ok(judge(bytemuck::cast_slice(&self.out)))
+    }
+
+    fn gather(&mut self, words: &[u64]) -> Result<Vec<u64>> {
+        gather_words(self.mem.group(), words)
+    }
+}

@@ -1,0 +1,67 @@
+//! What a launch is told, and what it answers: files that the bench, its ranks and scripts agree on.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::collective::Case;
+use crate::bench::stats::Percentiles;
+
+/// What a launch does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) ranks: usize,
+    /// Whether rank r stays on the r-th of `cores`, modulo their number.
+    pub(super) pin: bool,
+    /// The cores of the launcher; those a rank finds may be what the peer's own launcher left it.
+    #[serde(default)]
+    pub(super) cores: Vec<usize>,
+    pub(super) cases: Vec<Task>,
+}
+
+/// A case, and how many operations of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    #[serde(flatten)]
+    pub(super) case: Case,
+    pub(super) iters: usize,
+}
+
+/// What came of a launch. Cases that a system cannot do are missing.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Output {
+    pub(super) system: String,
+    pub(super) version: String,
+    pub(super) rows: Vec<OutputRow>,
+}
+
+/// What came of a case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct OutputRow {
+    #[serde(flatten)]
+    pub(super) case: Case,
+    pub(super) us: Percentiles<f64>,
+    pub(super) samples: usize,
+    pub(super) verified: bool,
+    #[serde(default = "unknown")]
+    pub(super) algorithm: String,
+}
+
+fn unknown() -> String {
+    "-".to_owned()
+}
+
+/// Reads one of these files.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} cannot be understood", path.display()))
+}
+
+/// Writes one of these files.
+pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(value)?;
+    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+}

@@ -1,0 +1,81 @@
+//! `symmem bench-rank`: one launch of a comparison. Either all of symmem, which starts its ranks itself, or one rank of a
+//! peer whose launcher started it.
+
+use anyhow::{Context, Result, ensure};
+use symmem::{Group, ProcessSpawner};
+
+use super::job::{self, Job, Output, OutputRow, Task};
+use super::shim::{Shim, ShimCase};
+use crate::args::RankArgs;
+use crate::bench::clock::Clock;
+use crate::bench::collective::{Contender, Plan, Record, open, race};
+use crate::bench::cores;
+use crate::bench::stats::Percentiles;
+
+/// Does the job and leaves the results.
+pub(crate) fn run(args: &RankArgs) -> Result<()> {
+    let job: Job = job::read(&args.job)?;
+    match &args.shim {
+        Some(library) => {
+            let shim = Shim::load(library)?;
+            // After an error this rank ends without a word, and its launcher ends the others.
+            let output = measure_shim(&shim, &job).with_context(|| format!("rank {}", shim.rank()))?;
+            if shim.rank() == 0 {
+                job::write(&args.out, &output)?;
+            }
+            shim.finalize();
+        }
+        None => job::write(&args.out, &measure_ours(&job)?)?,
+    }
+    Ok(())
+}
+
+fn measure_ours(job: &Job) -> Result<Output> {
+    let by_rank = ProcessSpawner::new("bench-rank", job.ranks).run(|group| our_rows(&group, job))?;
+    let rows = by_rank.into_iter().next().unwrap_or_default();
+    Ok(Output { system: "symmem".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), rows })
+}
+
+fn our_rows(group: &Group, job: &Job) -> symmem::Result<Vec<OutputRow>> {
+    let clock = settle(job, group.rank());
+    let mut rows = Vec::new();
+    for task in &job.cases {
+        let mut ours = open(group, &task.case)?;
+        let record = measure(&mut *ours, task, &clock)?;
+        rows.push(row(task, record, &clock, ours.algorithm()));
+        ours.close()?;
+    }
+    Ok(rows)
+}
+
+fn measure_shim(shim: &Shim, job: &Job) -> Result<Output> {
+    ensure!(shim.ranks() == job.ranks, "{} ranks were started instead of {}", shim.ranks(), job.ranks);
+    let clock = settle(job, shim.rank());
+    let mut rows = Vec::new();
+    for task in job.cases.iter().filter(|task| shim.supports(&task.case)) {
+        let mut theirs = ShimCase::new(shim, &task.case);
+        let record = measure(&mut theirs, task, &clock)?;
+        rows.push(row(task, record, &clock, "-".to_owned()));
+    }
+    Ok(Output { system: "shim".to_owned(), version: shim.version(), rows })
+}
+
+/// Settles this rank on its core, after its system has started and seen all cores.
+fn settle(job: &Job, rank: usize) -> Clock {
+    if job.pin {
+        let own = || cores::available();
+        cores::pin(&if job.cores.is_empty() { own() } else { job.cores.clone() }, rank);
+    }
+    Clock::calibrated()
+}
+
+fn measure(contender: &mut dyn Contender, task: &Task, clock: &Clock) -> symmem::Result<Record> {
+    let plan = Plan { blocks: 1, iters: task.iters, limit: None };
+    Ok(race(&mut [contender], &task.case, plan, clock, || ())?.remove(0))
+}
+
+fn row(task: &Task, record: Record, clock: &Clock, algorithm: String) -> OutputRow {
+    let mut samples = record.blocks.concat();
+    let us = Percentiles::of(&mut samples).map(|ticks| clock.us(ticks));
+    OutputRow { case: task.case, us, samples: samples.len(), verified: record.verified, algorithm }
+}

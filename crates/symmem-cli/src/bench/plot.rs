@@ -1,0 +1,218 @@
+//! Latency and bus bandwidth of collectives over their size, as SVG: one row of panels for each collective, type and
+//! number of ranks, one line for each system.
+
+use std::fmt::Write;
+
+use super::report::Row;
+use crate::args::short;
+
+const MARGIN: f64 = 70.0;
+const WIDTH: f64 = 420.0;
+const HEIGHT: f64 = 260.0;
+/// From one panel to the next.
+const COLUMN: f64 = WIDTH + 90.0;
+const LINE: f64 = HEIGHT + 120.0;
+const LEGEND: f64 = 130.0;
+/// Colours that people with any eyes can tell apart (Okabe and Ito).
+const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
+
+/// The picture of all collectives among `rows`, measured on `machine`.
+pub(super) fn draw(rows: &[Row], machine: &str) -> String {
+    let figures = figures(rows);
+    let systems = systems(rows);
+    let (width, height) = (MARGIN + 2.0 * COLUMN + LEGEND, LINE * figures.len() as f64 + 30.0);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for (at, figure) in figures.iter().enumerate() {
+        figure.draw(&mut svg, &systems, machine, 60.0 + LINE * at as f64);
+    }
+    svg + "</svg>\n"
+}
+
+/// What one row of panels shows: the rows of one collective.
+struct Figure<'a> {
+    rows: Vec<&'a Row>,
+}
+
+/// The rows that have a bandwidth, by collective.
+fn figures(rows: &[Row]) -> Vec<Figure<'_>> {
+    let mut figures: Vec<Figure<'_>> = Vec::new();
+    let key = |row: &Row| (row.op.clone(), row.dtype.clone(), row.ranks);
+    for row in rows.iter().filter(|row| row.bus_gb_per_s.is_some()) {
+        match figures.iter_mut().find(|figure| key(figure.rows[0]) == key(row)) {
+            Some(figure) => figure.rows.push(row),
+            None => figures.push(Figure { rows: vec![row] }),
+        }
+    }
+    figures
+}
+
+/// Every system, in the order of its first row: its colour is the same in all panels.
+fn systems(rows: &[Row]) -> Vec<&str> {
+    let mut systems: Vec<&str> = Vec::new();
+    for row in rows {
+        if !systems.contains(&row.system.as_str()) {
+            systems.push(&row.system);
+        }
+    }
+    systems
+}
+
+impl Figure<'_> {
+    fn draw(&self, svg: &mut String, systems: &[&str], machine: &str, top: f64) {
+        let Row { op, dtype, ranks, .. } = self.rows[0];
+        let title = format!("{op} of {dtype}, {ranks} ranks. {machine}");
+        text(svg, (MARGIN, top - 30.0), "font-size=\"14\"", &title);
+        let has = |system: &str| self.rows.iter().any(|row| row.system == system);
+        let lines: Vec<(&str, String)> = (systems.iter().enumerate())
+            .filter(|(_, system)| has(system))
+            .map(|(number, system)| (*system, style(number, system)))
+            .collect();
+        let latency = Panel::new(&self.rows, "latency, us (median)", |row| row.us.p50);
+        let bandwidth = Panel::new(&self.rows, "bus bandwidth, GB/s", |row| row.bus_gb_per_s.unwrap_or(0.0));
+        latency.draw(svg, &lines, (MARGIN, top));
+        bandwidth.draw(svg, &lines, (MARGIN + COLUMN, top));
+        for (at, (system, style)) in lines.iter().enumerate() {
+            let (x, y) = (MARGIN + COLUMN + WIDTH + 20.0, top + 12.0 + 18.0 * at as f64);
+            line(svg, (x, y - 4.0), (x + 24.0, y - 4.0), style);
+            text(svg, (x + 30.0, y), "", system);
+        }
+    }
+}
+
+/// The points of all systems in one diagram, in logarithms.
+struct Panel<'a> {
+    points: Vec<(&'a str, f64, f64)>,
+    name: &'static str,
+    x: Axis,
+    y: Axis,
+}
+
+impl<'a> Panel<'a> {
+    fn new(rows: &[&'a Row], name: &'static str, value: impl Fn(&Row) -> f64) -> Self {
+        let point = |row: &&'a Row| (row.system.as_str(), (row.bytes as f64).log2(), value(row).log10());
+        let finite = |point: &(&str, f64, f64)| point.1.is_finite() && point.2.is_finite();
+        let points: Vec<_> = rows.iter().map(point).filter(finite).collect();
+        let x = Axis::around(points.iter().map(|point| point.1));
+        let y = Axis::around(points.iter().map(|point| point.2));
+        Self { points, name, x, y }
+    }
+
+    fn draw(&self, svg: &mut String, lines: &[(&str, String)], (left, top): (f64, f64)) {
+        let bottom = top + HEIGHT;
+        let at = |x: f64, y: f64| (left + WIDTH * self.x.part(x), bottom - HEIGHT * self.y.part(y));
+        const GRID: &str = "stroke=\"#dddddd\"";
+        let step = ((self.x.end - self.x.start) / 8.0).ceil().max(1.0) as usize;
+        for exponent in (self.x.start as i32..=self.x.end as i32).step_by(step) {
+            let (x, _) = at(exponent.into(), 0.0);
+            line(svg, (x, top), (x, bottom), GRID);
+            text(svg, (x, bottom + 16.0), "text-anchor=\"middle\"", &short(1 << exponent.clamp(0, 62)));
+        }
+        for exponent in self.y.start as i32..=self.y.end as i32 {
+            let (_, y) = at(0.0, exponent.into());
+            line(svg, (left, y), (left + WIDTH, y), GRID);
+            let label = format!("{}", 10f64.powi(exponent));
+            text(svg, (left - 6.0, y + 4.0), "text-anchor=\"end\"", &label);
+        }
+        let frame = "fill=\"none\" stroke=\"#444444\"";
+        let _ =
+            writeln!(svg, "<rect x=\"{left}\" y=\"{top}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" {frame}/>");
+        text(svg, (left, top - 8.0), "", self.name);
+        text(svg, (left + WIDTH / 2.0, bottom + 34.0), "text-anchor=\"middle\"", "bytes");
+        for (system, style) in lines {
+            let of_system = self.points.iter().filter(|point| point.0 == *system);
+            let points: Vec<_> = of_system.map(|point| at(point.1, point.2)).collect();
+            polyline(svg, &points, style);
+        }
+    }
+}
+
+/// From one whole exponent to another.
+struct Axis {
+    start: f64,
+    end: f64,
+}
+
+impl Axis {
+    fn around(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let start = values.clone().fold(f64::INFINITY, f64::min).floor();
+        let end = values.fold(f64::NEG_INFINITY, f64::max).ceil();
+        match start.is_finite() && end.is_finite() {
+            true => Self { start, end: end.max(start + 1.0) },
+            false => Self { start: 0.0, end: 1.0 },
+        }
+    }
+
+    fn part(&self, value: f64) -> f64 {
+        (value - self.start) / (self.end - self.start)
+    }
+}
+
+/// The look of a system's line; the limit's is broken.
+fn style(number: usize, system: &str) -> String {
+    let dash = if system == "limit" { " stroke-dasharray=\"5 4\"" } else { "" };
+    let colour = if system == "limit" { "#000000" } else { COLOURS[number % COLOURS.len()] };
+    format!("stroke=\"{colour}\" stroke-width=\"1.8\"{dash}")
+}
+
+fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
+    let ((x1, y1), (x2, y2)) = (from, to);
+    let _ = writeln!(svg, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {style}/>");
+}
+
+fn polyline(svg: &mut String, points: &[(f64, f64)], style: &str) {
+    let text: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" {style}/>", text.join(" "));
+    for (x, y) in points {
+        let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.2\" fill=\"white\" {style}/>");
+    }
+}
+
+fn text(svg: &mut String, (x, y): (f64, f64), style: &str, words: &str) {
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{}</text>", escape(words));
+}
+
+fn escape(text: &str) -> String {
+    let legal = text.chars().filter(|letter| !letter.is_control()).collect::<String>();
+    legal.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(system: &str, op: &str, bytes: usize) -> Row {
+        let mut row = Row { system: system.to_owned(), op: op.to_owned(), bytes, ranks: 2, ..Row::default() };
+        row.us.p50 = bytes as f64 / 100.0;
+        Row { dtype: "f32".to_owned(), bus_gb_per_s: Some(10.0), ..row }
+    }
+
+    #[test]
+    fn each_collective_has_two_panels_and_each_system_a_line_in_both() {
+        let mut rows: Vec<Row> = [8, 1024, 1 << 20].map(|bytes| row("symmem", "all_reduce", bytes)).into();
+        rows.extend([row("a <peer> & \"more\"", "all_reduce", 64), row("symmem", "broadcast", 64)]);
+        rows.push(Row { bus_gb_per_s: None, ..row("symmem", "copy", 64) });
+        let svg = draw(&rows, "a machine");
+        let document = roxmltree::Document::parse(&svg).expect("XML");
+        let all = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
+        assert_eq!(document.root_element().tag_name().name(), "svg");
+        // Two systems of the one and one of the other, twice.
+        assert_eq!(all("polyline"), 6);
+        let texts: Vec<_> = document.descendants().filter_map(|node| node.text()).collect();
+        assert!(texts.contains(&"all_reduce of f32, 2 ranks. a machine"));
+        assert!(texts.contains(&"a <peer> & \"more\""));
+        assert!(!svg.contains("copy") && !svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn numbers_that_have_no_logarithm_leave_no_trace() {
+        let mut wrong = row("symmem", "all_reduce", 0);
+        wrong.us.p50 = 0.0;
+        let svg = draw(&[wrong], "a machine");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(roxmltree::Document::parse(&draw(&[], "")).is_ok());
+    }
+}

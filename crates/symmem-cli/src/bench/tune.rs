@@ -1,0 +1,244 @@
+//! `symmem tune`: measures up to which sizes each algorithm is the best, and keeps that for this machine.
+//!
+//! Every collective runs by each of its algorithms by turns, in the loop of the bench, over powers of two of bytes. A
+//! bound is put where the sum of what is lost beside the best algorithm, over all sizes, is least: one noisy size moves
+//! nothing.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{Table, presets};
+use serde::{Deserialize, Serialize};
+use symmem::tuning::{Algorithm, Book, Bounds, Collective as Tuned, Tuning, machine};
+use symmem::{Config, DType, Group, ProcessSpawner};
+
+use super::collective::{Case, Collective, Contender, OurContender, Ours, Plan, race};
+use super::lab::progress;
+use super::stats::Percentiles;
+use super::{clock::Clock, cores};
+use crate::args::{TuneArgs, short};
+
+/// The collectives that are measured.
+const COLLECTIVES: [(Collective, Tuned); 7] = [
+    (Collective::AllReduce, Tuned::AllReduce),
+    (Collective::AllReduceOut, Tuned::AllReduceOut),
+    (Collective::Reduce, Tuned::Reduce),
+    (Collective::ReduceScatter, Tuned::ReduceScatter),
+    (Collective::AllGather, Tuned::AllGather),
+    (Collective::Broadcast, Tuned::Broadcast),
+    (Collective::AllToAll, Tuned::AllToAll),
+];
+
+/// Sizes of a rank's memory: from 2^3 to 2^17 bytes.
+const EXPONENTS: std::ops::RangeInclusive<u32> = 3..=17;
+
+/// What was found for one collective.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Finding {
+    ranks: usize,
+    collective: Tuned,
+    bounds: Bounds,
+}
+
+/// The typical time of each algorithm at one size.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    bytes: usize,
+    /// Push, staged, and the one for any size; infinite where it cannot carry so much.
+    ticks: [f64; 3],
+}
+
+/// Measures, prints and keeps.
+pub(crate) fn run(args: &TuneArgs) -> Result<()> {
+    let path = path(args)?;
+    let mut book = path.as_deref().map_or_else(|| Ok(Book::default()), Book::open)?;
+    let mut findings = Vec::new();
+    for ranks in &args.ranks {
+        let found = measure((*ranks).into(), args.quick)?;
+        book.keep(tuning((*ranks).into(), &found));
+        findings.extend(found);
+    }
+    print(args, &findings)?;
+    if let Some(path) = path {
+        book.save(&path)?;
+        eprintln!("kept for \"{}\" in {}", machine(), path.display());
+    }
+    Ok(())
+}
+
+/// Where to keep what is found; `None` for a dry run.
+fn path(args: &TuneArgs) -> Result<Option<PathBuf>> {
+    if args.dry_run {
+        return Ok(None);
+    }
+    if let Some(path) = &args.out {
+        return Ok(Some(path.clone()));
+    }
+    let rows = Config::from_env()?.rows();
+    let setting =
+        rows.iter().find(|row| row.variable == "SYMMEM_TUNING").context("there is no such setting")?;
+    if setting.value == "off" {
+        bail!("SYMMEM_TUNING is off, so there is no book to write into: give --out or --dry-run");
+    }
+    Ok(Some(PathBuf::from(&setting.value)))
+}
+
+fn tuning(ranks: usize, findings: &[Finding]) -> Tuning {
+    let mut tuning = Tuning::built_in(ranks);
+    findings.iter().for_each(|found| tuning.set_bounds(found.collective, found.bounds));
+    tuning
+}
+
+/// All calls have one name, as in the bench.
+fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
+    let by_rank = ProcessSpawner::new("tune", ranks).run(|group| {
+        cores::pin(&cores::available(), group.rank());
+        let steps = COLLECTIVES.len() * EXPONENTS.count();
+        let bar = if group.rank() == 0 { progress(steps) } else { indicatif::ProgressBar::hidden() };
+        bar.set_prefix(format!("{} ranks", group.size()));
+        let mut findings = Vec::new();
+        for (collective, tuned) in COLLECTIVES {
+            bar.set_message(collective.name());
+            let mut samples = Vec::new();
+            for exponent in EXPONENTS {
+                samples.push(sample(&group, collective, tuned, 1 << exponent, quick)?);
+                bar.inc(1);
+            }
+            findings.push(Finding { ranks: group.size(), collective: tuned, bounds: bounds(&samples) });
+        }
+        bar.finish_and_clear();
+        Ok(findings)
+    })?;
+    // All ranks worked out the same from the same samples.
+    Ok(by_rank.into_iter().next().unwrap_or_default())
+}
+
+/// Times the algorithms of a collective with about `bytes` in each rank's memory.
+fn sample(
+    group: &Group,
+    collective: Collective,
+    tuned: Tuned,
+    bytes: usize,
+    quick: bool,
+) -> symmem::Result<Sample> {
+    let whole = if collective == Collective::AllGather { bytes * group.size() } else { bytes };
+    let case = Case::new(collective, DType::F32, whole, group.size());
+    let memory = group.alloc::<f32>(case.input(group.size()))?;
+    let bytes = memory.len() * size_of::<f32>();
+    let ours = Ours::over(&memory, group, &case)?;
+    let possible = tuned.algorithms().map(|algorithm| fits(group.size(), tuned, algorithm, bytes));
+    let mut contenders: Vec<Ours<f32>> = tuned
+        .algorithms()
+        .into_iter()
+        .zip(possible)
+        .filter(|each| each.1)
+        .map(|each| ours.using(each.0))
+        .collect();
+    let mut each: Vec<&mut dyn Contender> =
+        contenders.iter_mut().map(|contender| contender as &mut dyn Contender).collect();
+    let blocks = if quick { 3 } else { 7 };
+    let iters = ((4 << 20) / bytes.max(1)).clamp(20, if quick { 20 } else { 400 });
+    let records = race(&mut each, &case, Plan { blocks, iters, limit: None }, &Clock::calibrated(), || ())?;
+    drop(contenders);
+    Box::new(ours).close()?;
+    let mut typical =
+        records.iter().map(|record| Percentiles::of(&mut record.blocks.concat()).p50.max(1) as f64);
+    let ticks = possible
+        .map(|possible| if possible { typical.next().unwrap_or(f64::INFINITY) } else { f64::INFINITY });
+    Ok(Sample { bytes, ticks })
+}
+
+/// Whether `algorithm` can carry so many bytes.
+fn fits(ranks: usize, tuned: Tuned, algorithm: Algorithm, bytes: usize) -> bool {
+    let mut tuning = Tuning::built_in(ranks);
+    tuning.force(tuned, algorithm).is_ok() && tuning.choose(tuned, bytes) == algorithm
+}
+
+/// The bounds by which least is lost.
+fn bounds(samples: &[Sample]) -> Bounds {
+    let staged = bound(samples, |sample| sample.ticks[1], |sample| sample.ticks[2]);
+    let push = bound(
+        samples,
+        |sample| sample.ticks[0],
+        |sample| sample.ticks[if sample.bytes <= staged { 1 } else { 2 }],
+    );
+    Bounds { push, staged }
+}
+
+/// Up to how many bytes to use the algorithm that takes `small` rather than the one that takes `large`.
+fn bound(samples: &[Sample], small: impl Fn(&Sample) -> f64, large: impl Fn(&Sample) -> f64) -> usize {
+    let loss = |bound: usize| -> f64 {
+        let lost = samples.iter().map(|sample| {
+            let (small, large) = (small(sample), large(sample));
+            (if sample.bytes <= bound { small } else { large } / small.min(large)).ln()
+        });
+        lost.sum()
+    };
+    let bounds = std::iter::once(0).chain(samples.iter().map(|sample| sample.bytes));
+    bounds.min_by(|one, other| loss(*one).total_cmp(&loss(*other))).unwrap_or(0)
+}
+
+fn print(args: &TuneArgs, findings: &[Finding]) -> Result<()> {
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(findings)?);
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
+        "ranks",
+        "collective",
+        "push up to",
+        "staged up to",
+        "then",
+    ]);
+    for found in findings {
+        let Bounds { push, staged } = found.bounds;
+        let then = found.collective.algorithms()[2];
+        table.add_row([
+            found.ranks.to_string(),
+            found.collective.to_string(),
+            short(push),
+            short(staged),
+            then.to_string(),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(bytes: usize, push: f64, staged: f64, last: f64) -> Sample {
+        Sample { bytes, ticks: [push, staged, last] }
+    }
+
+    #[test]
+    fn bounds_lie_where_the_next_algorithm_takes_over() {
+        let samples = [
+            sample(8, 1.0, 2.0, 3.0),
+            sample(64, 1.5, 2.0, 3.0),
+            sample(512, f64::INFINITY, 2.0, 3.0),
+            sample(4096, f64::INFINITY, 5.0, 3.0),
+        ];
+        assert_eq!(bounds(&samples), Bounds { push: 64, staged: 512 });
+    }
+
+    #[test]
+    fn one_noisy_size_moves_no_bound() {
+        let samples = [
+            sample(8, 1.0, 2.0, 3.0),
+            sample(16, 2.1, 2.0, 3.0),
+            sample(32, 1.0, 2.0, 3.0),
+            sample(64, 3.0, 2.0, 1.0),
+        ];
+        assert_eq!(bounds(&samples), Bounds { push: 32, staged: 32 });
+    }
+
+    #[test]
+    fn an_algorithm_that_never_wins_is_never_used() {
+        let samples = [sample(8, 2.0, 3.0, 1.0), sample(16, 2.0, 3.0, 1.0)];
+        assert_eq!(bounds(&samples), Bounds { push: 0, staged: 0 });
+    }
+}
