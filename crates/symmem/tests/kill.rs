@@ -59,6 +59,14 @@ fn survivors_of_a_kill_at_each_crash_point_blame_the_victim_and_regroup_without_
     });
 }
 
+#[test]
+fn survivors_of_random_kills_amid_collectives_blame_the_victim_and_regroup() {
+    run("survivors_of_random_kills_amid_collectives_blame_the_victim_and_regroup", || {
+        let kills = random_kills(24, true).into_iter();
+        kills.map(|case| Case { only_collectives: true, rank_0_serves: false, ..case }).collect()
+    });
+}
+
 /// Kills at random moments, every rank in turn.
 fn random_kills(kills: usize, pidfd: bool) -> Vec<Case> {
     let seed = std::env::var("SYMMEM_KILL_SEED").map_or_else(|_| entropy(), |seed| seed.parse().unwrap());
@@ -75,7 +83,8 @@ fn random_kill(kill: usize, pidfd: bool, random: &mut Random) -> Case {
     let longest = if kill.is_multiple_of(3) { 15_000 } else { 300_000 };
     let after = Duration::from_micros(random.below(longest) as u64);
     let rank_0_serves = kill % 5 == 4;
-    Case { ranks, victim, pidfd, rank_0_serves, seed: random.next(), death: Death::Killed { after } }
+    let (seed, death) = (random.next(), Death::Killed { after });
+    Case { ranks, victim, pidfd, rank_0_serves, only_collectives: false, seed, death }
 }
 
 /// A kill at each crash point, the first time the victim comes by and some later time.
@@ -89,7 +98,8 @@ fn crash_points(pidfd: bool) -> Vec<Case> {
             let victim = (at + usize::from(pidfd)) % 4;
             let ranks = (victim + 1).max(2 + at % 3);
             let death = Death::At { point, passes };
-            Case { ranks, victim, pidfd, rank_0_serves: false, seed: random.next(), death }
+            let seed = random.next();
+            Case { ranks, victim, pidfd, rank_0_serves: false, only_collectives: false, seed, death }
         })
         .collect()
 }

@@ -35,6 +35,8 @@ pub(crate) struct Case {
     pub(crate) pidfd: bool,
     /// Rank 0 serves the world's store, rather than the launcher.
     pub(crate) rank_0_serves: bool,
+    /// Ranks do collectives and nothing else.
+    pub(crate) only_collectives: bool,
     pub(crate) seed: u64,
     pub(crate) death: Death,
 }
@@ -52,7 +54,8 @@ impl Case {
         let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::default()).unwrap();
         // Where the world meets.
         let port = if self.rank_0_serves { free_port(self.seed) } else { server.port() };
-        let order = Order { ranks: self.ranks, victim: self.victim, seed: self.seed, port: server.port() };
+        let Self { ranks, victim, seed, only_collectives, .. } = *self;
+        let order = Order { ranks, victim, seed, only_collectives, port: server.port() };
         let start = |rank| Rank::start(self.command(rank, test, scene, &order, port));
         let mut ranks: Vec<Rank> = (0..self.ranks).map(start).collect();
         let killed_ns = match self.death {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use symmem::store::{Store, TcpStore, Wait};
-use symmem::{Deadline, Error, Group, Result, SymmetricMemory};
+use symmem::tuning::Algorithm;
+use symmem::{Deadline, Error, Group, ReduceOp, Result, SymmetricMemory};
 
 use super::random::Random;
 use super::traces::Holdings;
@@ -20,6 +21,8 @@ pub(crate) const REPORT: &str = "report of a survivor: ";
 const LONG: Duration = Duration::from_secs(20);
 /// Elements of the memory that is copied: 4 MiB.
 const LEN: usize = 1 << 19;
+/// Elements of the memory that collectives work on: more than a piece of the pipeline.
+const SHARED: usize = 40_000;
 
 /// What a rank is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,6 +30,8 @@ pub(crate) struct Order {
     pub(crate) ranks: usize,
     pub(crate) victim: usize,
     pub(crate) seed: u64,
+    /// Does collectives and nothing else.
+    pub(crate) only_collectives: bool,
     /// The launcher's store.
     pub(crate) port: u16,
 }
@@ -101,7 +106,7 @@ impl Order {
         let (group, blame) = match Group::from_env() {
             Ok(group) => {
                 store.set(&format!("joined/{rank}"), b"", &wait).unwrap();
-                let blame = work(&group, self.seed);
+                let blame = work(&group, self.seed, self.only_collectives);
                 (Some(group), blame)
             }
             Err(error) => (None, Blame::new(&error, &everybody)),
@@ -145,20 +150,22 @@ pub(crate) fn verify(group: &Group, ranks: usize) -> Result<()> {
 }
 
 /// Does everything a group can do, in an order that is the same on all ranks, until something fails.
-fn work(group: &Group, seed: u64) -> Blame {
+fn work(group: &Group, seed: u64, only_collectives: bool) -> Blame {
     let everybody: Vec<usize> = (0..group.size()).collect();
     let mut random = Random::new(seed);
-    let outcome: Result<(), Failure> = prepare(group).and_then(|memory| {
-        let worker = Worker { group, memory };
+    let outcome: Result<(), Failure> = prepare(group).and_then(|(memory, shared)| {
+        let mut worker = Worker { group, memory, shared };
         let end = Instant::now() + LONG;
         while Instant::now() < end {
-            match random.below(7) {
+            match random.below(9) {
+                _ if only_collectives => worker.collectives(&mut random)?,
                 0 => worker.part(&random.members(group.size()))?,
                 1 => worker.twin()?,
                 2 => worker.rendezvous()?,
                 3 => worker.barriers()?,
                 4 => worker.signals()?,
                 5 => worker.copy()?,
+                6 | 7 => worker.collectives(&mut random)?,
                 _ => worker.exchange(random.below(group.size()))?,
             }
         }
@@ -171,16 +178,20 @@ fn work(group: &Group, seed: u64) -> Blame {
 /// An error, with the members of its group unless that is everybody.
 type Failure = (Error, Option<Vec<usize>>);
 
-fn prepare(group: &Group) -> Result<SymmetricMemory<u64>, Failure> {
-    let all = |error| (error, None);
-    let mut memory = group.alloc::<u64>(LEN).map_err(all)?;
-    memory.fill(group.rank() as u64).map_err(all)?;
-    memory.rendezvous(group).map_err(all)
+/// Memory that holds the rank's number, and memory for collectives.
+fn prepare(group: &Group) -> Result<(SymmetricMemory<u64>, SymmetricMemory<u64>), Failure> {
+    let run = || {
+        let mut memory = group.alloc::<u64>(LEN)?;
+        memory.fill(group.rank() as u64)?;
+        Ok((memory.rendezvous(group)?, group.alloc::<u64>(SHARED)?.rendezvous(group)?))
+    };
+    run().map_err(|error| (error, None))
 }
 
 struct Worker<'a> {
     group: &'a Group,
     memory: SymmetricMemory<u64>,
+    shared: SymmetricMemory<u64>,
 }
 
 impl Worker<'_> {
@@ -240,6 +251,46 @@ impl Worker<'_> {
             Ok(())
         };
         all(|| (0..20).try_for_each(round))
+    }
+}
+
+/// Collectives by every algorithm, each with a result that is checked.
+impl Worker<'_> {
+    fn collectives(&mut self, random: &mut Random) -> Result<(), Failure> {
+        all(|| (0..15).try_for_each(|_| self.collective(random)))
+    }
+
+    fn collective(&mut self, random: &mut Random) -> Result<()> {
+        let (rank, ranks) = (self.group.rank() as u64, self.group.size() as u64);
+        let algorithm = Algorithm::ALL[random.below(Algorithm::ALL.len())];
+        let len =
+            [1 + random.below(60), 1 + random.below(4000), SHARED - random.below(1000)][random.below(3)];
+        let (root, first) = (random.below(self.group.size()), random.next() >> 8);
+        let sum = first * ranks + ranks * (ranks - 1) / 2;
+        let mut memory = self.shared.using(algorithm).first(len)?;
+        memory.fill(first + rank)?;
+        let mut out = vec![first + rank; len];
+        let expected = match random.below(5) {
+            0 => memory.broadcast(root).map(|()| first + root as u64)?,
+            1 => memory.all_reduce(ReduceOp::Sum).map(|()| sum)?,
+            2 => {
+                memory.reduce(ReduceOp::Sum, root, &mut out)?;
+                assert!(root as u64 != rank || out.iter().all(|value| *value == sum));
+                first + rank
+            }
+            3 => {
+                memory.all_reduce_out(ReduceOp::Sum, &mut out)?;
+                assert!(out.iter().all(|value| *value == sum));
+                first + rank
+            }
+            _ => {
+                self.group.all_reduce(ReduceOp::Sum, &mut out)?;
+                assert!(out.iter().all(|value| *value == sum));
+                first + rank
+            }
+        };
+        assert!(memory.local()?.iter().all(|value| *value == expected));
+        Ok(())
     }
 }
 

@@ -2,17 +2,24 @@
 
 mod examples;
 mod smoke;
+mod stress;
 mod tsan;
 
 use anyhow::Result;
 
 use crate::plan::{self, Job, Options, Outcome, Step};
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 8] = [
     Step { name: "build", about: "every crate and target compiles", run: build },
     Step { name: "tests", about: "unit, integration and doc tests, with injected faults", run: tests },
     Step { name: "loom", about: "models of the synchronisation protocols", run: loom },
     Step { name: "tsan", about: "the thread-rank suite under ThreadSanitizer", run: tsan::run },
+    Step {
+        name: "stress",
+        about: "a minute of random collectives, and that a missing wait is noticed",
+        run: stress::run,
+    },
+    Step { name: "large", about: "collectives beyond 32 bits, and the memory they need", run: large },
     Step { name: "examples", about: "every example ends well within a minute", run: examples::run },
     Step { name: "smoke", about: "a short bench whose every row is verified", run: smoke::run },
 ];
@@ -37,5 +44,11 @@ fn loom(job: &Job) -> Result<Outcome> {
     // Its own target folder: the flag would rebuild everything else.
     cargo.arg(job.workspace.target("loom")).env("RUSTFLAGS", "--cfg loom");
     job.run(&mut cargo)?;
+    Ok(Outcome::Passed)
+}
+
+fn large(job: &Job) -> Result<Outcome> {
+    let ask = ["--", "--nocapture", "--test-threads=1"];
+    job.run(job.workspace.cargo(["test", "--release", "-p", "symmem", "--test", "large"]).args(ask))?;
     Ok(Outcome::Passed)
 }

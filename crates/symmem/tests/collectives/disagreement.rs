@@ -1,0 +1,177 @@
+//! Ranks that disagree: everybody is told `Mismatch`, nobody's memory changes, and the group goes on.
+//!
+//! Where a rank need not hear from everybody it may return before it can know, and its *next* operation tells it.
+
+use std::time::Duration;
+
+use symmem::tuning::Algorithm;
+use symmem::{Error, Group, ReduceOp, Result, SymmetricMemory};
+
+use crate::common::{config, same_ranks_with};
+
+const RANKS: usize = 3;
+/// Elements of the memory, all of them the rank's number.
+const LEN: usize = 12;
+
+struct Trial {
+    group: Group,
+    floats: SymmetricMemory<f32>,
+    words: SymmetricMemory<u32>,
+}
+
+/// A call in which rank 1, the odd one, says something else than the others.
+type Call = fn(&mut Trial, odd: bool) -> Result<()>;
+
+/// Whatever the algorithm.
+const CALLS: [(&str, Call); 12] = [
+    ("all_reduce of another op", |on, odd| on.floats.all_reduce(either(odd, ReduceOp::Max, ReduceOp::Sum))),
+    ("all_reduce of another type", |on, odd| match odd {
+        true => on.words.all_reduce(ReduceOp::Sum),
+        false => on.floats.all_reduce(ReduceOp::Sum),
+    }),
+    ("all_reduce of other bytes", |on, odd| on.cut(odd)?.all_reduce(ReduceOp::Sum)),
+    ("another collective", |on, odd| match odd {
+        true => on.floats.all_reduce(ReduceOp::Sum),
+        false => on.floats.all_reduce_out(ReduceOp::Sum, &mut [0.0; LEN]),
+    }),
+    ("reduce to another root", |on, odd| on.floats.reduce(ReduceOp::Sum, either(odd, 0, 2), &mut [0.0; LEN])),
+    ("reduce of another op", |on, odd| {
+        on.floats.reduce(either(odd, ReduceOp::Prod, ReduceOp::Sum), 0, &mut [0.0; LEN])
+    }),
+    ("reduce_scatter of another op", |on, odd| {
+        on.floats.reduce_scatter(either(odd, ReduceOp::Avg, ReduceOp::Sum), &mut [0.0; LEN / RANKS])
+    }),
+    ("all_gather of other bytes", |on, odd| {
+        let memory = on.cut(odd)?;
+        memory.all_gather(&mut vec![0.0; memory.len() * RANKS])
+    }),
+    ("all_to_all or all_gather", |on, odd| match odd {
+        true => on.floats.all_to_all(&mut [0.0; LEN]),
+        false => on.floats.all_gather(&mut [0.0; LEN * RANKS]),
+    }),
+    ("private all_reduce of another op", |on, odd| {
+        on.group.all_reduce(either(odd, ReduceOp::Min, ReduceOp::Max), &mut [1u8; 40])
+    }),
+    ("private all_reduce of another type", |on, odd| match odd {
+        true => on.group.all_reduce(ReduceOp::Sum, &mut [1u32; 8]),
+        false => on.group.all_reduce(ReduceOp::Sum, &mut [1f32; 8]),
+    }),
+    ("private all_reduce of other bytes", |on, odd| {
+        on.group.all_reduce(ReduceOp::Sum, &mut vec![1u64; either(odd, 90_000, 9)])
+    }),
+];
+
+fn either<T>(odd: bool, other: T, usual: T) -> T {
+    if odd { other } else { usual }
+}
+
+impl Trial {
+    fn new(group: &Group, forced: &str) -> Result<Self> {
+        let group = same_ranks_with(group, config().algorithm(forced)?)?.within(Duration::from_secs(20));
+        let rank = group.rank();
+        let mut floats = group.alloc::<f32>(LEN)?.rendezvous(&group)?;
+        floats.fill(rank as f32)?;
+        let mut words = group.alloc::<u32>(LEN)?.rendezvous(&group)?;
+        words.fill(rank as u32)?;
+        Ok(Self { group, floats, words })
+    }
+
+    /// The first half of the memory for the odd one.
+    fn cut(&self, odd: bool) -> Result<SymmetricMemory<f32>> {
+        self.floats.within(Duration::from_secs(20)).first(either(odd, LEN / 2, LEN))
+    }
+
+    /// Makes the call, and checks that the call itself or the next operation tells of the disagreement, that the memory is
+    /// as it was, and that all goes on. Returns whether the call itself told.
+    fn check(&mut self, name: &str, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<bool> {
+        let at_once = call(self);
+        let told_at_once = at_once.is_err();
+        let told = if told_at_once { at_once } else { self.group.barrier() };
+        match told {
+            Err(Error::Mismatch { values, .. }) => {
+                assert_eq!(values.len(), RANKS, "{name}: {values:?}");
+                assert!(values.iter().all(|value| !value.contains("nothing")), "{name}: {values:?}");
+                assert!(values.iter().any(|value| value.rsplit_once(": ") != values[0].rsplit_once(": ")));
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+        let rank = self.group.rank();
+        assert_eq!(*self.floats.local()?, [rank as f32; LEN], "{name}");
+        assert_eq!(*self.words.local()?, [rank as u32; LEN], "{name}");
+        self.go_on(name)?;
+        Ok(told_at_once)
+    }
+
+    /// An operation of every kind of meeting, with the right result.
+    fn go_on(&mut self, name: &str) -> Result<()> {
+        let mut out = [0.0; LEN];
+        self.floats.all_reduce_out(ReduceOp::Sum, &mut out)?;
+        assert_eq!(out, [3.0; LEN], "after {name}");
+        let mut sum = [self.group.rank() as i64; 5];
+        self.group.all_reduce(ReduceOp::Sum, &mut sum)?;
+        assert_eq!(sum, [3; 5], "after {name}");
+        assert_eq!(self.group.all_gather(&self.group.rank())?, [0, 1, 2], "after {name}");
+        self.group.barrier()
+    }
+}
+
+#[test]
+fn ranks_that_disagree_are_all_told_and_keep_their_memory() {
+    symmem::spawn(RANKS, |group| {
+        for forced in ["", "push", "staged", "direct,two_shot,pipelined"] {
+            let mut trial = Trial::new(&group, forced)?;
+            for (name, call) in CALLS {
+                trial.check(&format!("{name} ({forced})"), |on| call(on, on.group.rank() == 1))?;
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_disagreement_is_described() {
+    symmem::spawn(RANKS, |group| {
+        let mut mem = group.alloc::<f32>(10)?.rendezvous(&group)?;
+        let op = if group.rank() == 1 { ReduceOp::Max } else { ReduceOp::Sum };
+        let error = mem.all_reduce(op).expect_err("they disagree");
+        let Error::Mismatch { values, .. } = error else { panic!("{error}") };
+        assert!(values[1].contains("max") && values[2].contains("sum"), "{values:?}");
+        mem.close()
+    })
+    .unwrap();
+}
+
+#[test]
+fn three_roots_are_told_by_the_call_or_by_the_next_operation() {
+    symmem::spawn(RANKS, |group| {
+        let mut trial = Trial::new(&group, "")?;
+        let told = trial.check("three roots", |on| on.floats.broadcast(on.group.rank()))?;
+        assert!(!told, "a root of a small broadcast waits for nobody");
+        let direct = |on: &mut Trial| on.floats.using(Algorithm::Direct).broadcast(on.group.rank());
+        assert!(trial.check("three roots, directly", direct)?);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn ranks_that_disagree_on_the_algorithm_are_told() {
+    symmem::spawn(RANKS, |group| {
+        let mut trial = Trial::new(&group, "")?;
+        for (usual, other) in [
+            (Algorithm::Push, Algorithm::Staged),
+            (Algorithm::Push, Algorithm::TwoShot),
+            (Algorithm::Staged, Algorithm::TwoShot),
+            (Algorithm::TwoShot, Algorithm::Push),
+        ] {
+            let call = |on: &mut Trial| {
+                let algorithm = either(on.group.rank() == 1, other, usual);
+                on.floats.using(algorithm).all_reduce(ReduceOp::Sum)
+            };
+            assert!(trial.check(&format!("{usual} or {other}"), call)?);
+        }
+        Ok(())
+    })
+    .unwrap();
+}

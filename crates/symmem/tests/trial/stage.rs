@@ -1,0 +1,263 @@
+//! One rank's part in the trials: a group, memory of every element type on it, and the calls.
+
+use std::time::Duration;
+
+use symmem::{
+    Allocation, Bool, DType, F8E4M3, F8E5M2, Group, ReduceOp, Result, Strided, SymmetricMemory, bf16, f16,
+};
+
+use super::pattern::same;
+use super::{Case, Kind, Number, Pattern, Random};
+
+/// How long a call may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Elements around what a call may touch.
+const GUARDS: usize = 64;
+
+/// A group with memory of every element type.
+pub(crate) struct Stage {
+    group: Group,
+    actors: Vec<Box<dyn Actor>>,
+}
+
+impl Stage {
+    /// Collective. Memory for calls on at most `bytes` bytes.
+    pub(crate) fn new(group: &Group, bytes: usize) -> Result<Self> {
+        let group = group.within(PATIENCE);
+        let actors = DType::ALL.iter().map(|dtype| actor(*dtype, &group, bytes)).collect::<Result<_>>()?;
+        Ok(Self { group, actors })
+    }
+
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Collective. Does what `case` says and panics unless it comes out right, guards included.
+    pub(crate) fn act(&mut self, case: &Case) {
+        let (rank, world) = (self.group.rank(), self.group.size());
+        let actor = &mut self.actors[case.dtype as usize];
+        if let Err(problem) = actor.act(&self.group, case) {
+            panic!("rank {rank} of {world}, {}: {case:?}: {problem}", self.group.name());
+        }
+    }
+
+    /// Collective. Ends the use of the memory.
+    pub(crate) fn close(self) -> Result<()> {
+        self.actors.into_iter().try_for_each(|actor| actor.close())
+    }
+}
+
+/// What a [`Memory`] of any element type does.
+trait Actor {
+    fn act(&mut self, group: &Group, case: &Case) -> Result<(), String>;
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+fn actor(dtype: DType, group: &Group, bytes: usize) -> Result<Box<dyn Actor>> {
+    Ok(match dtype {
+        DType::U8 => Box::new(Memory::<u8>::new(group, bytes)?),
+        DType::I8 => Box::new(Memory::<i8>::new(group, bytes)?),
+        DType::U16 => Box::new(Memory::<u16>::new(group, bytes)?),
+        DType::I16 => Box::new(Memory::<i16>::new(group, bytes)?),
+        DType::U32 => Box::new(Memory::<u32>::new(group, bytes)?),
+        DType::I32 => Box::new(Memory::<i32>::new(group, bytes)?),
+        DType::U64 => Box::new(Memory::<u64>::new(group, bytes)?),
+        DType::I64 => Box::new(Memory::<i64>::new(group, bytes)?),
+        DType::F8E4M3 => Box::new(Memory::<F8E4M3>::new(group, bytes)?),
+        DType::F8E5M2 => Box::new(Memory::<F8E5M2>::new(group, bytes)?),
+        DType::F16 => Box::new(Memory::<f16>::new(group, bytes)?),
+        DType::BF16 => Box::new(Memory::<bf16>::new(group, bytes)?),
+        DType::F32 => Box::new(Memory::<f32>::new(group, bytes)?),
+        DType::F64 => Box::new(Memory::<f64>::new(group, bytes)?),
+        DType::Bool => Box::new(Memory::<Bool>::new(group, bytes)?),
+        other => unreachable!("{other} has no reference"),
+    })
+}
+
+/// One allocation, all of it guards between calls, and two handles of it.
+struct Memory<T: Number> {
+    block: Allocation<T>,
+    handles: [SymmetricMemory<T>; 2],
+    guard: T,
+}
+
+impl<T: Number> Memory<T> {
+    fn new(group: &Group, bytes: usize) -> Result<Self> {
+        let mut block = group.alloc::<T>(bytes / size_of::<T>() + 3 * GUARDS)?;
+        let guard = T::any(&mut Random::new(group.rank() as u64));
+        block.fill(guard)?;
+        // Offsets differ by rank, type and handle, odd ones among them.
+        let start = (group.rank() * 5 + T::DTYPE as usize * 3) % GUARDS;
+        let handle = |offset| block.rendezvous_at(group, offset);
+        let handles = [handle(start)?, handle(GUARDS + group.rank())?];
+        Ok(Self { block, handles, guard })
+    }
+
+    /// Checks the elements around those of the call, and makes all of them guards again.
+    fn check_guards(&mut self, window: std::ops::Range<usize>) -> Result<(), String> {
+        let mut all = self.block.local_mut().map_err(|error| error.to_string())?;
+        all[window.clone()].fill(self.guard);
+        let around = window.start.saturating_sub(GUARDS)..(window.end + GUARDS).min(all.len());
+        check_guards(self.guard, &all[around])
+    }
+}
+
+fn check_guards<T: Number>(guard: T, found: &[T]) -> Result<(), String> {
+    same(&vec![guard; found.len()], found).map_err(|(at, what)| format!("guard {at}: {what}"))
+}
+
+impl<T: Number> Actor for Memory<T> {
+    fn act(&mut self, group: &Group, case: &Case) -> Result<(), String> {
+        let told = |error: symmem::Error| error.to_string();
+        let inputs: Vec<_> = (0..group.size()).map(|rank| Pattern::new(case.seed, rank, case.len)).collect();
+        let part = Part { case, inputs, guard: self.guard, rank: group.rank(), world: group.size() };
+        if matches!(case.kind, Kind::Private | Kind::PrivateOut | Kind::PrivateStrided) {
+            return part.act_on_private(group);
+        }
+        let handle = &self.handles[case.handle];
+        let handle = match case.algorithm {
+            Some(algorithm) => handle.using(algorithm),
+            None => handle.within(PATIENCE),
+        };
+        let mut memory = handle.first(case.len).map_err(told)?;
+        part.inputs[part.rank].write(0, &mut memory.local_mut().map_err(told)?);
+        part.act(&mut memory)?;
+        let start = memory.offset();
+        drop(memory);
+        self.check_guards(start..start + case.len)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let [first, second] = self.handles;
+        drop(second);
+        first.close()
+    }
+}
+
+/// One rank's part in one call.
+struct Part<'a, T> {
+    case: &'a Case,
+    inputs: Vec<Pattern<T>>,
+    guard: T,
+    rank: usize,
+    world: usize,
+}
+
+impl<T: Number> Part<'_, T> {
+    fn reduced(&self) -> Pattern<T> {
+        Pattern::reduced(self.case.op, &self.inputs)
+    }
+
+    fn act(&self, memory: &mut SymmetricMemory<T>) -> Result<(), String> {
+        let Case { kind, op, root, len, .. } = *self.case;
+        let (rank, world) = (self.rank, self.world);
+        let chunk = len / world;
+        // What the memory is afterwards.
+        let mut memory_after = &self.inputs[rank];
+        let reduced;
+        match kind {
+            Kind::AllReduce => {
+                memory.all_reduce(op).map_err(|error| error.to_string())?;
+                reduced = self.reduced();
+                memory_after = &reduced;
+            }
+            Kind::Broadcast => {
+                memory.broadcast(root).map_err(|error| error.to_string())?;
+                memory_after = &self.inputs[root];
+            }
+            Kind::AllReduceOut => {
+                self.with_output(
+                    len,
+                    |out| memory.all_reduce_out(op, out),
+                    |out| self.reduced().check(0, out),
+                )?;
+            }
+            Kind::Reduce if rank == root => {
+                self.with_output(
+                    len,
+                    |out| memory.reduce(op, root, out),
+                    |out| self.reduced().check(0, out),
+                )?;
+            }
+            Kind::Reduce => {
+                let kept = |out: &[T]| check_guards(self.guard, out);
+                self.with_output(len, |out| memory.reduce(op, root, out), kept)?;
+            }
+            Kind::ReduceScatter => {
+                let right = |out: &[T]| self.reduced().check(rank * chunk, out);
+                self.with_output(chunk, |out| memory.reduce_scatter(op, out), right)?;
+            }
+            Kind::AllGather => {
+                let right = |out: &[T]| {
+                    (0..world).try_for_each(|rank| self.inputs[rank].check(0, &out[rank * len..][..len]))
+                };
+                self.with_output(len * world, |out| memory.all_gather(out), right)?;
+            }
+            Kind::AllToAll => {
+                let right = |out: &[T]| {
+                    let from = |rank: usize| &out[rank * chunk..][..chunk];
+                    (0..world).try_for_each(|peer| self.inputs[peer].check(rank * chunk, from(peer)))
+                };
+                self.with_output(len, |out| memory.all_to_all(out), right)?;
+            }
+            Kind::Private | Kind::PrivateOut | Kind::PrivateStrided => unreachable!("has no handle"),
+        }
+        let local = memory.local().map_err(|error| error.to_string())?;
+        memory_after.check(0, &local).map_err(|problem| format!("the memory afterwards: {problem}"))
+    }
+
+    fn act_on_private(&self, group: &Group) -> Result<(), String> {
+        let Case { kind, op, len, .. } = *self.case;
+        let input = &self.inputs[self.rank];
+        let right = |out: &[T]| self.reduced().check(0, out);
+        match kind {
+            Kind::Private => {
+                let call = |out: &mut [T]| {
+                    input.write(0, out);
+                    group.all_reduce(op, out)
+                };
+                self.with_output(len, call, right)
+            }
+            Kind::PrivateOut => {
+                let input = input.to_vec(0, len);
+                self.with_output(len, |out| group.all_reduce_out(op, &input, out), right)
+            }
+            _ => self.with_output(len, |out| all_reduce_strided(group, op, input, out), right),
+        }
+    }
+
+    /// Gives `call` an output of `len` elements, lets `right` judge it, and looks at what is around it.
+    fn with_output(
+        &self,
+        len: usize,
+        call: impl FnOnce(&mut [T]) -> Result<()>,
+        right: impl FnOnce(&[T]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut all = vec![self.guard; len + 2 * GUARDS];
+        call(&mut all[GUARDS..GUARDS + len]).map_err(|error| error.to_string())?;
+        right(&all[GUARDS..GUARDS + len]).map_err(|problem| format!("the output: {problem}"))?;
+        check_guards(self.guard, &all[..GUARDS])?;
+        check_guards(self.guard, &all[GUARDS + len..])
+    }
+}
+
+/// An all_reduce of `input`, laid out as three columns where that comes out even, else with holes.
+fn all_reduce_strided<T: Number>(
+    group: &Group,
+    op: ReduceOp,
+    input: &Pattern<T>,
+    out: &mut [T],
+) -> Result<()> {
+    let len = out.len();
+    let elements = input.to_vec(0, len);
+    let (shape, strides) = match len.is_multiple_of(3) {
+        true => (vec![len / 3, 3], vec![1, len / 3]),
+        false => (vec![len], vec![2]),
+    };
+    let mut data = vec![T::zeroed(); 2 * len];
+    for (index, element) in elements.into_iter().enumerate() {
+        let at = if strides.len() == 2 { index / 3 + index % 3 * strides[1] } else { 2 * index };
+        data[at] = element;
+    }
+    group.all_reduce_strided(op, Strided::new(&data, &shape, &strides)?, out)
+}
