@@ -20,9 +20,9 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
             (meeting::SLEEP, Deadlock),
         ],
         Site::SlotRelease | Site::SlotAcquire => {
-            vec![(meeting::ONCE, Disorder), (meeting::REUSE, Disorder), (meeting::SLEEP, Disorder)]
+            let meetings = [meeting::ONCE, meeting::REUSE, meeting::SLEEP, staging::PARCELS];
+            meetings.into_iter().map(|model| (model, Disorder)).collect()
         }
-        Site::LineRelease | Site::LineAcquire => vec![(staging::LINE, Disorder)],
         // Without bells. In front of a bell a fence follows every put and take: an acquire fence, which does the work of
         // the two Acquires, and loom moreover lets any two SeqCst fences order all that is around them.
         Site::PutRelease | Site::TakeAcquire => vec![(pad::CARRIES_WRITES, Disorder), (pad::REUSE, Disorder)],
@@ -54,16 +54,6 @@ fn the_release_of_an_announcement_is_missed() {
 #[test]
 fn the_acquire_of_an_announcement_is_missed() {
     is_missed(Site::SlotAcquire);
-}
-
-#[test]
-fn the_release_of_a_line_is_missed() {
-    is_missed(Site::LineRelease);
-}
-
-#[test]
-fn the_acquire_of_a_line_is_missed() {
-    is_missed(Site::LineAcquire);
 }
 
 #[test]

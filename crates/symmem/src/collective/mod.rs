@@ -2,8 +2,10 @@
 //!
 //! Called by users through the handle, or through the group for private memory. Every collective publishes a signature
 //! (operation, element type, reduce operation, root, algorithm, memory, bytes); disagreement is the same `Mismatch` on
-//! every rank before a byte changes. A rank that need not hear from all (the root of a small broadcast) may have
-//! returned by then: it is told by its next operation. A rank's memory is borrowed for the length of the call. A
+//! every rank before a byte changes. The exception are small messages that go one way, to or from a root: a rank that
+//! need not hear from all (in a broadcast: from the root alone) may have returned, with the root's bytes, before it could
+//! know that another rank disagreed. Then its next operation gives the `Mismatch` instead of running; nobody
+//! misses an epoch. A rank's memory is borrowed for the length of the call. A
 //! collective that fails between the two meetings of [`direct`] poisons the memory; the other algorithms change nothing
 //! before their one meeting.
 //!

@@ -277,10 +277,8 @@ impl<'a> Running<'a> {
 
     /// Takes up the words that `peer` announced with `epoch`, which was heard.
     #[inline]
-    pub(crate) fn unpack(&self, epoch: u64, peer: usize, parcel: &mut [u64]) -> Result<()> {
-        let inner = self.inner();
-        self.wait(peer, |rank| rank == peer, || unpack(inner, inner.rank, peer, epoch, parcel).then_some(()))
-            .map_err(|interrupt| self.fail(interrupt, |rank| rank == peer))
+    pub(crate) fn unpack(&self, epoch: u64, peer: usize, parcel: &mut [u64]) {
+        unpack(self.inner(), self.inner().rank, peer, epoch, parcel);
     }
 
     /// The error for ranks that disagree at `epoch`, once all of them are there: nothing is owed any more.

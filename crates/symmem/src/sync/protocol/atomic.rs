@@ -18,10 +18,6 @@ pub(crate) enum Site {
     SlotRelease,
     /// Seeing an epoch in a slot.
     SlotAcquire,
-    /// Publishing a further line of an announcement.
-    LineRelease,
-    /// Seeing it.
-    LineAcquire,
     /// Raising a signal.
     PutRelease,
     /// Seeing that the previous signal was consumed.

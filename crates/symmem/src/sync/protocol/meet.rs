@@ -7,8 +7,7 @@
 //! `announce` stores the signature, then the epoch with Release; `arrived` loads the epoch with Acquire, so whatever
 //! the peer wrote before announcing (signature, staging, its user memory) is visible to who saw the epoch.
 //!
-//! An announcement can carry a parcel of a few words in the same cache lines. Each further line is published by an
-//! epoch of its own, stored with Release after its words: a line need not become visible as a whole.
+//! An announcement can carry a parcel of a few words, stored before its epoch like the signature.
 //!
 //! # Why two halves are enough
 //! Rank p writes epoch e+2 into the half of epoch e. It does so only after it saw every rank's e+1; a rank announces
@@ -30,39 +29,19 @@ pub(crate) struct Signature {
     pub(crate) size: u64,
 }
 
-/// Words that ride in the line of an announcement.
-const HEAD_WORDS: usize = 4;
-/// Words of a line that carries nothing but payload, beside its epoch.
-const LINE_WORDS: usize = 7;
-/// Such lines of a half; loom needs one to see what it must see.
-const LINES: usize = if cfg!(loom) { 1 } else { 8 };
-/// Most words that an announcement can carry.
-pub(crate) const PARCEL_WORDS: usize = HEAD_WORDS + LINES * LINE_WORDS;
+/// Most words that an announcement can carry: four in its own cache line, the rest in the ones behind it. For loom two,
+/// which are enough to see what it must see.
+pub(crate) const PARCEL_WORDS: usize = if cfg!(loom) { 2 } else { 4 + 8 * 8 };
 
-/// An announcement: one cache line, published by its epoch.
+/// An announcement, published by its epoch.
 #[repr(C, align(64))]
 #[derive(Debug)]
-struct Head {
+struct Half {
     epoch: AtomicU64,
     word: AtomicU64,
     size: AtomicU64,
     note: AtomicU64,
-    parcel: [AtomicU64; HEAD_WORDS],
-}
-
-/// More of the payload: one cache line, published by an epoch of its own, so that a reader polls the data itself.
-#[repr(C, align(64))]
-#[derive(Debug)]
-struct Line {
-    parcel: [AtomicU64; LINE_WORDS],
-    epoch: AtomicU64,
-}
-
-#[repr(C)]
-#[derive(Debug)]
-struct Half {
-    head: Head,
-    lines: [Line; LINES],
+    parcel: [AtomicU64; PARCEL_WORDS],
 }
 
 /// One peer's announcements, in cache lines of their own.
@@ -79,75 +58,37 @@ impl Slot {
     }
 
     #[inline]
-    fn publish(&self, epoch: u64, signature: Signature, note: u64) {
-        let head = &self.half(epoch).head;
-        head.word.store(signature.word, Ordering::Relaxed);
-        head.size.store(signature.size, Ordering::Relaxed);
-        head.note.store(note, Ordering::Relaxed);
-        head.epoch.store(epoch, order(Site::SlotRelease, Ordering::Release));
-    }
-
-    /// Lays `words` down for `epoch`, which is published next.
-    #[inline]
-    fn pack(&self, epoch: u64, words: &[u64]) {
+    fn publish(&self, epoch: u64, signature: Signature, note: u64, parcel: &[u64]) {
         let half = self.half(epoch);
-        let (first, rest) = words.split_at(words.len().min(HEAD_WORDS));
-        for (to, from) in half.head.parcel.iter().zip(first) {
+        for (to, from) in half.parcel.iter().zip(parcel) {
             to.store(*from, Ordering::Relaxed);
         }
-        for (line, piece) in half.lines.iter().zip(rest.chunks(LINE_WORDS)) {
-            for (to, from) in line.parcel.iter().zip(piece) {
-                to.store(*from, Ordering::Relaxed);
-            }
-            line.epoch.store(epoch, order(Site::LineRelease, Ordering::Release));
-        }
-    }
-
-    /// Takes up as many `words` as the peer laid down for `epoch`; false as long as some are under way. The head has
-    /// been seen.
-    #[inline]
-    fn unpack(&self, epoch: u64, words: &mut [u64]) -> bool {
-        let half = self.half(epoch);
-        let (first, rest) = words.split_at_mut(words.len().min(HEAD_WORDS));
-        for (line, piece) in half.lines.iter().zip(rest.chunks_mut(LINE_WORDS)) {
-            if line.epoch.load(order(Site::LineAcquire, Ordering::Acquire)) < epoch {
-                return false;
-            }
-            for (from, to) in line.parcel.iter().zip(piece) {
-                *to = from.load(Ordering::Relaxed);
-            }
-        }
-        for (from, to) in half.head.parcel.iter().zip(first) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        true
+        half.word.store(signature.word, Ordering::Relaxed);
+        half.size.store(signature.size, Ordering::Relaxed);
+        half.note.store(note, Ordering::Relaxed);
+        half.epoch.store(epoch, order(Site::SlotRelease, Ordering::Release));
     }
 
     /// The signature of `epoch`, once the peer announced it.
     #[inline]
     fn read(&self, epoch: u64) -> Option<Signature> {
-        let head = &self.half(epoch).head;
-        if head.epoch.load(order(Site::SlotAcquire, Ordering::Acquire)) < epoch {
+        let half = self.half(epoch);
+        if half.epoch.load(order(Site::SlotAcquire, Ordering::Acquire)) < epoch {
             return None;
         }
-        let (word, size) = (head.word.load(Ordering::Relaxed), head.size.load(Ordering::Relaxed));
+        let (word, size) = (half.word.load(Ordering::Relaxed), half.size.load(Ordering::Relaxed));
         Some(Signature { word, size })
     }
 
     /// A slot in which nobody has announced anything later than `epoch`.
     #[cfg(loom)]
     pub(crate) fn starting_at(epoch: u64) -> Self {
-        use std::array::from_fn;
-        let word = |value| AtomicU64::new(value);
         let half = || Half {
-            head: Head {
-                epoch: word(epoch),
-                word: word(0),
-                size: word(0),
-                note: word(0),
-                parcel: from_fn(|_| word(0)),
-            },
-            lines: from_fn(|_| Line { parcel: from_fn(|_| word(0)), epoch: word(epoch) }),
+            epoch: AtomicU64::new(epoch),
+            word: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+            note: AtomicU64::new(0),
+            parcel: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         Self { halves: [half(), half()] }
     }
@@ -176,9 +117,7 @@ pub(crate) fn announce(
 ) {
     let peers = || (0..meeting.world()).filter(move |peer| *peer != me);
     for peer in peers() {
-        let slot = meeting.slot(peer, me);
-        slot.pack(epoch, parcel);
-        slot.publish(epoch, signature, note);
+        meeting.slot(peer, me).publish(epoch, signature, note, parcel);
     }
     Bell::publish_fence();
     for peer in peers() {
@@ -192,14 +131,16 @@ pub(crate) fn arrived(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64
     meeting.slot(me, peer).read(epoch)
 }
 
-/// The words that `peer` announced to `me` with `epoch`, once [`arrived`] has seen it: true when all are there.
+/// Takes up as many words as `peer` announced to `me` with `epoch`; as for [`note`].
 #[inline]
-pub(crate) fn unpack(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64, parcel: &mut [u64]) -> bool {
-    meeting.slot(me, peer).unpack(epoch, parcel)
+pub(crate) fn unpack(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64, parcel: &mut [u64]) {
+    for (from, to) in meeting.slot(me, peer).half(epoch).parcel.iter().zip(parcel) {
+        *to = from.load(Ordering::Relaxed);
+    }
 }
 
 /// The note of `peer` for `epoch`, once [`arrived`] has seen it and until `me` announces the next epoch.
 #[inline]
 pub(crate) fn note(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64) -> u64 {
-    meeting.slot(me, peer).half(epoch).head.note.load(Ordering::Relaxed)
+    meeting.slot(me, peer).half(epoch).note.load(Ordering::Relaxed)
 }
