@@ -138,6 +138,8 @@ fn signals_go_round() {
         assert!(!mem.try_wait_signal(group.prev(), 0)?);
         assert!(mem.try_put_signal(group.next(), 1)?);
         assert!(!mem.try_put_signal(group.next(), 1)?);
+        // Nobody consumes a signal before everybody has seen that it is pending.
+        mem.barrier(0)?;
         mem.wait_signal(group.prev(), 1)?;
         mem.close()
     });
