@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::environment::Environment;
 use super::fold::{And, Avg, Max, Min, Or, Prod, Sum, Xor};
-use super::job::{Job, Run, Target};
+use super::job::{Job, Run, Target, Way};
 use super::lanes::{Item, Lanes};
 use super::number::{Bits, Number};
 use super::portable::Portable;
@@ -27,10 +27,13 @@ pub(crate) enum Isa {
     Avx2,
     /// AVX-512: F, BW, DQ and VL.
     Avx512,
+    /// That and AVX512-BF16.
+    Avx512Bf16,
 }
 
 impl Isa {
-    pub(crate) const ALL: [Self; 4] = [Self::Scalar, Self::Portable, Self::Avx2, Self::Avx512];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Scalar, Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
 
     /// Whether this processor has it.
     pub(crate) fn is_available(self) -> bool {
@@ -41,8 +44,10 @@ impl Isa {
             // What it adds to is there as well, so that the kernels of AVX2 are always a lesser choice.
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => avx2::is_available() && avx512::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => Self::Avx512.is_available() && avx512::rounds_to_bf16(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => false,
         }
     }
 
@@ -50,8 +55,19 @@ impl Isa {
     fn is_worth_it(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => self.is_available() && avx512::runs_at_full_clock(),
+            Self::Avx512 | Self::Avx512Bf16 => self.is_available() && avx512::runs_at_full_clock(),
             _ => self.is_available(),
+        }
+    }
+
+    /// This one, or the best below it that has code of its own for `dtype`.
+    pub(super) fn own_code(self, dtype: DType) -> Self {
+        let has_wide_floats = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+        match self {
+            Self::Avx512Bf16 if dtype == DType::BF16 => self,
+            Self::Avx512 | Self::Avx512Bf16 if has_wide_floats => Self::Avx512,
+            Self::Avx512 | Self::Avx512Bf16 => Self::Avx2,
+            _ => self,
         }
     }
 
@@ -89,19 +105,22 @@ impl Kernel {
         }
     }
 
-    /// The one for `isa`, or the best one if this processor does not have that.
+    /// The one for `isa`, or the best one if this processor does not have that; or a lesser one where that has no code of
+    /// its own.
     pub(crate) fn for_isa(dtype: DType, op: ReduceOp, isa: Isa) -> Result<Self> {
         op::check(op, dtype)?;
-        let isa = if isa.is_available() { isa } else { Isa::best() };
+        let isa = if isa.is_available() { isa } else { Isa::best() }.own_code(dtype);
         let run = match isa {
             Isa::Scalar => scalar::kernel(dtype),
             Isa::Portable => kernel::<Portable>(dtype, op),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if has_wide_floats(dtype) => wide_floats::<avx512::Avx512>(dtype, op),
+            Isa::Avx2 => kernel::<avx2::Avx2>(dtype, op),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => kernel::<avx2::Avx2>(dtype, op),
+            Isa::Avx512 => wide_floats::<avx512::Avx512>(dtype, op),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => arithmetic::<avx512::Avx512Bf16, avx512::Rounded>(op),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => kernel::<Portable>(dtype, op),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => kernel::<Portable>(dtype, op),
         };
         let scale = if op.is_bitwise() && isa > Isa::Scalar { dtype.size() } else { 1 };
         Ok(Self { run, scale, dtype, op, isa })
@@ -146,13 +165,7 @@ impl Kernel {
     }
 }
 
-/// Whether wider registers are worth it for `dtype`.
-#[cfg(target_arch = "x86_64")]
-fn has_wide_floats(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
-}
-
-/// [`kernel`], for those types only: the others are not compiled.
+/// [`kernel`], for the types whose code is [`Isa::Avx512`]'s own: the others are not compiled.
 #[cfg(target_arch = "x86_64")]
 fn wide_floats<T: Target>(dtype: DType, op: ReduceOp) -> Run {
     match dtype {
@@ -185,7 +198,7 @@ fn kernel<T: Target>(dtype: DType, op: ReduceOp) -> Run {
     }
 }
 
-fn arithmetic<T: Target, L: Lanes>(op: ReduceOp) -> Run
+fn arithmetic<T: Way, L: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Number,
 {
@@ -197,7 +210,7 @@ where
 }
 
 /// Wrapping sums and products have the same bits with a sign and without: they share the code.
-fn unsigned<T: Target, L: Lanes, S: Lanes>(op: ReduceOp) -> Run
+fn unsigned<T: Way, L: Lanes, S: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Number,
     Item<S>: Number,
@@ -209,7 +222,7 @@ where
 }
 
 /// What depends on the sign.
-fn ordered<T: Target, L: Lanes>(op: ReduceOp) -> Run
+fn ordered<T: Way, L: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Number,
 {
@@ -220,7 +233,7 @@ where
     }
 }
 
-fn bitwise<T: Target, L: Lanes>(op: ReduceOp) -> Run
+fn bitwise<T: Way, L: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Bits,
 {

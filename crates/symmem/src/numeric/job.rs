@@ -27,8 +27,17 @@ pub(super) struct Job<'a> {
 /// processor has the kernel's instruction set.
 pub(super) type Run = unsafe fn(&Job<'_>);
 
-/// An instruction set that kernels are compiled for: its lanes for every element type, and its loop over them.
-pub(super) trait Target {
+/// The way of an instruction set through a job.
+pub(super) trait Way {
+    /// The kernel.
+    ///
+    /// # Safety
+    /// As for [`Run`].
+    unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>);
+}
+
+/// An instruction set that kernels are compiled for: its lanes for every element type, and its way through a job.
+pub(super) trait Target: Way {
     type I8: Lanes<Accumulators: Vector<Item: Number>>;
     type U8: Lanes<Accumulators: Vector<Item: Number + Bits>>;
     type I16: Lanes<Accumulators: Vector<Item: Number>>;
@@ -44,12 +53,6 @@ pub(super) trait Target {
     type F32: Lanes<Accumulators: Vector<Item: Number>>;
     type F64: Lanes<Accumulators: Vector<Item: Number>>;
     type Bool: Lanes<Accumulators: Vector<Item: Bits>>;
-
-    /// The kernel.
-    ///
-    /// # Safety
-    /// As for [`Run`].
-    unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>);
 }
 
 /// The accumulators of one unit, whose bytes are at `src`.

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use bytemuck::Pod;
 
 use super::fold::Fold;
-use super::job::{Job, Target};
+use super::job::{Job, Target, Way};
 use super::lanes::{Item, Lanes};
 use super::loops;
 use super::minifloat::{E4M3, E5M2, Format, Half, narrow, narrow_to_bf16, widen};
@@ -29,7 +29,9 @@ impl Target for Portable {
     type F32 = Plain<f32>;
     type F64 = Plain<f64>;
     type Bool = Truth;
+}
 
+impl Way for Portable {
     unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
         // SAFETY: the caller's duty.
         unsafe { loops::run::<L, F>(job) }

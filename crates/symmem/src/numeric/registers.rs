@@ -19,8 +19,11 @@ pub(super) trait Caching {
     /// Orders what was streamed before later stores.
     fn fence();
 
+    /// How far ahead of a result its destination is asked for where elements are converted, if at all.
+    const AHEAD: Option<usize> = None;
+
     /// Asks for the cache line at any address, to write it.
-    fn prefetch(at: *const u8);
+    fn prefetch(_at: *const u8) {}
 }
 
 /// Does the whole job.
@@ -83,9 +86,11 @@ unsafe fn parts<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, mut at: usize, end: u
 
 /// How results are written.
 trait Write {
+    /// At byte `at` of a destination that is written up to byte `end`.
+    ///
     /// # Safety
-    /// `dst` must be valid for the write, and fit for it.
-    unsafe fn write<L: Lanes>(dst: *mut u8, raw: L::Raw);
+    /// The destination must be valid for the write there, and fit for it.
+    unsafe fn write<L: Lanes>(dst: *mut u8, at: usize, end: usize, raw: L::Raw);
 }
 
 /// Through the caches.
@@ -94,30 +99,31 @@ struct Through<S>(PhantomData<S>);
 /// Past the caches.
 struct Past<S>(PhantomData<S>);
 
-/// How far ahead destinations are asked for where elements are converted: the conversions fill the processor's window, which
-/// keeps it from looking ahead by itself. A line that a peer has written is then fetched once, to be read and written.
-const AHEAD: usize = 2048;
-
 impl<S: Caching> Write for Through<S> {
     #[inline(always)]
-    unsafe fn write<L: Lanes>(dst: *mut u8, raw: L::Raw) {
-        if size_of::<L::Accumulators>() > size_of::<L::Raw>() {
+    unsafe fn write<L: Lanes>(dst: *mut u8, at: usize, end: usize, raw: L::Raw) {
+        let unit = size_of::<L::Raw>();
+        if let Some(ahead) = S::AHEAD
+            && size_of::<L::Accumulators>() > unit
+        {
+            // Beyond the end is what a peer writes: to ask for it would take it away from there.
+            let next = (at + ahead).min(end - unit);
             let mut line = 0;
-            while line < size_of::<L::Raw>() {
-                S::prefetch(dst.wrapping_add(AHEAD + line));
+            while line < unit {
+                S::prefetch(dst.wrapping_add(next + line));
                 line += 64;
             }
         }
         // SAFETY: the caller's duty.
-        unsafe { dst.cast::<L::Raw>().write_unaligned(raw) }
+        unsafe { dst.add(at).cast::<L::Raw>().write_unaligned(raw) }
     }
 }
 
 impl<S: Caching> Write for Past<S> {
     #[inline(always)]
-    unsafe fn write<L: Lanes>(dst: *mut u8, raw: L::Raw) {
+    unsafe fn write<L: Lanes>(dst: *mut u8, at: usize, _end: usize, raw: L::Raw) {
         // SAFETY: the caller's duty.
-        unsafe { S::stream(dst, raw) }
+        unsafe { S::stream(dst.add(at), raw) }
     }
 }
 
@@ -141,7 +147,7 @@ unsafe fn known<S: Write, L: Lanes, F: Fold<Item<L>>, const W: usize, const D: u
             }
             let raw = finish::<L, F>(value, W);
             for dst in dsts {
-                S::write::<L>(dst.add(at), raw);
+                S::write::<L>(dst, at, end, raw);
             }
         }
         at += size_of::<L::Raw>();
@@ -162,8 +168,8 @@ unsafe fn any<S: Write, L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, mut at: usize
                 value = value.zip(load::<L>(src.add(at)), F::fold);
             }
             let raw = finish::<L, F>(value, job.srcs.len());
-            for dst in job.dsts {
-                S::write::<L>(dst.add(at), raw);
+            for &dst in job.dsts {
+                S::write::<L>(dst, at, end, raw);
             }
         }
         at += size_of::<L::Raw>();

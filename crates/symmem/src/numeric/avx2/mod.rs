@@ -13,7 +13,7 @@ use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_s
 use self::float::{F32x8, F64x4};
 use self::integer::{I8x32, I16x16, I32x8, I64x4, U8x32, U16x16, U32x8, U64x4};
 use super::fold::Fold;
-use super::job::{Job, Target};
+use super::job::{Job, Target, Way};
 use super::lanes::{Four, Item, Lanes};
 use super::registers::{self, Caching};
 
@@ -40,7 +40,9 @@ impl Target for Avx2 {
     type F32 = Four<F32x8, 8>;
     type F64 = Four<F64x4, 4>;
     type Bool = integer::Truths;
+}
 
+impl Way for Avx2 {
     #[target_feature(enable = "avx2,f16c")]
     unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
         // SAFETY: the caller's duty.
@@ -65,6 +67,10 @@ impl Caching for Avx2 {
         // SAFETY: every processor of this architecture has the instruction.
         unsafe { _mm_sfence() };
     }
+
+    /// The conversions fill the processor's window, which keeps it from looking ahead by itself. A line that a peer has
+    /// written is then fetched once, to be read and written.
+    const AHEAD: Option<usize> = Some(2048);
 
     #[inline(always)]
     fn prefetch(at: *const u8) {
