@@ -106,6 +106,13 @@ pub(super) enum Received {
 
 /// Receives a message of the job `token`, without blocking. Fds of refused messages are closed.
 pub(super) fn receive(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Received {
+    // The kernel looks into the queue first and at the connection second: a packet that is sent, and its socket closed,
+    // in between reads as the end. Nothing comes after the end, so a second look finds whatever there is.
+    look(socket, token).or_else(|| look(socket, token)).unwrap_or(Received::Refused)
+}
+
+/// One look; `None` for the end of the connection.
+fn look(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Option<Received> {
     let mut packet = [0; HEADER + MAX_PAYLOAD];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -113,18 +120,21 @@ pub(super) fn receive(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Received {
     let result = recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut control, flags);
     let received = match result {
         Ok(received) => received,
-        Err(Errno::AGAIN | Errno::INTR) => return Received::Nothing,
-        Err(_) => return Received::Refused,
+        Err(Errno::AGAIN | Errno::INTR) => return Some(Received::Nothing),
+        Err(_) => return Some(Received::Refused),
     };
     // Take the fds out first: from here on, every way out closes those we do not keep.
     let fds: Vec<OwnedFd> = control.drain().flat_map(rights).collect();
+    if received.bytes == 0 {
+        return None;
+    }
     let packet = packet.get(..received.bytes).unwrap_or(&packet);
-    match Header::parse(packet) {
+    Some(match Header::parse(packet) {
         Some((header, payload)) if header.token == *token && !received.flags.contains(ReturnFlags::TRUNC) => {
             sort_out(&header, payload, fds, received.flags.contains(ReturnFlags::CTRUNC))
         }
         _ => Received::Refused,
-    }
+    })
 }
 
 /// Compares the fds that came with those announced. `cut` says that the kernel left some out: because we had no
