@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytemuck::Pod;
 use symmem_store::Wait;
 
-use super::Group;
 use super::running::{GroupWatch, Running};
 use super::signature::signature;
+use super::{Group, Inner};
 use crate::op::Op;
 use crate::sync::control::{CounterWords, staging_bytes};
 use crate::sys::{copy, fault};
@@ -62,6 +62,11 @@ impl Group {
         }
         running.all_gather(Op::Barrier, 0, 0, &[]).map(drop)
     }
+}
+
+/// Where `rank`'s part of the exchange of `epoch` is in the store.
+pub(super) fn part_key(inner: &Inner, epoch: u64, rank: usize) -> String {
+    format!("symmem/{}/x/{epoch}/{rank}", inner.id)
 }
 
 fn from_bytes<T: Pod>(bytes: &[u8], what: &str) -> Result<T> {
@@ -145,8 +150,7 @@ impl Running<'_> {
         inner.epoch.store(epoch, Ordering::Relaxed);
         let head = format!("{} {number} {size}\n", op as u8);
         let value = [head.as_bytes(), part].concat();
-        let keys: Vec<String> =
-            (0..inner.world).map(|rank| format!("symmem/{}/x/{epoch}/{rank}", inner.id)).collect();
+        let keys: Vec<String> = (0..inner.world).map(|rank| part_key(inner, epoch, rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         // A rank that has left is missed only if it left before it gave its part.
         let soon = || Wait::for_at_most(Duration::from_secs(1));
@@ -165,8 +169,7 @@ impl Running<'_> {
     fn forget(&self, epoch: u64, terms: &Wait<'_>) {
         let inner = self.inner();
         if epoch > 1 {
-            let key = format!("symmem/{}/x/{}/{}", inner.id, epoch - 1, inner.rank);
-            let _ = inner.store.delete(&key, terms);
+            let _ = inner.store.delete(&part_key(inner, epoch - 1, inner.rank), terms);
         }
     }
 

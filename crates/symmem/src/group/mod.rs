@@ -6,6 +6,7 @@
 mod env;
 mod exchange;
 mod fds;
+mod handles;
 mod inner;
 mod join;
 mod pending;
@@ -22,12 +23,12 @@ use std::time::Duration;
 
 use symmem_store::{CancelToken, Store};
 
+pub(crate) use self::handles::{Brought, Refusal};
 pub(crate) use self::inner::Inner;
 pub use self::pending::Pending;
-pub(crate) use self::running::{GroupWatch, Running, Stop};
+pub(crate) use self::running::Running;
 pub(crate) use self::signature::signature;
 pub use self::spawn::{ProcessSpawner, spawn, spawn_processes};
-pub(crate) use self::vote::{GaveUp, Vote};
 use crate::context::RankContext;
 use crate::error::Cause;
 use crate::memory::{Allocation, Element};

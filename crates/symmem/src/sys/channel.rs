@@ -158,6 +158,14 @@ impl Endpoint {
         })
     }
 
+    /// Drops all messages up to `tag` that have arrived and that nobody will ask for, and so closes their fds. What
+    /// cannot be taken in now goes with the next message that is received.
+    pub(crate) fn discard(&self, tag: u64) {
+        if let Ok(mut inbox) = self.pump() {
+            inbox.discard(tag);
+        }
+    }
+
     /// Puts everything that has arrived into the inbox, without blocking.
     fn pump(&self) -> Result<MutexGuard<'_, Inbox>> {
         let mut inbox = self.lock();

@@ -65,6 +65,11 @@ impl Inbox {
         message.ok_or_else(|| Error::sys_hint("receiving fds from a peer", Errno::MFILE, HINT)).map(Some)
     }
 
+    /// Drops every message up to `tag`.
+    pub(super) fn discard(&mut self, tag: u64) {
+        self.kept.retain(|(_, old), _| *old > tag);
+    }
+
     /// The sockets to poll beside the listener.
     pub(super) fn guests(&self) -> Vec<Arc<OwnedFd>> {
         self.guests.iter().map(|guest| guest.socket.clone()).collect()

@@ -1,0 +1,182 @@
+//! The parts of a set-up step in which ranks give each other memory: saying what one brings, sending and receiving
+//! handles, and the vote that ends it.
+//!
+//! Used by the rendezvous of host memory and by the exchange of device memory. What it guarantees: a rank that fails goes
+//! straight to the vote, whoever waits for its handles sees that, and either all ranks have everything or all get the
+//! error of the same rank and can try again.
+
+use std::error::Error as StdError;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use symmem_store::{Interrupt, Wait, Watch};
+
+use super::exchange::part_key;
+use super::running::{GroupWatch, Stop};
+use super::vote::{GaveUp, Vote};
+use super::{Inner, Running};
+use crate::error::Halt;
+use crate::op::Op;
+use crate::sync::protocol::arrived;
+use crate::sys::fault::{self, Point};
+use crate::{Error, Result};
+
+/// What a rank brings to a set-up step.
+pub(crate) trait Brought: Serialize + DeserializeOwned {
+    /// What it is, in the error for ranks that disagree.
+    const WHAT: &str;
+
+    /// Why this rank cannot take part after all.
+    fn error(&self) -> Option<&str>;
+
+    /// What must be the same on all ranks, as people read it.
+    fn terms(&self) -> String;
+}
+
+/// Waits for handles: the group's life, and whether the sender has voted already.
+struct HandleWatch<'a, F> {
+    group: GroupWatch<'a, F>,
+    voted: &'a dyn Fn() -> bool,
+}
+
+impl<F: Fn(usize) -> bool> Watch for HandleWatch<'_, F> {
+    fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        self.group.look()?;
+        if (self.voted)() { Err(Box::new(GaveUp)) } else { Ok(()) }
+    }
+}
+
+/// The rank whose failure ended a set-up step, the same on every rank.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) rank: usize,
+    pub(crate) message: String,
+}
+
+impl Running<'_> {
+    /// What every rank brings, in rank order, if it fits together: otherwise the same error on every rank, since all have
+    /// seen the same.
+    pub(crate) fn compare<T: Brought>(&self, op: Op, mine: &T) -> Result<Vec<T>> {
+        let brought = self.all_brought(op, mine)?;
+        let failed = brought.iter().enumerate().find_map(|(rank, theirs)| Some((rank, theirs.error()?)));
+        if let Some((rank, message)) = failed {
+            return Err(Error::Rank { context: self.context(), rank, message: message.to_owned() });
+        }
+        let terms: Vec<String> = brought.iter().map(Brought::terms).collect();
+        if terms.iter().all(|theirs| *theirs == terms[0]) {
+            return Ok(brought);
+        }
+        let values = terms.iter().enumerate().map(|(rank, terms)| format!("rank {rank}: {terms}")).collect();
+        Err(Error::Mismatch { context: self.context(), what: T::WHAT, values })
+    }
+
+    /// What every rank brings, in rank order, whether it fits together or not. `op` is what the ranks must agree on doing.
+    pub(crate) fn all_brought<T: Serialize + DeserializeOwned>(&self, op: Op, mine: &T) -> Result<Vec<T>> {
+        let encoded =
+            serde_json::to_vec(mine).map_err(|error| Error::invalid("request", error.to_string()))?;
+        let parts = self.all_gather(op, 0, 0, &encoded)?;
+        fault::point(Point::RequestSent);
+        let brought: Result<Vec<T>, _> = parts.iter().map(|part| serde_json::from_slice(part)).collect();
+        brought.map_err(|error| Error::invalid("request of a rank", error.to_string()))
+    }
+
+    /// A number for an exchange of handles that is higher than all before. Taken by every rank at the start of the step,
+    /// whatever happens after: the ranks must stay in step.
+    pub(crate) fn next_tag(&self) -> u64 {
+        self.inner().fd_tag.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Sends `fds`, which are `what`, to `peer`.
+    pub(crate) fn send_handles(
+        &self,
+        peer: usize,
+        tag: u64,
+        what: &str,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Halt> {
+        let inner = self.inner();
+        let watch = GroupWatch { inner, awaited: |rank| rank == peer };
+        let address = &inner.members[peer].address;
+        let (source, terms) = (inner.rank as u32, self.terms(&watch));
+        let sent = inner.endpoint.send(peer, address, tag, source, what.as_bytes(), fds, &terms);
+        sent.map_err(|error| self.or_a_death(error))
+    }
+
+    /// Receives the `count` handles, which are `what`, from `peer`.
+    pub(crate) fn receive_handles(
+        &self,
+        peer: usize,
+        tag: u64,
+        what: &str,
+        count: usize,
+    ) -> Result<Vec<OwnedFd>, Halt> {
+        let inner = self.inner();
+        let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
+        let voted = || has_given(inner, peer, next_epoch);
+        let watch = HandleWatch { group: GroupWatch { inner, awaited: |rank| rank == peer }, voted: &voted };
+        let message = inner.endpoint.recv(tag, peer as u32, &self.terms(&watch))?;
+        if message.payload == what.as_bytes() && message.fds.len() == count {
+            return Ok(message.fds);
+        }
+        let problem = format!("the message is not {what}");
+        Err(Error::invalid(format!("handles of rank {peer}"), problem).into())
+    }
+
+    /// Ends a step with a vote: what this rank has if all succeeded, else whose failure counts. `tag` is that of the
+    /// step's handles; those that nobody took are let go.
+    pub(crate) fn vote<T>(&self, tag: u64, outcome: Result<T, Halt>) -> Result<Result<T, Refusal>> {
+        let vote = match &outcome {
+            Ok(_) => Vote::yes(),
+            Err(Halt::Failed(error)) => Vote::no(error),
+            Err(Halt::Interrupted(_)) => Vote::waited_in_vain(),
+        };
+        let outcome = match outcome {
+            Err(Halt::Interrupted(interrupt)) if !GaveUp::ended(&interrupt) => {
+                return Err(self.fail(interrupt, |_| true));
+            }
+            other => other,
+        };
+        let votes = self.all_gather(Op::Vote, 0, 0, &vote.encode())?;
+        fault::point(Point::RendezvousVoted);
+        match (Vote::tally(&votes), outcome) {
+            (None, Ok(made)) => Ok(Ok(made)),
+            (Some((rank, message)), _) => {
+                // Everybody has sent what it was going to send, and the memory behind it must not stay.
+                self.inner().endpoint.discard(tag);
+                Ok(Err(Refusal { rank, message }))
+            }
+            (None, Err(Halt::Failed(error))) => Err(error),
+            (None, Err(Halt::Interrupted(interrupt))) => Err(self.interrupted(interrupt, Vec::new())),
+        }
+    }
+
+    /// [`Running::vote`] for a step without which the operation cannot go on.
+    pub(crate) fn conclude<T>(&self, tag: u64, outcome: Result<T, Halt>) -> Result<T> {
+        self.vote(tag, outcome)?.map_err(|Refusal { rank, message }| Error::Rank {
+            context: self.context(),
+            rank,
+            message,
+        })
+    }
+
+    /// A broken channel is explained by a death, if there is one.
+    fn or_a_death(&self, error: Halt) -> Halt {
+        let Halt::Failed(error) = error else { return error };
+        match self.inner().look_for_a_death() {
+            Some(rank) => Halt::Interrupted(Interrupt::Watch(Box::new(Stop::Died(rank)))),
+            None => Halt::Failed(error),
+        }
+    }
+}
+
+/// Whether `peer` has given its part of the exchange of `epoch`.
+fn has_given(inner: &Inner, peer: usize, epoch: u64) -> bool {
+    if inner.is_local() {
+        return arrived(inner, inner.rank, peer, epoch).is_some();
+    }
+    let soon = Wait::for_at_most(Duration::from_secs(1));
+    inner.store.check(&[&part_key(inner, epoch, peer)], &soon).unwrap_or(false)
+}
