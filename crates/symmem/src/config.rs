@@ -1,9 +1,14 @@
 //! One configuration: set in code, else `SYMMEM_*` variables, else the default.
 
+mod setting;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) use self::setting::is_pad_size;
+use self::setting::{Setting, parse_bool, parse_pad_size, parse_timeout};
+use crate::cuda::cache;
 use crate::tuning::{Book, Tuning};
 use crate::{Error, Result};
 
@@ -12,6 +17,10 @@ pub const DEFAULT_SIGNAL_PAD_SIZE: usize = 32 * 72 * 4;
 
 /// Most threads per rank.
 const MAX_THREADS: usize = 256;
+/// Most blocks of a kernel that waits for peers.
+const MAX_BLOCKS: u32 = 128;
+/// Most lanes of an engine.
+const MAX_LANES: u32 = 16;
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,29 +40,6 @@ impl fmt::Display for Origin {
             Self::Variable => "environment",
             Self::Default => "default",
         })
-    }
-}
-
-/// A value and where it came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Setting<T> {
-    value: T,
-    origin: Origin,
-}
-
-impl<T> Setting<T> {
-    fn read(variable: &str, default: T, parse: impl Fn(&str) -> Option<T>, expects: &str) -> Result<Self> {
-        let Some(text) = std::env::var_os(variable) else {
-            return Ok(Self { value: default, origin: Origin::Default });
-        };
-        let text = text.to_string_lossy();
-        let value = parse(text.trim())
-            .ok_or_else(|| Error::invalid(variable, format!("{text:?} is not {expects}")))?;
-        Ok(Self { value, origin: Origin::Variable })
-    }
-
-    fn set(&mut self, value: T) {
-        *self = Self { value, origin: Origin::Code };
     }
 }
 
@@ -93,30 +79,11 @@ pub struct Config {
     tuning: Setting<Option<PathBuf>>,
     algorithm: Setting<String>,
     threads_per_rank: Setting<usize>,
-}
-
-fn parse_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "true" | "yes" | "on" => Some(true),
-        "0" | "false" | "no" | "off" => Some(false),
-        _ => None,
-    }
-}
-
-fn parse_timeout(text: &str) -> Option<Option<Duration>> {
-    if text == "never" {
-        return Some(None);
-    }
-    Duration::try_from_secs_f64(text.parse().ok()?).ok().filter(|timeout| !timeout.is_zero()).map(Some)
-}
-
-fn parse_pad_size(text: &str) -> Option<usize> {
-    text.parse().ok().filter(|bytes| is_pad_size(*bytes))
-}
-
-/// A pad holds whole 8-byte words, so that it can be viewed as any dtype, and at least one.
-pub(crate) fn is_pad_size(bytes: usize) -> bool {
-    bytes >= 8 && bytes.is_multiple_of(8) && bytes <= 1 << 30
+    allow_overlapping_devices: Setting<bool>,
+    multicast: Setting<bool>,
+    cache_dir: Setting<Option<PathBuf>>,
+    max_blocks: Setting<u32>,
+    lanes: Setting<u32>,
 }
 
 impl Config {
@@ -174,6 +141,33 @@ impl Config {
                 1,
                 |text| text.parse().ok().filter(|threads| (1..=MAX_THREADS).contains(threads)),
                 "a number from 1 to 256",
+            )?,
+            allow_overlapping_devices: Setting::read(
+                "SYMMEM_ALLOW_OVERLAPPING_DEVICES",
+                false,
+                parse_bool,
+                "0 or 1",
+            )?
+            .or_torch("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", true),
+            multicast: Setting::read("SYMMEM_MULTICAST", true, parse_bool, "0 or 1")?
+                .or_torch("TORCH_SYMM_MEM_DISABLE_MULTICAST", false),
+            cache_dir: Setting::read(
+                "SYMMEM_CACHE_DIR",
+                cache::default_folder(),
+                |text| Some(Some(text).filter(|text| *text != "off").map(PathBuf::from)),
+                "a directory, or \"off\"",
+            )?,
+            max_blocks: Setting::read(
+                "SYMMEM_MAX_BLOCKS",
+                64,
+                |text| text.parse().ok().filter(|blocks| (1..=MAX_BLOCKS).contains(blocks)),
+                "a number from 1 to 128",
+            )?,
+            lanes: Setting::read(
+                "SYMMEM_LANES",
+                2,
+                |text| text.parse().ok().filter(|lanes| (1..=MAX_LANES).contains(lanes)),
+                "a number from 1 to 16",
             )?,
         })
     }
@@ -266,6 +260,57 @@ impl Config {
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
         self.threads_per_rank.set(threads.clamp(1, MAX_THREADS));
         self
+    }
+
+    /// Whether several ranks may be on one GPU. Off by default, because it is a mistake more often than a plan.
+    pub fn allow_overlapping_devices(mut self, allow: bool) -> Self {
+        self.allow_overlapping_devices.set(allow);
+        self
+    }
+
+    /// Whether GPU memory is also mapped for multicast, where all devices can (the default).
+    pub fn multicast(mut self, multicast: bool) -> Self {
+        self.multicast.set(multicast);
+        self
+    }
+
+    /// Where compiled kernels are kept; `None`: nowhere, they are compiled for every engine.
+    pub fn cache_dir(mut self, dir: Option<PathBuf>) -> Self {
+        self.cache_dir.set(dir);
+        self
+    }
+
+    /// Most blocks of a GPU kernel that waits for peers, from 1 to 128; 64 by default. Fewer leave more of the GPU to
+    /// other work.
+    pub fn max_blocks(mut self, blocks: u32) -> Self {
+        self.max_blocks.set(blocks.clamp(1, MAX_BLOCKS));
+        self
+    }
+
+    /// Number of independent orders of GPU operations in a group, from 1 to 16; 2 by default.
+    pub fn lanes(mut self, lanes: u32) -> Self {
+        self.lanes.set(lanes.clamp(1, MAX_LANES));
+        self
+    }
+
+    pub(crate) fn get_allow_overlapping_devices(&self) -> bool {
+        self.allow_overlapping_devices.value
+    }
+
+    pub(crate) fn get_multicast(&self) -> bool {
+        self.multicast.value
+    }
+
+    pub(crate) fn get_cache_dir(&self) -> Option<&std::path::Path> {
+        self.cache_dir.value.as_deref()
+    }
+
+    pub(crate) fn get_max_blocks(&self) -> u32 {
+        self.max_blocks.value
+    }
+
+    pub(crate) fn get_lanes(&self) -> u32 {
+        self.lanes.value
     }
 
     pub(crate) fn get_tuning(&self) -> Option<&std::path::Path> {
@@ -395,6 +440,36 @@ impl Config {
                 self.threads_per_rank.value.to_string(),
                 "threads that share a large collective",
             ),
+            row(
+                "SYMMEM_ALLOW_OVERLAPPING_DEVICES",
+                &self.allow_overlapping_devices,
+                self.allow_overlapping_devices.value.to_string(),
+                "several ranks may be on one GPU",
+            ),
+            row(
+                "SYMMEM_MULTICAST",
+                &self.multicast,
+                self.multicast.value.to_string(),
+                "map GPU memory for multicast where possible",
+            ),
+            row(
+                "SYMMEM_CACHE_DIR",
+                &self.cache_dir,
+                or(self.cache_dir.value.as_ref().map(|dir| dir.display().to_string()), "off"),
+                "where compiled kernels are kept",
+            ),
+            row(
+                "SYMMEM_MAX_BLOCKS",
+                &self.max_blocks,
+                self.max_blocks.value.to_string(),
+                "most blocks of a GPU kernel",
+            ),
+            row(
+                "SYMMEM_LANES",
+                &self.lanes,
+                self.lanes.value.to_string(),
+                "independent orders of GPU operations",
+            ),
         ]
     }
 }
@@ -404,28 +479,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_seconds_or_never() {
-        assert_eq!(parse_timeout("1.5"), Some(Some(Duration::from_millis(1500))));
-        assert_eq!(parse_timeout("never"), Some(None));
-        for bad in ["0", "-1", "soon", "nan", "1e400"] {
-            assert_eq!(parse_timeout(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_pad_holds_whole_words() {
-        assert_eq!(parse_pad_size("9216"), Some(9216));
-        for bad in ["0", "7", "12", "-8", "2147483648"] {
-            assert_eq!(parse_pad_size(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
     fn code_beats_default_and_says_so() {
         let config = Config::from_env().unwrap().spins(7).populate(false);
         let rows = config.rows();
         let spins = rows.iter().find(|row| row.variable == "SYMMEM_SPINS").unwrap();
         assert_eq!((spins.value.as_str(), spins.origin), ("7", Origin::Code));
         assert!(config.signal_pad_size(12).is_err());
+    }
+
+    #[test]
+    fn settings_of_the_gpu_side_stay_in_their_bounds() {
+        let config = Config::from_env().unwrap().max_blocks(0).lanes(99).multicast(false).cache_dir(None);
+        assert_eq!((config.get_max_blocks(), config.get_lanes()), (1, MAX_LANES));
+        assert!(!config.get_multicast() && config.get_cache_dir().is_none());
+        let value = |variable| {
+            let row = config.rows().into_iter().find(|row| row.variable == variable);
+            row.map(|row| (row.value, row.origin)).unwrap()
+        };
+        assert_eq!(value("SYMMEM_CACHE_DIR"), ("off".to_owned(), Origin::Code));
+        assert_eq!(value("SYMMEM_LANES"), ("16".to_owned(), Origin::Code));
+    }
+
+    #[test]
+    fn the_readme_has_a_row_for_every_setting() {
+        let readme = include_str!("../../../README.md");
+        for row in Config::from_env().unwrap().rows() {
+            assert!(readme.contains(&format!("| `{}` |", row.variable)), "{}", row.variable);
+        }
     }
 }

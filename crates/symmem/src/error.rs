@@ -302,6 +302,58 @@ pub enum Error {
         /// What to do about it.
         hint: &'static str,
     },
+    /// CUDA cannot be used at all: no driver, too old a one, or no device.
+    #[error("CUDA cannot be used: {problem}")]
+    NoCuda {
+        /// What is missing, and a hint.
+        problem: String,
+    },
+    /// A call of the CUDA driver or of NVRTC failed.
+    #[error("{call}: {name} (error {code}){}{hint}", if hint.is_empty() { "" } else { ". Hint: " })]
+    Cuda {
+        /// The call.
+        call: &'static str,
+        /// Its error code.
+        code: i32,
+        /// The code's name, and what else is known.
+        name: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// Several ranks are on one device, and that was not asked for.
+    #[error(
+        "ranks {ranks:?} are all on {device}. Hint: give each rank its own device; to share one on purpose, set SYMMEM_ALLOW_OVERLAPPING_DEVICES=1 or Config::allow_overlapping_devices"
+    )]
+    OverlappingDevices {
+        /// The ranks.
+        ranks: Vec<usize>,
+        /// The device.
+        device: String,
+    },
+    /// A rank's device cannot reach the memory of another rank's.
+    #[error(
+        "the device of rank {rank} cannot reach the memory of rank {peer}: {problem}. Hint: `nvidia-smi topo -p2p r` shows which devices reach each other"
+    )]
+    NoPeerAccess {
+        /// The rank that cannot reach.
+        rank: usize,
+        /// The rank that cannot be reached.
+        peer: usize,
+        /// What is in the way.
+        problem: String,
+    },
+    /// An operation failed on the device; its lane stays poisoned on all ranks, with the same first cause.
+    #[error("{context}: the lane is poisoned because rank {culprit} {cause}{}{detail}. Hint: look at rank {culprit}; the lane stays poisoned, so make a new group and engine, and allocate anew", if detail.is_empty() { "" } else { ": " })]
+    Device {
+        /// Where.
+        context: Box<Context>,
+        /// The rank that caused the failure.
+        culprit: usize,
+        /// What happened to it.
+        cause: Cause,
+        /// What the device wrote down about it.
+        detail: String,
+    },
     /// A spawned rank failed.
     #[error("rank {rank} failed: {message}")]
     Spawned {
@@ -327,7 +379,10 @@ impl Error {
 
     /// Whether this error means that its group has failed for good.
     pub fn is_group_failure(&self) -> bool {
-        matches!(self, Self::PeerLost { .. } | Self::PeerLeft { .. } | Self::GroupFailed { .. })
+        matches!(
+            self,
+            Self::PeerLost { .. } | Self::PeerLeft { .. } | Self::GroupFailed { .. } | Self::Device { .. }
+        )
     }
 
     /// The rank to blame, for errors that blame one.
@@ -337,7 +392,7 @@ impl Error {
             | Self::PeerLeft { rank, .. }
             | Self::Rank { rank, .. }
             | Self::Spawned { rank, .. } => Some(*rank),
-            Self::GroupFailed { culprit, .. } => Some(*culprit),
+            Self::GroupFailed { culprit, .. } | Self::Device { culprit, .. } => Some(*culprit),
             _ => None,
         }
     }
@@ -361,5 +416,48 @@ impl From<Interrupt> for Halt {
 impl From<Error> for Halt {
     fn from(error: Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hinted(error: &Error) -> String {
+        let text = error.to_string();
+        assert!(text.contains("Hint: "), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
+    }
+
+    #[test]
+    fn errors_of_the_gpu_side_name_who_and_what_to_do() {
+        let overlap =
+            Error::OverlappingDevices { ranks: vec![0, 2], device: "device 0 (NVIDIA H200)".into() };
+        let text = hinted(&overlap);
+        assert!(text.contains("[0, 2]") && text.contains("H200") && text.contains("SYMMEM_ALLOW"), "{text}");
+
+        let access = Error::NoPeerAccess { rank: 1, peer: 3, problem: "it is a MIG instance".into() };
+        let text = hinted(&access);
+        assert!(text.contains("rank 1") && text.contains("rank 3") && text.contains("MIG"), "{text}");
+
+        let context = Context::new("all_reduce", "g", 0, 2);
+        let device = Error::Device { context, culprit: 1, cause: Cause::TimedOut, detail: "epoch 7".into() };
+        let text = hinted(&device);
+        assert!(text.contains("rank 1 did not show up in time: epoch 7"), "{text}");
+        assert!(device.is_group_failure());
+        assert_eq!(device.culprit(), Some(1));
+    }
+
+    #[test]
+    fn an_error_of_cuda_has_its_call_name_and_code() {
+        let error = |hint| Error::Cuda {
+            call: "cuMemCreate",
+            code: 2,
+            name: "CUDA_ERROR_OUT_OF_MEMORY".into(),
+            hint,
+        };
+        assert_eq!(error("").to_string(), "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (error 2)");
+        assert!(hinted(&error("free some")).ends_with("Hint: free some"));
     }
 }

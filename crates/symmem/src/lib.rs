@@ -23,6 +23,7 @@
 mod collective;
 mod config;
 mod context;
+pub mod cuda;
 mod engine;
 mod error;
 mod group;
@@ -32,6 +33,7 @@ mod op;
 mod provider;
 mod sync;
 mod sys;
+pub mod topology;
 pub mod tuning;
 
 pub use collective::{Received, Strided};

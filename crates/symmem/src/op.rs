@@ -39,10 +39,12 @@ pub(crate) enum Op {
     PutWithSignal = 32,
     WaitForSignal = 33,
     PrivateAllReduce = 34,
+    CudaEngine = 35,
+    StreamSync = 36,
 }
 
 impl Op {
-    const ALL: [Op; 34] = [
+    const ALL: [Op; 36] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -77,6 +79,8 @@ impl Op {
         Op::PutWithSignal,
         Op::WaitForSignal,
         Op::PrivateAllReduce,
+        Op::CudaEngine,
+        Op::StreamSync,
     ];
 
     /// The name in errors and traces.
@@ -116,6 +120,8 @@ impl Op {
             Op::PutWithSignal => "put_with_signal",
             Op::WaitForSignal => "wait_for_signal",
             Op::PrivateAllReduce => "all_reduce of private memory",
+            Op::CudaEngine => "making of an engine",
+            Op::StreamSync => "sync of a stream",
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) fn describe(signature: Signature) -> String {
         Op::Close => format!("close of memory {}", signature.size),
         Op::Broadcast => format!("broadcast(root {number}, {} bytes)", signature.size),
         Op::AllGather if signature.size > 0 => format!("all_gather({} bytes)", signature.size),
-        _ if op >= Op::AllReduce => {
+        _ if op >= Op::AllReduce && op < Op::CudaEngine => {
             format!("{}({}, {} bytes)", op.name(), crate::collective::describe(number), signature.size)
         }
         _ => op.name().to_owned(),

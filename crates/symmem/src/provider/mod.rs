@@ -4,6 +4,7 @@
 //! them alive. It never works on the memory; that is an engine's part.
 
 mod shm;
+pub(crate) mod vmm;
 
 use std::any::Any;
 use std::fmt::Debug;

@@ -1,0 +1,35 @@
+//! A CUDA driver without a GPU, for tests.
+//!
+//! Put into a folder as `libcuda.so` and `libcuda.so.1`, and found through `LD_LIBRARY_PATH`, it stands in for the driver.
+//! Device memory is a memfd, an exported handle its descriptor, a mapping a mapping of the host, so that processes really
+//! share it and copies really copy. Streams are synchronous. Kernels load and launch, and do nothing. The same file also
+//! stands in for NVRTC (`SYMMEM_NVRTC_LIBRARY`), where every program compiles to nothing.
+//!
+//! It is strict where the driver is forgiving: an address that is not mapped, a range freed with something in it, a
+//! multicast object bound before all devices were added are errors.
+//!
+//! What it counts, and how it is made to fail, is in [`control`]; these variables shape it:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `FAKECUDA_UUIDS` | the devices, by name, with commas between; `fake-gpu` if not set |
+//! | `FAKECUDA_NO_PEER` | 1: no device reaches another |
+//! | `FAKECUDA_FABRIC` | 1: fabric handles work; `lies`: the attribute says so, but they do not |
+//! | `FAKECUDA_MULTICAST` | 1: devices have multicast |
+//! | `FAKECUDA_GRANULARITY` | what sizes must be a multiple of; 2 MiB if not set |
+//! | `FAKECUDA_FAIL` | n: the n-th call of the process fails, by whatever thread |
+
+// What these functions are and demand is written in the driver's manual.
+#![allow(clippy::missing_safety_doc, non_snake_case)]
+
+pub mod control;
+mod copy;
+mod device;
+mod graph;
+mod memory;
+mod module;
+mod multicast;
+mod nvrtc;
+mod result;
+mod state;
+mod stream;

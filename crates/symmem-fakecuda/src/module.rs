@@ -1,0 +1,123 @@
+//! Modules and kernels: any image loads, any name is found, and a launch does nothing.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use crate::device::current;
+use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, call, put};
+use crate::state::State;
+
+/// Loads a module.
+///
+/// # Safety
+/// `module` can be written, or is null.
+unsafe fn load(state: &mut State, module: *mut u64, image: *const c_void) -> Result<(), Code> {
+    current()?;
+    if image.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let number = state.number();
+    // SAFETY: as promised by the caller.
+    unsafe { put(module, number) }?;
+    state.modules.insert(number, Vec::new());
+    Ok(())
+}
+
+fn check_function(state: &State, function: u64) -> Result<(), Code> {
+    let known = state.modules.values().any(|functions| functions.contains(&function));
+    if known { Ok(()) } else { Err(INVALID_HANDLE) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleLoadData(module: *mut u64, image: *const c_void) -> Code {
+    // SAFETY: the caller's place for the result.
+    call(c"cuModuleLoadData", |state| unsafe { load(state, module, image) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut u64,
+    image: *const c_void,
+    _count: c_uint,
+    _options: *mut c_int,
+    _values: *mut *mut c_void,
+) -> Code {
+    // SAFETY: the caller's place for the result.
+    call(c"cuModuleLoadDataEx", |state| unsafe { load(state, module, image) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleUnload(module: u64) -> Code {
+    call(c"cuModuleUnload", |state| state.modules.remove(&module).map(drop).ok_or(INVALID_HANDLE))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, module: u64, _name: *const c_char) -> Code {
+    call(c"cuModuleGetFunction", |state| {
+        let number = state.number();
+        let functions = state.modules.get_mut(&module).ok_or(INVALID_HANDLE)?;
+        // SAFETY: the caller's place for the result.
+        unsafe { put(function, number) }?;
+        functions.push(number);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuFuncLoad(function: u64) -> Code {
+    call(c"cuFuncLoad", |state| check_function(state, function))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: u64) -> Code {
+    call(c"cuFuncGetAttribute", |state| {
+        check_function(state, function)?;
+        let answer = match attribute {
+            // Threads per block; registers.
+            0 => 1024,
+            4 => 32,
+            _ => 0,
+        };
+        // SAFETY: the caller's place for the result.
+        unsafe { put(value, answer) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuFuncSetAttribute(function: u64, _attribute: c_int, _value: c_int) -> Code {
+    call(c"cuFuncSetAttribute", |state| check_function(state, function))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    blocks: *mut c_int,
+    function: u64,
+    _threads: c_int,
+    _shared: usize,
+) -> Code {
+    call(c"cuOccupancyMaxActiveBlocksPerMultiprocessor", |state| {
+        check_function(state, function)?;
+        // SAFETY: the caller's place for the result.
+        unsafe { put(blocks, 2) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernel(
+    function: u64,
+    _grid_x: c_uint,
+    _grid_y: c_uint,
+    _grid_z: c_uint,
+    _block_x: c_uint,
+    _block_y: c_uint,
+    _block_z: c_uint,
+    _shared: c_uint,
+    _stream: u64,
+    _parameters: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> Code {
+    call(c"cuLaunchKernel", |state| {
+        check_function(state, function)?;
+        state.launches += 1;
+        Ok(())
+    })
+}

@@ -1,0 +1,105 @@
+//! The run-time compiler, in the same library: it takes any program, and gives an image that the fake driver loads.
+
+use std::ffi::{c_char, c_int, c_void};
+
+const SUCCESS: c_int = 0;
+const INVALID_INPUT: c_int = 3;
+
+/// What every program is compiled to, and what the compiler has to say about it; both end in a zero.
+const IMAGE: &[u8] = b"// nothing\0";
+const LOG: &[u8] = b"\0";
+
+/// Writes `value`, unless there is no place for it.
+unsafe fn put<T>(to: *mut T, value: T) -> c_int {
+    if to.is_null() {
+        return INVALID_INPUT;
+    }
+    // SAFETY: the caller's place for the result.
+    unsafe { to.write(value) };
+    SUCCESS
+}
+
+/// Copies `text` out.
+unsafe fn copy(to: *mut c_char, text: &[u8]) -> c_int {
+    if to.is_null() {
+        return INVALID_INPUT;
+    }
+    // SAFETY: the caller asked for the size, and has room for it.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
+    // SAFETY: the caller's places for the results.
+    unsafe { put(major, 13) | put(minor, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcCreateProgram(
+    program: *mut *mut c_void,
+    _source: *const c_char,
+    _name: *const c_char,
+    _count: c_int,
+    _headers: *const *const c_char,
+    _names: *const *const c_char,
+) -> c_int {
+    // SAFETY: the caller's place for the result.
+    unsafe { put(program, std::ptr::dangling_mut::<u64>().cast()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut c_void) -> c_int {
+    // SAFETY: the caller's program.
+    unsafe { put(program, std::ptr::null_mut()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcCompileProgram(
+    _program: *mut c_void,
+    _count: c_int,
+    _options: *const *const c_char,
+) -> c_int {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetCUBINSize(_program: *mut c_void, size: *mut usize) -> c_int {
+    // SAFETY: the caller's place for the result.
+    unsafe { put(size, IMAGE.len()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetCUBIN(_program: *mut c_void, image: *mut c_char) -> c_int {
+    // SAFETY: the caller's buffer.
+    unsafe { copy(image, IMAGE) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetPTXSize(_program: *mut c_void, size: *mut usize) -> c_int {
+    // SAFETY: the caller's place for the result.
+    unsafe { put(size, IMAGE.len()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetPTX(_program: *mut c_void, image: *mut c_char) -> c_int {
+    // SAFETY: the caller's buffer.
+    unsafe { copy(image, IMAGE) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetProgramLogSize(_program: *mut c_void, size: *mut usize) -> c_int {
+    // SAFETY: the caller's place for the result.
+    unsafe { put(size, LOG.len()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetProgramLog(_program: *mut c_void, log: *mut c_char) -> c_int {
+    // SAFETY: the caller's buffer.
+    unsafe { copy(log, LOG) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetErrorString(_code: c_int) -> *const c_char {
+    c"an error of the fake compiler".as_ptr()
+}

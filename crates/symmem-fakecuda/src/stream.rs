@@ -1,0 +1,164 @@
+//! Streams and events. Work is done when the call that gives it returns, so there is nothing to wait for.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::time::Instant;
+
+use crate::device::{current, current_context};
+use crate::graph::new_graph;
+use crate::result::{Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, Outcome, call, put};
+use crate::state::State;
+
+/// Handles of the default streams: null, legacy, per thread.
+const DEFAULTS: std::ops::RangeInclusive<u64> = 0..=2;
+
+fn check_stream(state: &State, stream: u64) -> Outcome {
+    let known = DEFAULTS.contains(&stream) || state.streams.contains_key(&stream);
+    if known { Ok(()) } else { Err(INVALID_HANDLE) }
+}
+
+/// Whether work on `stream` goes into a graph.
+pub(crate) fn is_captured(state: &State, stream: u64) -> Result<bool, Code> {
+    check_stream(state, stream)?;
+    Ok(state.streams.get(&stream).is_some_and(Option::is_some))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, _flags: c_uint, _priority: c_int) -> Code {
+    call(c"cuStreamCreateWithPriority", |state| {
+        current()?;
+        let number = state.number();
+        // SAFETY: the caller's place for the result.
+        unsafe { put(stream, number) }?;
+        state.streams.insert(number, None);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamDestroy_v2(stream: u64) -> Code {
+    call(c"cuStreamDestroy_v2", |state| state.streams.remove(&stream).map(drop).ok_or(INVALID_HANDLE))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamGetCtx(stream: u64, context: *mut usize) -> Code {
+    call(c"cuStreamGetCtx", |state| {
+        check_stream(state, stream)?;
+        // SAFETY: the caller's place for the result.
+        unsafe { put(context, current_context()?) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Code {
+    call(c"cuStreamSynchronize", |state| check_stream(state, stream))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamQuery(stream: u64) -> Code {
+    call(c"cuStreamQuery", |state| check_stream(state, stream))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Code {
+    call(c"cuStreamWaitEvent", |state| {
+        check_stream(state, stream)?;
+        state.events.get(&event).map(drop).ok_or(INVALID_HANDLE)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamBeginCapture_v2(stream: u64, _mode: c_uint) -> Code {
+    call(c"cuStreamBeginCapture_v2", |state| {
+        // The default streams cannot be captured.
+        let free = state.streams.get(&stream).ok_or(INVALID_HANDLE)?.is_none();
+        if !free {
+            return Err(ILLEGAL_STATE);
+        }
+        let graph = new_graph(state);
+        state.streams.insert(stream, Some(graph));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> Code {
+    call(c"cuStreamEndCapture", |state| {
+        let captured = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?.take().ok_or(ILLEGAL_STATE)?;
+        // SAFETY: the caller's place for the result.
+        unsafe { put(graph, captured) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+    stream: u64,
+    status: *mut c_uint,
+    id: *mut u64,
+    graph: *mut u64,
+    _dependencies: *mut c_void,
+    _edges: *mut c_void,
+    _count: *mut usize,
+) -> Code {
+    call(c"cuStreamGetCaptureInfo_v3", |state| {
+        check_stream(state, stream)?;
+        let captured = state.streams.get(&stream).copied().flatten();
+        // SAFETY: the caller's place for the result.
+        unsafe { put(status, c_uint::from(captured.is_some())) }?;
+        for to in [id, graph].into_iter().filter(|to| !to.is_null()) {
+            // SAFETY: the caller's places for the results.
+            unsafe { put(to, captured.unwrap_or_default()) }?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> Code {
+    call(c"cuThreadExchangeStreamCaptureMode", |_| if mode.is_null() { Err(INVALID_VALUE) } else { Ok(()) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(event: *mut u64, _flags: c_uint) -> Code {
+    call(c"cuEventCreate", |state| {
+        current()?;
+        let number = state.number();
+        // SAFETY: the caller's place for the result.
+        unsafe { put(event, number) }?;
+        state.events.insert(number, Instant::now());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventDestroy_v2(event: u64) -> Code {
+    call(c"cuEventDestroy_v2", |state| state.events.remove(&event).map(drop).ok_or(INVALID_HANDLE))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Code {
+    call(c"cuEventRecord", |state| {
+        check_stream(state, stream)?;
+        *state.events.get_mut(&event).ok_or(INVALID_HANDLE)? = Instant::now();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventQuery(event: u64) -> Code {
+    call(c"cuEventQuery", |state| state.events.get(&event).map(drop).ok_or(INVALID_HANDLE))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventSynchronize(event: u64) -> Code {
+    call(c"cuEventSynchronize", |state| state.events.get(&event).map(drop).ok_or(INVALID_HANDLE))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> Code {
+    call(c"cuEventElapsedTime", |state| {
+        let time = |event: u64| state.events.get(&event).copied().ok_or(INVALID_HANDLE);
+        let elapsed = time(end)?.saturating_duration_since(time(start)?);
+        // SAFETY: the caller's place for the result.
+        unsafe { put(milliseconds, elapsed.as_secs_f32() * 1e3) }
+    })
+}

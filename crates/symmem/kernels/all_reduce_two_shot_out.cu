@@ -1,0 +1,48 @@
+// All-reduce into other memory: each rank reduces the slice that it owns into its scratch, and gathers the slices of the others.
+//
+// `data` is symmetric and, unless it is the input, a place that this operation may use; an `input` elsewhere is copied there, but for the
+// own slice, which nobody else reads. Two meetings: everybody's elements are there; everybody's slices are, and nobody reads `data` any
+// more. Scratch is read until the end: whoever writes it next has met everybody in a later operation.
+#include "protocol.cuh"
+#include "reduce.cuh"
+
+template <class T, u32 W, u32 N>
+SYMMEM_DEVICE void two_shot_out(const Launch<N>& launch) {
+    const u32 world = W ? W : launch.world, me = launch.rank;
+    const u64 bytes = launch.count * sizeof(T);
+    char* own = launch.data[me];
+    Turn turn = take_turn(launch);
+    bool copies = turn.whole && launch.input != own;
+    for (u32 rank = 0; copies && rank < world; ++rank)
+        if (rank != me) copy_span<T>(slice(bytes, rank, world), launch.input, own);
+    const bool met = meet(launch, turn, 0, bytes, launch.input != own ? THIS_BLOCK : EARLIER_KERNELS);
+    bool whole = met;
+    if (whole) {
+        Span mine = slice(bytes, me, world);
+        // Scratch holds a slice from its first byte on.
+        char* scratch = launch.control[me] + launch.scratch - mine.begin;
+        reduce_span<T, W>(
+            launch, mine, all_aligned<W>(launch) && is_aligned(launch.input),
+            [&](u32 rank) { return rank == me ? launch.input : launch.data[rank]; },
+            [&](u64 at, const Unit& unit, u32 left) {
+                store_any<T>(scratch + at, unit, left);
+                store_any<T>(launch.output + at, unit, left);
+            });
+        whole = meet(launch, turn, 1, bytes, THIS_BLOCK);
+    }
+    for (u32 next = 1; whole && next < world; ++next) {
+        u32 owner = after(me, next, world);
+        Span theirs = slice(bytes, owner, world);
+        copy_span<T>(theirs, launch.control[owner] + launch.scratch - theirs.begin, launch.output);
+    }
+    leave(launch, turn, met);
+}
+
+#ifndef SYMMEM_HOST
+#define ENTRY(T, suffix, W, N)                                                             \
+    extern "C" __global__ void __launch_bounds__(512, 2)                                   \
+        all_reduce_two_shot_out_##T##_##suffix(const __grid_constant__ Launch<N> launch) { \
+        two_shot_out<T, W>(launch);                                                        \
+    }
+#include "entries.cuh"
+#endif

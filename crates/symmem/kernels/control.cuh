@@ -1,0 +1,105 @@
+// The control block of a rank, and what a launch is told. Mirrored by src/engine/cuda/control.rs; change both.
+#pragma once
+#include "primitives.cuh"
+
+using namespace symmem;
+
+// Blocks of a launch, at most: flags are per block.
+constexpr u32 MAX_BLOCKS = 128;
+// Meetings of one operation, at most.
+constexpr u32 PHASES = 2;
+
+// At byte 0 of every control block.
+struct Header {
+    u64 magic;
+    // Of rank 0: the first cause of failure of the group; 0 while it is whole. Set once, by compare-and-swap.
+    u64 verdict;
+    // The verdict as it has reached this rank.
+    u64 poison;
+    // Nanoseconds that a kernel may wait; 0: for ever.
+    u64 deadline;
+    // Whether a failure also traps, which kills the context.
+    u64 trap;
+    u64 unused[11];
+};
+
+// At the head of each lane: the unit of order. Only this rank touches it.
+struct Lane {
+    // epoch << 32 | blocks of all earlier launches, modulo 2^16, << 16 | blocks of this launch that have entered.
+    u64 entry;
+    // Blocks that have left, of all launches.
+    u32 exited;
+    u32 unused[29];
+};
+
+// Why a group failed. In the low byte of a verdict.
+enum Cause : u32 {
+    TIMED_OUT = 1,
+    MISMATCH = 2,
+    ABORTED = 3,
+    OVERLAP = 4,
+};
+
+// cause | culprit << 8 | reporter << 16 | operation << 24 | epoch << 32. Never 0.
+SYMMEM_DEVICE u64 verdict_of(Cause cause, u32 culprit, u32 reporter, u32 op, u32 epoch) {
+    return (u64)cause | (u64)culprit << 8 | (u64)reporter << 16 | (u64)op << 24 | (u64)epoch << 32;
+}
+
+// In host memory that the device maps; written on failure only, read by the host at any time.
+struct Status {
+    u64 verdict;
+    // For a mismatch: both sides' signature (mine << 32 | theirs) and bytes.
+    u64 signatures;
+    u64 my_bytes;
+    u64 their_bytes;
+    // Written by the host: a verdict that waiting kernels take over; 0: none.
+    u64 abort;
+    u64 unused[11];
+};
+
+// Parameters of every kernel, by value. N: for how many ranks there is room.
+template <u32 N>
+struct Launch {
+    // Byte offsets in every control block.
+    u64 lane;
+    u64 flags;
+    u64 terms;
+    u64 staging;
+    u64 scratch;
+    // Payload bytes that one source may stage in one parity.
+    u64 slot;
+    // Elements; bytes of a copy; the index of a slot in a signal pad.
+    u64 count;
+    const char* input;
+    char* output;
+    Status* status;
+    u32 rank;
+    u32 world;
+    u32 op;
+    u32 signature;
+    // The rank that a signal goes to or comes from.
+    u32 peer;
+    // Bit 0: average instead of sum.
+    u32 mode;
+    char* control[N];
+    char* data[N];
+
+    SYMMEM_DEVICE Header* header(u32 rank) const { return (Header*)control[rank]; }
+    SYMMEM_DEVICE Lane* own_lane() const { return (Lane*)(control[rank] + lane); }
+
+    // Where `at` looks for what `from` says at a meeting: epoch << 32 | signature.
+    SYMMEM_DEVICE u64* flag(u32 at, u32 from, u32 parity, u32 phase, u32 block) const {
+        u64* words = (u64*)(control[at] + flags);
+        return &words[((parity * PHASES + phase) * MAX_BLOCKS + block) * world + from];
+    }
+
+    // Where `at` looks for the bytes of the operation that `from` is in; for the words of a mismatch.
+    SYMMEM_DEVICE u64* term(u32 at, u32 from, u32 parity) const {
+        return (u64*)(control[at] + terms) + parity * world + from;
+    }
+
+    // Where `at` finds the packets of `from`. The place of a packet depends on its offset in the message only.
+    SYMMEM_DEVICE Packet* packets(u32 at, u32 from, u32 parity) const {
+        return (Packet*)(control[at] + staging + (parity * world + from) * slot * 2);
+    }
+};

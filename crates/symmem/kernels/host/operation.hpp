@@ -1,0 +1,178 @@
+// The operations, with values that show a wrong element, and memory around it that nobody may touch.
+#pragma once
+#include "machine.hpp"
+
+#include "../all_reduce_low_latency.cu"
+#include "../all_reduce_one_shot.cu"
+#include "../all_reduce_two_shot.cu"
+#include "../all_reduce_two_shot_out.cu"
+#include "../signals.cu"
+
+enum Kind : u32 { LOW_LATENCY, ONE_SHOT, TWO_SHOT, TWO_SHOT_OUT, BARRIER, KINDS };
+// Where elements come from and the result goes.
+enum Form : u32 { IN_PLACE, OUT, PRIVATE };
+
+constexpr const char* KIND_NAMES[] = {"low_latency", "one_shot", "two_shot", "two_shot_out", "barrier"};
+
+constexpr u32 MAX_COUNT = 300;
+// Elements before and behind a buffer.
+constexpr u32 MARGIN = 8;
+constexpr u32 UNTOUCHED = 0xdeadbeef;
+
+// What all ranks agree on.
+struct Operation {
+    Kind kind;
+    Form form;
+    u32 count;
+    bool average;
+    Shape shape;
+    u64 seed;
+
+    u32 signature() const {
+        u64 hash = mix(kind | (u64)count << 8 | (u64)average << 32 | (u64)shape.blocks << 40 | (u64)shape.threads << 48);
+        return (u32)hash | 1;
+    }
+};
+
+inline Form random_form(Kind kind, Random& random) {
+    switch (kind) {
+        case LOW_LATENCY: return (Form)random.below(3);
+        case TWO_SHOT: return IN_PLACE;
+        default: return random.chance(50) ? OUT : PRIVATE;
+    }
+}
+
+inline Operation operation_of(Kind kind, Random& random) {
+    // Mostly more than a few units for each thread, sometimes less than one for each rank.
+    u32 count = 1 + (random.chance(30) ? random.below(8) : random.below(MAX_COUNT));
+    Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
+    return {kind, random_form(kind, random), count, random.chance(30), shape, random.next()};
+}
+
+inline Operation random_operation(Random& random) { return operation_of((Kind)random.below(KINDS), random); }
+
+// Whole and small, so that sums are exact, and different for every element, rank and operation.
+inline float value_of(u64 seed, u32 rank, u32 index) {
+    return (float)(mix(seed ^ (u64)rank << 40 ^ index) % 2001) - 1000.0f;
+}
+
+inline float result_of(const Operation& op, u32 world, u32 index) {
+    float sum = value_of(op.seed, 0, index);
+    for (u32 rank = 1; rank < world; ++rank) sum += value_of(op.seed, rank, index);
+    return op.average ? sum / (float)world : sum;
+}
+
+// The memory that one rank uses on one lane.
+struct Buffers {
+    Bytes symmetric, input, output;
+    Buffers() : symmetric(bytes()), input(bytes()), output(bytes()) {}
+
+    static u64 bytes() { return (MAX_COUNT + 2 * MARGIN) * sizeof(float); }
+
+    // Of an operation: each rank has another alignment.
+    static u64 offset(const Operation& op, u32 rank) {
+        u32 shift = mix(op.seed) % 2 ? 0 : (u32)(mix(op.seed + rank) % 4);
+        return (MARGIN - shift) * sizeof(float);
+    }
+};
+
+// One lane of a group, with the buffers of every rank.
+struct Track {
+    Group& group;
+    u32 lane;
+    std::vector<std::unique_ptr<Buffers>> buffers;
+
+    Track(Group& group, u32 lane) : group(group), lane(lane) {
+        for (u32 rank = 0; rank < group.world; ++rank) buffers.push_back(std::make_unique<Buffers>());
+    }
+};
+
+template <u32 W>
+void run_body(Kind kind, const Launch<ROOM>& launch) {
+    switch (kind) {
+        case LOW_LATENCY: return low_latency<f32, W>(launch);
+        case ONE_SHOT: return one_shot<f32, W>(launch);
+        case TWO_SHOT: return two_shot<f32, W>(launch);
+        case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
+        default: return barrier(launch);
+    }
+}
+
+// One operation of one rank.
+class Call {
+  public:
+    Call(Track& track, const Operation& op, u32 rank) : track(track), op(op), rank(rank) {
+        Buffers& own = *track.buffers[rank];
+        u64 offset = Buffers::offset(op, rank);
+        symmetric = own.symmetric.at(offset);
+        input = op.form == PRIVATE ? own.input.at(offset) : symmetric;
+        output = op.form == IN_PLACE ? input : own.output.at(MARGIN * sizeof(float));
+    }
+
+    void fill() {
+        Buffers& own = *track.buffers[rank];
+        for (u64 at = 0; at < Buffers::bytes(); at += sizeof(u32)) store_word((u32*)own.output.at(at), UNTOUCHED);
+        for (u32 at = 0; at < op.count; ++at) store_word((u32*)input + at, as_bits(value_of(op.seed, rank, at)));
+        store_word((u32*)output + op.count, UNTOUCHED);
+        store_word((u32*)output - 1, UNTOUCHED);
+    }
+
+    void run(Random& random) {
+        Launch<ROOM> launch = track.group.launch(rank, track.lane);
+        launch.count = op.count;
+        launch.input = input;
+        launch.output = output;
+        launch.op = op.kind;
+        launch.signature = op.signature();
+        launch.mode = op.average;
+        for (u32 peer = 0; peer < launch.world; ++peer)
+            launch.data[peer] = track.buffers[peer]->symmetric.at(Buffers::offset(op, peer));
+        // Whether sums are unrolled is the rank's own affair.
+        u32 unrolled = random.chance(50) ? launch.world : 0;
+        run_kernel(op.shape, random, [&] {
+            if (unrolled == 2) return run_body<2>(op.kind, launch);
+            if (unrolled == 4) return run_body<4>(op.kind, launch);
+            run_body<0>(op.kind, launch);
+        });
+    }
+
+    // The result is right, and nothing else has changed.
+    void check() const {
+        if (op.kind == BARRIER) return check_untouched();
+        for (u32 at = 0; at < op.count; ++at) expect(output, at, as_bits(result_of(op, track.group.world, at)));
+        expect_margin();
+        if (op.form != IN_PLACE) check_input();
+    }
+
+    // Not a byte of the user's has changed.
+    void check_untouched() const {
+        check_input();
+        if (op.form == IN_PLACE) return;
+        for (u32 at = 0; at < op.count; ++at) expect(output, at, UNTOUCHED);
+        expect_margin();
+    }
+
+  private:
+    void check_input() const {
+        for (u32 at = 0; at < op.count; ++at) expect(input, at, as_bits(value_of(op.seed, rank, at)));
+    }
+
+    void expect_margin() const {
+        expect(output, op.count, UNTOUCHED);
+        expect(output, (u32)-1, UNTOUCHED);
+    }
+
+    void expect(const char* from, u32 index, u32 wanted) const {
+        u32 found = load_word((const u32*)from + (i64)(int)index);
+        if (found == wanted) return;
+        fail(std::string(KIND_NAMES[op.kind]) + " form " + std::to_string(op.form) + " of " + std::to_string(op.count) +
+             " on rank " + std::to_string(rank) + " of " + std::to_string(track.group.world) + ": element " +
+             std::to_string((int)index) + " is " + std::to_string(as_float(found)) + ", not " +
+             std::to_string(as_float(wanted)));
+    }
+
+    Track& track;
+    const Operation op;
+    const u32 rank;
+    char *symmetric, *input, *output;
+};

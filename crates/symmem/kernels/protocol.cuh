@@ -1,0 +1,212 @@
+// How blocks of ranks take turns, meet, and fail: the whole synchronisation of the CUDA engine.
+//
+// A launch takes a turn on its lane: all its blocks learn the same epoch, one more than the launch before. A meeting is between blocks
+// of equal index: each tells every peer's block {epoch, signature} and hears the same from everybody. The words of a meeting are kept by
+// parity of the epoch: a rank writes those of epoch e+2 only after it has heard everybody at e+1, and so after everybody's
+// kernel of e has ended. That needs every operation of a lane to hear from every peer, kernels of a lane not to overlap (checked in
+// `leave`), and a rank that gave up never to speak again (poison).
+//
+// Nothing here waits without end: each wait looks, now and then, at the poison word, the host's abort word, what the peer says it is
+// doing, and the clock.
+#pragma once
+#include "control.cuh"
+
+// Polls between two looks at what else may end a wait: a power of two.
+constexpr u32 POLLS = 64;
+
+// The turn of this launch on its lane, as one thread sees it.
+struct Turn {
+    u32 epoch;
+    u32 parity;
+    // Whether the group was whole when this thread looked. If not, it tells nobody anything and waits for nobody.
+    bool whole;
+    // What the block's first thread drew.
+    u64 entry;
+    u32 exited;
+};
+
+// The first cause stands, for every rank: rank 0's verdict word arbitrates.
+template <u32 N>
+SYMMEM_COLD void convict(const Launch<N>& launch, u64 verdict) {
+    u64 standing = compare_and_swap(&launch.header(0)->verdict, 0, verdict);
+    if (standing == 0) standing = verdict;
+    for (u32 rank = 0; rank < launch.world; ++rank) compare_and_swap(&launch.header(rank)->poison, 0, standing);
+    store_relaxed(&launch.status->verdict, standing);
+    if (load_relaxed(&launch.header(launch.rank)->trap)) stop_kernel();
+}
+
+// Ends the wait of this rank for `peer` with a failure.
+template <u32 N>
+SYMMEM_COLD void blame(const Launch<N>& launch, Cause cause, u32 peer, u32 epoch) {
+    convict(launch, verdict_of(cause, peer, launch.rank, launch.op, epoch));
+}
+
+// Whether `peer` is in this epoch with another operation: every operation says so in block 0's flag of phase 0. Signals have no epoch.
+template <u32 N>
+SYMMEM_COLD bool disagrees(const Launch<N>& launch, u32 epoch, u32 peer) {
+    if (epoch == 0) return false;
+    u64 said = load_acquire(launch.flag(launch.rank, peer, epoch & 1, 0, 0));
+    if ((u32)(said >> 32) != epoch || (u32)said == launch.signature) return false;
+    store_relaxed(&launch.status->signatures, (u64)launch.signature << 32 | (u32)said);
+    store_relaxed(&launch.status->my_bytes, load_relaxed(launch.term(launch.rank, launch.rank, epoch & 1)));
+    store_relaxed(&launch.status->their_bytes, load_relaxed(launch.term(launch.rank, peer, epoch & 1)));
+    return true;
+}
+
+// A look at what else may end a wait that began at `since` (0: this is the first look). When it began, or 0: give up.
+template <u32 N>
+SYMMEM_COLD u64 look(const Launch<N>& launch, u32 epoch, u32 peer, u32 polls, u64 since) {
+    yield_thread();
+    const Header* header = launch.header(launch.rank);
+    if (u64 poison = load_relaxed(&header->poison)) {
+        store_relaxed(&launch.status->verdict, poison);
+        return 0;
+    }
+    if (disagrees(launch, epoch, peer)) {
+        blame(launch, MISMATCH, peer, epoch);
+        return 0;
+    }
+    u64 time = now(), deadline = load_relaxed(&header->deadline);
+    if (since == 0) since = time;
+    if (deadline != 0 && time - since > deadline) {
+        blame(launch, TIMED_OUT, peer, epoch);
+        return 0;
+    }
+    // Host memory is far away: now and then is enough.
+    if ((polls & (POLLS * 64 - 1)) != 0) return since;
+    u64 abort = load_relaxed(&launch.status->abort);
+    if (abort == 0) return since;
+    convict(launch, abort);
+    return 0;
+}
+
+// What a wait for `peer` looks at beside what it waits for.
+template <u32 N>
+struct Patience {
+    const Launch<N>& launch;
+    u32 epoch, peer;
+    u32 polls = 0;
+    u64 since = 0;
+
+    SYMMEM_DEVICE Patience(const Launch<N>& launch, u32 epoch, u32 peer) : launch(launch), epoch(epoch), peer(peer) {}
+
+    // False: give up.
+    SYMMEM_DEVICE bool still() {
+        if ((++polls & (POLLS - 1)) != 0) return true;
+        since = look(launch, epoch, peer, polls, since);
+        return since != 0;
+    }
+};
+
+// The turn of this launch. Every thread that needs it looks for itself, which costs nobody a wait for anybody.
+template <u32 N>
+SYMMEM_DEVICE Turn take_turn(const Launch<N>& launch) {
+    u64 entry = load_relaxed(&launch.own_lane()->entry), poison = load_relaxed(&launch.header(launch.rank)->poison);
+    u32 epoch = (u32)(entry >> 32);
+#ifdef SYMMEM_MUTANT_ONE_PARITY  // The run on the host must notice.
+    return {epoch, 0, poison == 0, 0, 0};
+#endif
+    return {epoch, epoch & 1, poison == 0, 0, 0};
+}
+
+// Says why a block works in vain: the group has failed, or two launches overlap.
+template <u32 N>
+SYMMEM_COLD void explain(const Launch<N>& launch, const Turn& turn, bool whole) {
+    if (whole)
+        blame(launch, OVERLAP, launch.rank, turn.epoch);
+    else
+        store_relaxed(&launch.status->verdict, load_relaxed(&launch.header(launch.rank)->poison));
+}
+
+// Draws this block's ticket, after all its threads have taken their turn and synchronised. What it gives is looked at in `leave`: until then
+// it may be on its way while the block works.
+template <u32 N>
+SYMMEM_DEVICE void draw(const Launch<N>& launch, Turn& turn) {
+    if (thread_index() != 0) return;
+    Lane* lane = launch.own_lane();
+    turn.entry = fetch_add_local(&lane->entry, 1);
+    turn.exited = load_relaxed(&lane->exited);
+}
+
+// Ends this block's turn; the last block gives the lane to the next launch. Each block calls it once, after it has drawn. `whole`: all its threads
+// found the group whole; if one did not, the host must learn that the block's work is not done.
+template <u32 N>
+SYMMEM_DEVICE void leave(const Launch<N>& launch, const Turn& turn, bool whole) {
+    if (thread_index() != 0) return;
+    Lane* lane = launch.own_lane();
+    u32 epoch = (u32)(turn.entry >> 32);
+    u16 due = (u16)(turn.entry >> 16), ticket = (u16)turn.entry;
+    if (ticket == block_count() - 1) {
+        // Epochs 0 and 1 are skipped when the count wraps, in a pair, to keep the parity alternating.
+        u32 next = epoch + 1 == 0 ? 2 : epoch + 1;
+        store_relaxed(&lane->entry, (u64)next << 32 | (u64)(u16)(due + block_count()) << 16);
+    }
+    add_local(&lane->exited, 1);
+    // Blocks of an earlier launch that had not left, an epoch that is not this launch's, or more blocks than it has: two launches share the
+    // lane without an order.
+    bool alone = (short)((u16)turn.exited - due) >= 0 && epoch == turn.epoch && ticket < block_count();
+    if (!alone || !whole) explain(launch, turn, whole);
+}
+
+// What a flag stands for.
+enum Publishes {
+    // Memory that kernels before this one wrote. The end of a kernel has performed its stores for everybody, which no fence could add to.
+    EARLIER_KERNELS,
+    // Memory that this block wrote as well.
+    THIS_BLOCK,
+};
+
+template <u32 N>
+SYMMEM_DEVICE void tell(const Launch<N>& launch, const Turn& turn, u32 phase, u32 peer, Publishes what) {
+    u64* flag = launch.flag(peer, launch.rank, turn.parity, phase, block_index());
+    u64 word = (u64)turn.epoch << 32 | launch.signature;
+#ifdef SYMMEM_HOST
+    // There is no kernel boundary that a tool for threads would know.
+    what = THIS_BLOCK;
+#endif
+    if (what == THIS_BLOCK)
+        store_release(flag, word);
+    else
+        store_relaxed(flag, word);
+}
+
+// Tells every peer, without waiting, which operation this rank is in: for operations that do not begin with a meeting.
+template <u32 N>
+SYMMEM_DEVICE void announce(const Launch<N>& launch, const Turn& turn, u64 bytes) {
+    if (block_index() != 0 || !turn.whole) return;
+    for (u32 peer = thread_index(); peer < launch.world; peer += thread_count()) {
+        store_relaxed(launch.term(peer, launch.rank, turn.parity), bytes);
+        tell(launch, turn, 0, peer, EARLIER_KERNELS);
+    }
+}
+
+// Waits for what `peer` says in this phase to this block.
+template <u32 N>
+SYMMEM_DEVICE bool hear(const Launch<N>& launch, const Turn& turn, u32 phase, u32 peer) {
+    const u64* flag = launch.flag(launch.rank, peer, turn.parity, phase, block_index());
+    u64 expected = (u64)turn.epoch << 32 | launch.signature;
+    Patience<N> patience(launch, turn.epoch, peer);
+    // Each poll acquires: a fence, or another load, after relaxed polling costs a trip to memory more.
+    while (load_acquire(flag) != expected)
+        if (!patience.still()) return false;
+    return true;
+}
+
+// Meets the block of the same index on every rank: what they published is visible to all of them after. False: the group failed. Every thread of
+// the block calls it. The first meeting of an operation also draws.
+template <u32 N>
+SYMMEM_DEVICE bool meet(const Launch<N>& launch, Turn& turn, u32 phase, u64 bytes, Publishes what) {
+    if (what == THIS_BLOCK) sync_threads();
+    bool whole = turn.whole;
+    for (u32 peer = thread_index(); whole && peer < launch.world; peer += thread_count()) {
+        if (phase == 0 && block_index() == 0) store_relaxed(launch.term(peer, launch.rank, turn.parity), bytes);
+        tell(launch, turn, phase, peer, what);
+    }
+    if (phase == 0) {
+        if (what != THIS_BLOCK) sync_threads();
+        draw(launch, turn);
+    }
+    for (u32 peer = thread_index(); whole && peer < launch.world; peer += thread_count())
+        whole = hear(launch, turn, phase, peer);
+    return sync_threads_and(whole);
+}

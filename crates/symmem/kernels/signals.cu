@@ -1,0 +1,56 @@
+// The barrier, the user's signal pads, and a copy by threads instead of the copy engine.
+#include "protocol.cuh"
+#include "units.cuh"
+
+template <u32 N>
+SYMMEM_DEVICE void barrier(const Launch<N>& launch) {
+    Turn turn = take_turn(launch);
+    const bool met = meet(launch, turn, 0, launch.count, EARLIER_KERNELS);
+    leave(launch, turn, met);
+}
+
+// Slot `count` of a pad: 0 idle, 1 pending. One writer and one reader, so no compare-and-swap is needed; kernels that use one fit.
+template <u32 N>
+SYMMEM_DEVICE u32* pad_slot(const Launch<N>& launch, u32 rank) {
+    return (u32*)launch.data[rank] + launch.count;
+}
+
+// Waits for `value` in a slot, then puts `next` there. Everything before a put is visible after the wait that takes it.
+template <u32 N>
+SYMMEM_DEVICE void exchange_slot(const Launch<N>& launch, u32* slot, u32 value, u32 next) {
+    if (thread_index() != 0 || load_relaxed(&launch.header(launch.rank)->poison) != 0) return;
+    Patience<N> patience(launch, 0, launch.peer);
+    while (load_relaxed(slot) != value)
+        if (!patience.still()) return;
+    load_acquire(slot);
+    store_release(slot, next);
+}
+
+#ifndef SYMMEM_HOST
+#define SIGNALS(suffix, N)                                                                       \
+    extern "C" __global__ void barrier##suffix(const __grid_constant__ Launch<N> launch) {       \
+        barrier<N>(launch);                                                                      \
+    }                                                                                            \
+    extern "C" __global__ void put_signal##suffix(const __grid_constant__ Launch<N> launch) {    \
+        exchange_slot(launch, pad_slot(launch, launch.peer), 0, 1);                              \
+    }                                                                                            \
+    extern "C" __global__ void wait_signal##suffix(const __grid_constant__ Launch<N> launch) {   \
+        exchange_slot(launch, pad_slot(launch, launch.rank), 1, 0);                              \
+    }
+SIGNALS(, 8)
+SIGNALS(_any, 72)
+
+// `count` bytes from `input` to `output`, at any addresses.
+extern "C" __global__ void __launch_bounds__(512, 2) copy(const __grid_constant__ Launch<8> launch) {
+    const char* from = launch.input;
+    char* to = launch.output;
+    u64 head = (UNIT - ((u64)to & (UNIT - 1))) & (UNIT - 1);
+    if (head > launch.count) head = launch.count;
+    if ((((u64)from ^ (u64)to) & (UNIT - 1)) != 0) head = launch.count;
+    u64 index = (u64)block_index() * thread_count() + thread_index(), step = (u64)block_count() * thread_count();
+    for (u64 at = index; at < head; at += step) to[at] = from[at];
+    u64 whole = head + (launch.count - head) / UNIT * UNIT;
+    if (whole > head) copy_span<float>({0, whole - head}, from + head, to + head);
+    for (u64 at = whole + index; at < launch.count; at += step) to[at] = from[at];
+}
+#endif

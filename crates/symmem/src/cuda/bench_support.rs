@@ -1,0 +1,24 @@
+//! What `symmem bench` puts around the operations it times: the kernels of `kernels/bench.cu`, and plain copies.
+//!
+//! Not part of the interface: only the bench may call this. All systems that it compares run the same compiled kernels.
+
+use cudarc::driver::sys;
+
+use super::driver::check;
+use super::{Device, Module, Stream};
+use crate::Result;
+
+/// The bench's kernels, compiled for `device`.
+pub fn compile(device: &Device) -> Result<Vec<u8>> {
+    Module::image(device, "bench.cu", include_str!("../../kernels/bench.cu"))
+}
+
+/// Puts a copy within the device of `stream` on it.
+///
+/// # Safety
+/// Both are memory of that device, of at least `bytes` bytes, that lives until the copy has run.
+pub unsafe fn copy(to: u64, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
+    let _bound = stream.device().bind()?;
+    // SAFETY: as promised by the caller; the context is current.
+    check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
+}

@@ -1,0 +1,95 @@
+//! Events: points in the work of a stream.
+//!
+//! Public. What it guarantees: an event can be waited for from any stream of any device, and times only if it was made
+//! to.
+
+use std::ptr;
+
+use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult};
+
+use super::driver::{check, driver};
+use super::{Device, Stream};
+use crate::Result;
+
+/// A point in a stream's work.
+#[derive(Debug)]
+pub struct Event {
+    device: Device,
+    raw: CUevent,
+}
+
+// SAFETY: the driver takes events from every thread; the handle is only a number here.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event that only orders. Cheaper than one that times.
+    pub fn new(device: &Device) -> Result<Self> {
+        Self::with(device, CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)
+    }
+
+    /// An event that also notes the time.
+    pub fn timed(device: &Device) -> Result<Self> {
+        Self::with(device, CUevent_flags::CU_EVENT_DEFAULT as u32)
+    }
+
+    fn with(device: &Device, flags: u32) -> Result<Self> {
+        let _bound = device.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: writes one handle.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        Ok(Self { device: device.clone(), raw })
+    }
+
+    /// Sets the point after all work that is on `stream` now.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        let _bound = self.device.bind()?;
+        // SAFETY: both are live.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw()) })
+    }
+
+    /// Whether the point was reached; also true if it was never set.
+    pub fn query(&self) -> Result<bool> {
+        let _bound = self.device.bind()?;
+        // SAFETY: a live event.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    /// Waits until the point is reached.
+    pub fn synchronize(&self) -> Result<()> {
+        let _bound = self.device.bind()?;
+        // SAFETY: a live event.
+        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
+    }
+
+    /// Milliseconds from `earlier` to this one. Both must have been made by [`Event::timed`] and be reached.
+    pub fn elapsed_ms_since(&self, earlier: &Event) -> Result<f32> {
+        let function = driver()?.elapsed_time;
+        let _bound = self.device.bind()?;
+        let mut elapsed = 0.0;
+        // SAFETY: both are live; writes one number.
+        check("cuEventElapsedTime", unsafe { function(&mut elapsed, earlier.raw, self.raw) })?;
+        Ok(elapsed)
+    }
+
+    /// The driver's handle, valid as long as this event.
+    pub fn raw(&self) -> CUevent {
+        self.raw
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made here. The driver keeps what streams still wait for.
+        self.device.release("cuEventDestroy", || unsafe { sys::cuEventDestroy_v2(self.raw) });
+    }
+}

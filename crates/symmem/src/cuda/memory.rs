@@ -1,0 +1,240 @@
+//! The handle of symmetric memory on devices: where everybody's memory and pads are, as this rank's device sees them.
+//!
+//! Public. The operations on it are the engine's (`engine/cuda/ops`). What it guarantees: the addresses are valid as long
+//! as any handle, and after the last one until the work that the engine was given is done.
+
+mod rendezvous;
+
+use std::marker::PhantomData;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+pub(super) use self::rendezvous::Table;
+use super::allocation::check_stream;
+use super::{Device, DeviceSlice, Engine, Stream, buffer};
+use crate::memory::Element;
+use crate::{Error, Group, Result};
+
+/// Memory that the devices of all ranks of a group reach. A light handle; clones and slices share the mappings.
+///
+/// The addresses are for kernels: operations of this crate, or your own, which take the tables
+/// ([`SymmetricMemory::peer_ptrs`] by value, [`SymmetricMemory::peer_ptrs_dev`] in device memory).
+#[derive(Debug)]
+pub struct SymmetricMemory<T: Element> {
+    pub(crate) engine: Engine,
+    /// Everybody's first element of this handle.
+    pub(crate) data: Arc<Vec<u64>>,
+    pub(crate) pads: Arc<Vec<u64>>,
+    pub(crate) pad_bytes: usize,
+    pub(crate) len: usize,
+    /// The largest power of two up to 16 that divides every rank's address, the same on every rank.
+    pub(crate) alignment: usize,
+    /// Bytes from the start of this rank's allocation to the handle's first element.
+    pub(crate) offset: usize,
+    /// Which rendezvous of the group this is, the same on every rank.
+    pub(crate) number: u64,
+    /// Keeps the addresses valid.
+    pub(crate) keep: Arc<Table>,
+    pub(crate) element: PhantomData<T>,
+}
+
+impl<T: Element> Clone for SymmetricMemory<T> {
+    fn clone(&self) -> Self {
+        self.on(self.engine.clone())
+    }
+}
+
+impl<T: Element> SymmetricMemory<T> {
+    /// `len` elements from byte `offset` of this rank's allocation on; `offsets` are everybody's.
+    fn new(engine: &Engine, keep: Arc<Table>, offsets: &[usize], len: usize) -> Self {
+        let data: Vec<u64> =
+            keep.data().iter().zip(offsets).map(|(base, offset)| base + *offset as u64).collect();
+        Self {
+            engine: engine.clone(),
+            alignment: alignment(&data),
+            pads: Arc::clone(keep.pads()),
+            pad_bytes: keep.pad_bytes(),
+            len,
+            offset: offsets[engine.group().rank()],
+            number: keep.number(),
+            data: Arc::new(data),
+            keep,
+            element: PhantomData,
+        }
+    }
+
+    /// The same memory for the operations of another lane of the engine.
+    pub(crate) fn on(&self, engine: Engine) -> Self {
+        Self {
+            engine,
+            data: Arc::clone(&self.data),
+            pads: Arc::clone(&self.pads),
+            keep: Arc::clone(&self.keep),
+            element: PhantomData,
+            ..*self
+        }
+    }
+
+    /// Where the handle begins in the allocation of rank 0: the same on every rank, whatever its own offset.
+    pub(crate) fn place(&self) -> u64 {
+        self.data[0] - self.keep.data()[0]
+    }
+
+    /// This rank in the group.
+    pub fn rank(&self) -> usize {
+        self.group().rank()
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.data.len()
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        self.engine.group()
+    }
+
+    /// The engine that carries the operations of this handle.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.engine.device()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The handle's first element in this rank's allocation.
+    pub fn offset(&self) -> usize {
+        self.offset / size_of::<T>()
+    }
+
+    /// Bytes of the whole allocation, the same on every rank.
+    pub fn buffer_size(&self) -> usize {
+        self.keep.bytes()
+    }
+
+    /// Where the handle's first element of rank `rank` is, for kernels on this rank's device.
+    pub fn peer_ptr(&self, rank: usize) -> Result<u64> {
+        self.group().check_rank("peer_ptr", rank)?;
+        Ok(self.data[rank])
+    }
+
+    /// Where the handle's first element of every rank is, in rank order.
+    pub fn peer_ptrs(&self) -> &[u64] {
+        &self.data
+    }
+
+    /// The device address of a table of [`SymmetricMemory::peer_ptrs`], valid as long as any handle of this memory. The
+    /// table of a rendezvous is there already; that of a slice is made when it is first asked for.
+    pub fn peer_ptrs_dev(&self) -> Result<u64> {
+        self.keep.table_of(&self.data)
+    }
+
+    /// Where rank `rank`'s signal pad is, for kernels on this rank's device.
+    pub fn pad_ptr(&self, rank: usize) -> Result<u64> {
+        self.group().check_rank("pad_ptr", rank)?;
+        Ok(self.pads[rank])
+    }
+
+    /// Where every rank's signal pad is, in rank order.
+    pub fn pad_ptrs(&self) -> &[u64] {
+        &self.pads
+    }
+
+    /// The device address of a table of [`SymmetricMemory::pad_ptrs`], valid as long as any handle of this memory.
+    pub fn pad_ptrs_dev(&self) -> Result<u64> {
+        self.keep.table_of(&self.pads)
+    }
+
+    /// Bytes of each rank's signal pad.
+    pub fn signal_pad_size(&self) -> usize {
+        self.pad_bytes
+    }
+
+    /// The address that reaches the handle's first element of all ranks at once, for multimem instructions only. `None`
+    /// where devices or ranks have none, and where the ranks' offsets differ.
+    pub fn multicast_ptr(&self) -> Option<u64> {
+        let same = self
+            .data
+            .iter()
+            .zip(self.keep.data())
+            .all(|(address, base)| address - base == self.offset as u64);
+        self.keep.multicast().filter(|_| same).map(|address| address + self.offset as u64)
+    }
+
+    /// Local. A part of this memory. Operations work on what the handle covers, so all ranks must cut alike.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, len) = buffer::part::<T>(range, self.len)?;
+        let start = start * size_of::<T>();
+        let data: Vec<u64> = self.data.iter().map(|address| address + start as u64).collect();
+        let mut slice = self.clone();
+        slice.alignment = alignment(&data);
+        slice.data = Arc::new(data);
+        slice.offset += start;
+        slice.len = len;
+        Ok(slice)
+    }
+
+    /// This rank's memory, to be read by an operation.
+    pub fn local(&self) -> Result<DeviceSlice<'_, T>> {
+        // SAFETY: this rank's own memory, mapped as long as the handle, and longer if the engine works on it.
+        unsafe { DeviceSlice::from_raw(self.data[self.rank()], self.len, self.device()) }
+    }
+
+    /// Writes all elements of this rank's memory, after the work that is on `stream`, and waits until they are there.
+    pub fn write(&self, elements: &[T], stream: &Stream) -> Result<()> {
+        check_stream(self.device(), stream)?;
+        // SAFETY: this rank's own memory.
+        unsafe { buffer::write(self.data[self.rank()], self.len, elements, stream) }
+    }
+
+    /// Reads all elements of this rank's memory, after the work that is on `stream`.
+    pub fn read(&self, stream: &Stream) -> Result<Vec<T>> {
+        check_stream(self.device(), stream)?;
+        // SAFETY: this rank's own memory.
+        unsafe { buffer::read(self.data[self.rank()], self.len, stream) }
+    }
+}
+
+/// The largest power of two up to 16 that divides all addresses.
+fn alignment(addresses: &[u64]) -> usize {
+    let bits = addresses.iter().fold(16, |bits, address| bits | address);
+    1 << bits.trailing_zeros()
+}
+
+/// The error for a handle that would start beyond its allocation.
+fn out_of_bounds<T>(offset: usize, len: usize) -> Error {
+    let size = size_of::<T>() as u64;
+    Error::OutOfBounds {
+        op: "rendezvous",
+        offset: (offset as u64).saturating_mul(size),
+        bytes: 0,
+        size: (len as u64).saturating_mul(size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::alignment;
+
+    #[test]
+    fn the_worst_address_decides() {
+        assert_eq!(alignment(&[]), 16);
+        assert_eq!(alignment(&[0x20_0000, 0x40_0000]), 16);
+        assert_eq!(alignment(&[0x20_0000, 0x40_0008]), 8);
+        assert_eq!(alignment(&[0x20_0002, 0x40_0004]), 2);
+        assert_eq!(alignment(&[0x20_0001]), 1);
+    }
+}

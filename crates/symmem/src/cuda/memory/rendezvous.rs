@@ -1,0 +1,255 @@
+//! The rendezvous of device memory: compare, make pads, exchange, upload the tables, vote; then multicast, if it can be.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::{SymmetricMemory, out_of_bounds};
+use crate::cuda::Engine;
+use crate::cuda::allocation::Block;
+use crate::cuda::exchange::{self, PeerMemory};
+use crate::group::{Brought, Running};
+use crate::memory::Element;
+use crate::op::Op;
+use crate::provider::vmm::{DeviceMemory, Multicast, Vmm, check_no_capture, graveyard};
+use crate::{Error, Result};
+
+/// Where the tables begin after the pad: a multiple of this.
+const TABLE_ALIGNMENT: usize = 256;
+/// Tables that have room in any case.
+const TABLES: usize = 16;
+
+/// Everybody's memory and pad, as this rank's device reaches them.
+pub(crate) struct Table {
+    data: Vec<u64>,
+    pads: Arc<Vec<u64>>,
+    bytes: usize,
+    pad_bytes: usize,
+    number: u64,
+    /// `None` only while it is dropped.
+    mapped: Option<Mapped>,
+    /// Whether the engine's work on the memory is done.
+    idle: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// What keeps the addresses valid. Multicast goes first: drivers want it gone before the memory.
+struct Mapped {
+    multicast: Option<Multicast>,
+    _peers: Vec<Vec<PeerMemory>>,
+    pointers: Pointers,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, bytes, pad_bytes, .. } = self;
+        f.debug_struct("Table")
+            .field("number", number)
+            .field("bytes", bytes)
+            .field("pad_bytes", pad_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // Kernels may still be at work on it: it goes when they are done, without anybody waiting for that.
+        if let Some(mapped) = self.mapped.take() {
+            let idle = Arc::clone(&self.idle);
+            graveyard::bury_until(Box::new(move || idle()), Box::new(mapped));
+        }
+    }
+}
+
+impl Table {
+    pub(super) fn data(&self) -> &[u64] {
+        &self.data
+    }
+
+    pub(super) fn pads(&self) -> &Arc<Vec<u64>> {
+        &self.pads
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn pad_bytes(&self) -> usize {
+        self.pad_bytes
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn multicast(&self) -> Option<u64> {
+        self.mapped.as_ref()?.multicast.as_ref().map(Multicast::address)
+    }
+
+    /// The device address of a table of `addresses`.
+    pub(super) fn table_of(&self, addresses: &[u64]) -> Result<u64> {
+        match &self.mapped {
+            Some(mapped) => mapped.pointers.table_of(addresses),
+            None => Err(Error::Closed { op: "table" }),
+        }
+    }
+
+    /// Collective: maps everybody's `block`, with a pad for each rank.
+    fn share(running: &Running<'_>, engine: &Engine, block: &Block, openings: &[Opening]) -> Result<Self> {
+        let (device, memory, opening) = (engine.device(), block.memory(), &openings[0]);
+        let (world, pad_bytes) = (openings.len(), opening.pad_bytes);
+        let pad = Vmm::alloc(device, Pointers::start(pad_bytes) + TABLES * size_of::<u64>() * world);
+        let brought = pad.map(|pad| vec![Arc::clone(memory), pad]);
+        let pad = brought.as_ref().ok().map(|brought| Arc::clone(&brought[1]));
+        let (peers, pointers) = exchange::share_made(running, device, brought, |peers| {
+            let pointers = Pointers::new(pad, pad_bytes)?;
+            // The tables that everybody asks for are there from the start, and their failure is in the vote.
+            let offsets = openings.iter().map(|opening| opening.offset as u64);
+            let data: Vec<u64> =
+                addresses(&peers[0]).zip(offsets).map(|(base, offset)| base + offset).collect();
+            pointers.table_of(&data)?;
+            pointers.table_of(&addresses(&peers[1]).collect::<Vec<_>>())?;
+            Ok(pointers)
+        })?;
+        let multicast = exchange::share_multicast(running, device, memory)?;
+        Ok(Self {
+            data: addresses(&peers[0]).collect(),
+            pads: Arc::new(addresses(&peers[1]).collect()),
+            bytes: memory.bytes(),
+            pad_bytes,
+            number: running.next_tag(),
+            mapped: Some(Mapped { multicast, _peers: peers, pointers }),
+            idle: engine.idle(),
+        })
+    }
+}
+
+fn addresses(peers: &[PeerMemory]) -> impl Iterator<Item = u64> + '_ {
+    peers.iter().map(|peer| peer.address)
+}
+
+/// Tables of addresses in device memory, for kernels: in what this rank's pad leaves of its last granule.
+struct Pointers {
+    memory: Arc<DeviceMemory>,
+    tables: Mutex<Tables>,
+}
+
+struct Tables {
+    /// The next free byte.
+    next: usize,
+    /// Those that were made, by what is in them. None is ever overwritten: a kernel may still read it.
+    made: HashMap<Vec<u64>, u64>,
+}
+
+impl Pointers {
+    /// Where tables begin in the memory of a pad of `pad_bytes`.
+    fn start(pad_bytes: usize) -> usize {
+        pad_bytes.next_multiple_of(TABLE_ALIGNMENT)
+    }
+
+    fn new(memory: Option<Arc<DeviceMemory>>, pad_bytes: usize) -> Result<Self> {
+        let memory = memory.ok_or_else(|| Error::invalid("signal pad", "there is none"))?;
+        let tables = Tables { next: Self::start(pad_bytes), made: HashMap::new() };
+        Ok(Self { memory, tables: Mutex::new(tables) })
+    }
+
+    fn table_of(&self, addresses: &[u64]) -> Result<u64> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(address) = tables.made.get(addresses) {
+            return Ok(*address);
+        }
+        let start = tables.next;
+        let end = start + size_of_val(addresses);
+        if end > self.memory.mapped_bytes() {
+            let problem = format!(
+                "{} are there already and no more fit. Hint: keep and reuse slices, or pass peer_ptrs by value",
+                tables.made.len()
+            );
+            return Err(Error::invalid("tables of addresses on the device", problem));
+        }
+        self.memory.write(start, bytemuck::cast_slice(addresses))?;
+        let address = self.memory.address() + start as u64;
+        tables.next = end;
+        tables.made.insert(addresses.to_vec(), address);
+        Ok(address)
+    }
+}
+
+/// What a rank says before anything is made.
+#[derive(Debug, Serialize, Deserialize)]
+struct Opening {
+    bytes: usize,
+    pad_bytes: usize,
+    dtype: String,
+    /// In bytes; ranks may differ in it.
+    offset: usize,
+    /// The rendezvous that this rank has already.
+    number: Option<u64>,
+    /// Why this rank cannot take part after all.
+    error: Option<String>,
+}
+
+impl Brought for Opening {
+    const WHAT: &str = "the allocation";
+
+    fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    fn terms(&self) -> String {
+        let Self { bytes, pad_bytes, dtype, .. } = self;
+        format!("{bytes} bytes of {dtype} in {}, pad of {pad_bytes} bytes", Vmm::NAME)
+    }
+}
+
+impl<T: Element> SymmetricMemory<T> {
+    /// Collective. A handle of the elements from `offset` on, of `len` in all. A rank whose own arguments are wrong tells
+    /// the others instead of staying away.
+    pub(in crate::cuda) fn rendezvous(
+        block: &Block,
+        engine: &Engine,
+        offset: usize,
+        len: usize,
+    ) -> Result<Self> {
+        let group = engine.group();
+        let span =
+            tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes = block.memory().bytes());
+        let _entered = span.enter();
+        let running = group.begin(Op::Rendezvous, None)?;
+        let sound = check_arguments::<T>(block, engine, offset, len);
+        let kept = block.table(group.id());
+        let opening = Opening {
+            bytes: block.memory().bytes(),
+            pad_bytes: group.context().signal_pad_size(),
+            dtype: T::DTYPE.name().to_owned(),
+            offset: offset.saturating_mul(size_of::<T>()),
+            number: kept.as_ref().map(|table| table.number),
+            error: sound.err().map(|error| error.to_string()),
+        };
+        let openings = running.compare(Op::Rendezvous, &opening)?;
+        // A table is used again only if all ranks mean the same one.
+        let again = openings.iter().all(|theirs| theirs.number == opening.number);
+        let table = match kept.filter(|_| again) {
+            Some(table) => table,
+            None => {
+                let table = Arc::new(Table::share(&running, engine, block, &openings)?);
+                block.remember(group.id(), &table);
+                table
+            }
+        };
+        let offsets: Vec<usize> = openings.iter().map(|opening| opening.offset).collect();
+        Ok(Self::new(engine, table, &offsets, len - offset))
+    }
+}
+
+fn check_arguments<T: Element>(block: &Block, engine: &Engine, offset: usize, len: usize) -> Result<()> {
+    check_no_capture("rendezvous")?;
+    let (memory, device) = (block.memory().device(), engine.device());
+    if memory != device {
+        let problem =
+            format!("it is on {memory}, the engine on {device}. Hint: allocate on the engine's device");
+        return Err(Error::invalid("allocation", problem));
+    }
+    if offset > len { Err(out_of_bounds::<T>(offset, len)) } else { Ok(()) }
+}

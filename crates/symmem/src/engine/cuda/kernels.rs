@@ -1,0 +1,252 @@
+//! The kernels of an engine: compiled for its device, loaded, and found by what they do.
+//!
+//! Made when an engine is. What it guarantees: everything that an operation can launch is on the device before the first one
+//! (a kernel that were loaded later would wait behind one that spins for it, for ever), and engines of one process on one
+//! device share what is loaded.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::control::SMALL_WORLD;
+use super::embedded;
+use super::plan::{Limits, NUMBERS, Reducer};
+use crate::cuda::Device;
+use crate::cuda::module::{Function, Module, cached_in};
+use crate::cuda::nvrtc;
+use crate::{Error, Result};
+
+/// What is compiled, each file for itself.
+const SOURCES: [(&str, &str); 5] = [
+    ("all_reduce_low_latency.cu", include_str!("../../../kernels/all_reduce_low_latency.cu")),
+    ("all_reduce_one_shot.cu", include_str!("../../../kernels/all_reduce_one_shot.cu")),
+    ("all_reduce_two_shot.cu", include_str!("../../../kernels/all_reduce_two_shot.cu")),
+    ("all_reduce_two_shot_out.cu", include_str!("../../../kernels/all_reduce_two_shot_out.cu")),
+    ("signals.cu", include_str!("../../../kernels/signals.cu")),
+];
+
+/// What they include.
+const HEADERS: [(&str, &str); 8] = [
+    ("control.cuh", include_str!("../../../kernels/control.cuh")),
+    ("entries.cuh", include_str!("../../../kernels/entries.cuh")),
+    ("number.cuh", include_str!("../../../kernels/number.cuh")),
+    ("packets.cuh", include_str!("../../../kernels/packets.cuh")),
+    ("primitives.cuh", include_str!("../../../kernels/primitives.cuh")),
+    ("protocol.cuh", include_str!("../../../kernels/protocol.cuh")),
+    ("reduce.cuh", include_str!("../../../kernels/reduce.cuh")),
+    ("units.cuh", include_str!("../../../kernels/units.cuh")),
+];
+
+/// Where [`SOURCES`] has the barrier, the signals and the copy.
+const SIGNALS: usize = 4;
+
+/// Options of the compiler beside the architecture. The arithmetic is that of docs/numerics.md: subnormals stay, divisions
+/// are exact, nothing is fused.
+const OPTIONS: [&str; 4] = ["--std=c++17", "--ftz=false", "--prec-div=true", "--fmad=false"];
+
+/// Tells sources apart: ranks that run different kernels must not meet.
+pub(crate) fn source_hash() -> u64 {
+    let texts = SOURCES.iter().chain(&HEADERS).map(|(_, text)| text.as_bytes());
+    let options = OPTIONS.iter().map(|option| option.as_bytes());
+    texts.chain(options).fold(FNV_BASIS, fnv)
+}
+
+const FNV_BASIS: u64 = 14_695_981_039_346_656_037;
+
+/// FNV-1a of `bytes`, going on from `hash`.
+pub(super) fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(1_099_511_628_211))
+}
+
+/// FNV-1a of `words`.
+pub(super) fn fnv_words(words: &[u64]) -> u64 {
+    words.iter().fold(FNV_BASIS, |hash, word| fnv(hash, &word.to_le_bytes()))
+}
+
+/// A kernel, and whether its parameters have room for the largest group.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) function: Function,
+    pub(crate) is_large: bool,
+}
+
+/// The kernels for groups of one size.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    /// By [`Reducer`], then by [`NUMBERS`].
+    reducers: Vec<Kernel>,
+    pub(crate) barrier: Kernel,
+    pub(crate) put_signal: Kernel,
+    pub(crate) wait_signal: Kernel,
+    pub(crate) copy: Kernel,
+    /// For the engines that come after this one.
+    _modules: Arc<Modules>,
+}
+
+impl Kernels {
+    /// Loads what a group of `world` ranks needs. `cache` is where compiled code is kept.
+    pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>) -> Result<Self> {
+        let modules = Modules::of(device, cache)?;
+        let class = class_of(world);
+        let mut reducers = Vec::with_capacity(Reducer::ALL.len() * NUMBERS.len());
+        for (kernel, module) in Reducer::ALL.iter().zip(&modules.modules) {
+            for number in NUMBERS {
+                let stem = format!("all_reduce_{}_{number}", kernel.name());
+                reducers.push(find(module, &stem, class)?);
+            }
+        }
+        let is_large = world > SMALL_WORLD;
+        let signals = &modules.modules[SIGNALS];
+        let named = |name: &str, is_large: bool| {
+            let name = format!("{name}{}", if is_large { "_any" } else { "" });
+            signals.function(&name).map(|function| Kernel { function, is_large })
+        };
+        Ok(Self {
+            reducers,
+            barrier: named("barrier", is_large)?,
+            put_signal: named("put_signal", is_large)?,
+            wait_signal: named("wait_signal", is_large)?,
+            copy: named("copy", false)?,
+            _modules: modules,
+        })
+    }
+
+    /// The kernel that reduces elements of the `number`th type.
+    #[inline]
+    pub(crate) fn reducer(&self, kernel: Reducer, number: usize) -> &Kernel {
+        &self.reducers[kernel as usize * NUMBERS.len() + number]
+    }
+
+    /// How many of the largest blocks of each kernel a multiprocessor holds.
+    pub(crate) fn occupancies(&self) -> Result<Limits> {
+        let mut all = Limits::default();
+        for kernel in Reducer::ALL {
+            for (number, occupancy) in all[kernel as usize].iter_mut().enumerate() {
+                *occupancy = self.reducer(kernel, number).function.occupancy(kernel.most_threads(), 0)?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The class of kernels for groups of any size.
+const ANY: &str = "any";
+
+/// How the names of the kernels end that sum over `world` ranks.
+fn class_of(world: usize) -> &'static str {
+    match world {
+        2 => "w2",
+        4 => "w4",
+        8 => "w8",
+        _ => ANY,
+    }
+}
+
+/// The kernel `stem` for groups of `class`, or for any: what is built in has only those.
+fn find(module: &Module, stem: &str, class: &str) -> Result<Kernel> {
+    let named = |class: &str| {
+        let function = module.function(&format!("{stem}_{class}"))?;
+        Ok(Kernel { function, is_large: class == ANY })
+    };
+    named(class).or_else(|error| if class == ANY { Err(error) } else { named(ANY) })
+}
+
+/// Everything loaded on one device, in the order of [`SOURCES`].
+#[derive(Debug)]
+struct Modules {
+    modules: Vec<Module>,
+}
+
+/// By device. Held while something is compiled: ranks that are threads wait for the first of them.
+static LOADED: Mutex<Vec<(usize, Weak<Modules>)>> = Mutex::new(Vec::new());
+
+impl Modules {
+    fn of(device: &Device, cache: Option<&Path>) -> Result<Arc<Self>> {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.retain(|(_, modules)| modules.strong_count() > 0);
+        let here = loaded.iter().find(|(ordinal, _)| *ordinal == device.ordinal());
+        if let Some(modules) = here.and_then(|(_, modules)| modules.upgrade()) {
+            return Ok(modules);
+        }
+        let modules = Arc::new(Self::load(device, cache)?);
+        loaded.push((device.ordinal(), Arc::downgrade(&modules)));
+        Ok(modules)
+    }
+
+    fn load(device: &Device, cache: Option<&Path>) -> Result<Self> {
+        let options = options(device.compute_capability());
+        let images: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
+            let image = |source: &'static (&str, &str)| image_of(source, &options, cache);
+            let threads: Vec<_> = SOURCES.iter().map(|source| scope.spawn(move || image(source))).collect();
+            let lost = |_| Err(Error::invalid("kernels", "the thread that compiled them panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+        });
+        let load = |image: Result<Vec<u8>>| Module::load(device, &image?);
+        Ok(Self { modules: images.into_iter().map(load).collect::<Result<_>>()? })
+    }
+}
+
+fn options((major, minor): (u32, u32)) -> Vec<String> {
+    let architecture = format!("--gpu-architecture=sm_{major}{minor}");
+    [architecture].into_iter().chain(OPTIONS.map(str::to_owned)).collect()
+}
+
+/// The code of one source: from the cache, from the compiler, or as it was built in.
+fn image_of(source: &(&str, &str), options: &[String], cache: Option<&Path>) -> Result<Vec<u8>> {
+    let (name, text) = *source;
+    let texts = HEADERS.iter().flat_map(|(name, text)| [name.as_bytes(), text.as_bytes()]);
+    let key: Vec<&[u8]> = [name.as_bytes(), text.as_bytes()]
+        .into_iter()
+        .chain(texts)
+        .chain(options.iter().map(|option| option.as_bytes()))
+        .collect();
+    let compiled = cached_in(cache, &key, || {
+        let compiled = nvrtc::compile(name, text, &HEADERS, options)?;
+        if !compiled.log.is_empty() {
+            tracing::debug!(name, log = compiled.log, "the compiler has something to say");
+        }
+        Ok(compiled.image)
+    });
+    match (compiled, embedded::ptx(name)) {
+        // No compiler, or one that is older than the device.
+        (Err(error), Some(ptx)) => {
+            tracing::debug!(name, %error, "taking the PTX that was built in");
+            Ok(ptx.to_vec())
+        }
+        (compiled, _) => compiled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_include_is_embedded() {
+        for (name, text) in SOURCES.iter().chain(&HEADERS) {
+            for line in text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")) {
+                let included = line.trim_end_matches('"');
+                assert!(HEADERS.iter().any(|(known, _)| *known == included), "{name} includes {included}");
+            }
+        }
+    }
+
+    #[test]
+    fn sources_are_in_the_order_of_the_kernels() {
+        for (kernel, (name, _)) in Reducer::ALL.iter().zip(&SOURCES) {
+            assert_eq!(*name, format!("all_reduce_{}.cu", kernel.name()));
+        }
+        assert_eq!(SOURCES[SIGNALS].0, "signals.cu");
+    }
+
+    #[test]
+    fn worlds_have_their_classes_and_devices_their_options() {
+        assert_eq!(
+            [1, 2, 3, 4, 7, 8, 9, 72].map(class_of),
+            ["any", "w2", "any", "w4", "any", "w8", "any", "any"]
+        );
+        assert_eq!(options((9, 0))[0], "--gpu-architecture=sm_90");
+        assert_eq!(options((10, 3))[0], "--gpu-architecture=sm_103");
+        assert_eq!(source_hash(), source_hash());
+        assert_ne!(fnv_words(&[1, 2]), fnv_words(&[2, 1]));
+    }
+}

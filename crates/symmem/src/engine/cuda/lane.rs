@@ -1,0 +1,253 @@
+//! A lane: the unit of order of an engine's operations, on the host's side.
+//!
+//! Kernels of a lane must not overlap. On one stream they do not; across streams an event orders each after the one before,
+//! without anybody on the host waiting. Captured work is ordered the same way within its capture, by events of its own: an
+//! event that was recorded in a capture means nothing outside, and the other way round. Replays of graphs are ordered by
+//! whoever launches them.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::control::{Launch, Layout, MAX_WORLD, SMALL_WORLD};
+use super::status::Watched;
+use super::watchdog;
+use crate::cuda::{Device, Event, Stream};
+use crate::{Error, Result};
+
+/// Captures of one lane that are told apart at the same time. The oldest is forgotten beyond that.
+const CAPTURES: usize = 8;
+/// The handle of the per-thread default stream: one number for many streams.
+const PER_THREAD: usize = 2;
+
+/// What is kept alive by a graph.
+pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
+
+/// What a captured launch needs alive. Only asked for in a capture.
+pub(crate) type Needs<'a> = &'a dyn Fn() -> [Keep; 2];
+
+/// What an engine's work has come to: shared with whoever must know when it is done.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    /// The last uncaptured launch of each lane.
+    lanes: Vec<Event>,
+    /// The last copy on each stream, by the stream's handle.
+    copies: Mutex<Vec<(usize, Event)>>,
+}
+
+impl Activity {
+    pub(crate) fn new(device: &Device, lanes: usize) -> Result<Self> {
+        let lanes = (0..lanes).map(|_| Event::new(device)).collect::<Result<_>>()?;
+        Ok(Self { lanes, copies: Mutex::default() })
+    }
+
+    /// Whether everything that was launched is done. Of a lost context nothing runs any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        let done = |event: &Event| event.query().unwrap_or(true);
+        self.lanes.iter().all(done) && self.copies().iter().all(|(_, event)| done(event))
+    }
+
+    fn copies(&self) -> MutexGuard<'_, Vec<(usize, Event)>> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that `stream` was given a copy. An event that has happened is free for another stream.
+    pub(crate) fn copied(&self, stream: &Stream) -> Result<()> {
+        let handle = stream.raw() as usize;
+        let mut copies = self.copies();
+        let known = copies.iter().position(|(of, _)| *of == handle);
+        let at = known.or_else(|| copies.iter().position(|(_, event)| event.query().unwrap_or(true)));
+        let at = match at {
+            Some(at) => at,
+            None => {
+                let event = Event::new(stream.device())?;
+                copies.push((handle, event));
+                copies.len() - 1
+            }
+        };
+        copies[at].0 = handle;
+        copies[at].1.record(stream)
+    }
+}
+
+/// One lane of this rank.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    index: usize,
+    /// Parameters that are the same for every launch; for groups that are small enough, and for all.
+    pub(super) small: Option<Launch<SMALL_WORLD>>,
+    pub(super) large: Launch<MAX_WORLD>,
+    activity: Arc<Activity>,
+    order: Mutex<Order>,
+    /// Launches so far, replays not counted.
+    launches: AtomicU64,
+}
+
+/// After what the next launch comes.
+#[derive(Debug)]
+struct Order {
+    /// The stream of the last uncaptured launch. Kept alive, so that no new stream has its handle.
+    last: Option<Stream>,
+    /// The last launch in each capture, newest first.
+    captures: Vec<Captured>,
+}
+
+#[derive(Debug)]
+struct Captured {
+    id: u64,
+    stream: usize,
+    event: Event,
+    /// What the graph keeps alive for this lane already, by address.
+    kept: Vec<usize>,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        layout: &Layout,
+        index: usize,
+        rank: usize,
+        control: &[u64],
+        status: u64,
+        activity: &Arc<Activity>,
+    ) -> Self {
+        let small = control.len() <= SMALL_WORLD;
+        Self {
+            index,
+            small: small.then(|| Launch::new(layout, index, rank, control, status)),
+            large: Launch::new(layout, index, rank, control, status),
+            activity: Arc::clone(activity),
+            order: Mutex::new(Order { last: None, captures: Vec::with_capacity(CAPTURES) }),
+            launches: AtomicU64::new(0),
+        }
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn launches(&self) -> u64 {
+        self.launches.load(Ordering::Relaxed)
+    }
+
+    /// Makes the events that captures will need.
+    pub(crate) fn prepare(&self, device: &Device) -> Result<()> {
+        let mut order = self.order();
+        while order.captures.len() < 2 {
+            // No capture has this number while it is a spare: the driver counts from 1.
+            let spare =
+                Captured { id: 0, stream: 0, event: Event::new(device)?, kept: Vec::with_capacity(4) };
+            order.captures.push(spare);
+        }
+        Ok(())
+    }
+
+    /// Runs `launch`, which puts one kernel on `stream`, after the kernel before.
+    #[inline]
+    pub(crate) fn run(
+        &self,
+        stream: &Stream,
+        watched: &Watched,
+        needs: Needs<'_>,
+        launch: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        // Once for all calls below.
+        let _bound = stream.device().bind()?;
+        let mut order = self.order();
+        match stream.capture_id()? {
+            None => self.run_now(&mut order, stream, watched, launch)?,
+            Some(id) => order.run_captured(id, stream, needs, launch)?,
+        }
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn run_now(
+        &self,
+        order: &mut Order,
+        stream: &Stream,
+        watched: &Watched,
+        launch: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let handle = stream.raw() as usize;
+        let event = &self.activity.lanes[self.index];
+        let is_same = order.last.as_ref().is_some_and(|last| last.raw() as usize == handle);
+        if !is_same || handle == PER_THREAD {
+            check_owner(watched, handle)?;
+            // Recorded right after that kernel, so later work of its stream is not waited for.
+            if order.last.is_some() {
+                stream.wait(event)?;
+            }
+        }
+        launch()?;
+        if !is_same {
+            order.last = Some(stream.clone());
+            watched.streams[self.index].store(handle, Ordering::Relaxed);
+        }
+        event.record(stream)
+    }
+}
+
+impl Order {
+    fn run_captured(
+        &mut self,
+        id: u64,
+        stream: &Stream,
+        needs: Needs<'_>,
+        launch: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let handle = stream.raw() as usize;
+        self.enter(id, handle, stream.device())?;
+        let captured = &mut self.captures[0];
+        for what in needs() {
+            let address = Arc::as_ptr(&what).cast::<()>() as usize;
+            if !captured.kept.contains(&address) {
+                stream.keep_in_capture(what)?;
+                captured.kept.push(address);
+            }
+        }
+        if captured.stream != handle {
+            stream.wait(&captured.event)?;
+            captured.stream = handle;
+        }
+        launch()?;
+        captured.event.record(stream)
+    }
+
+    /// Finds or makes the place of capture `id`, and puts it first.
+    fn enter(&mut self, id: u64, stream: usize, device: &Device) -> Result<()> {
+        let known = self.captures.iter().position(|captured| captured.id == id);
+        let spare = || self.captures.iter().position(|captured| captured.id == 0);
+        let at = match known.or_else(spare) {
+            Some(at) => at,
+            None if self.captures.len() < CAPTURES => {
+                self.captures.push(Captured { id: 0, stream, event: Event::new(device)?, kept: Vec::new() });
+                self.captures.len() - 1
+            }
+            None => self.captures.len() - 1,
+        };
+        let captured = &mut self.captures[at];
+        if captured.id != id {
+            (captured.id, captured.stream) = (id, stream);
+            captured.kept.clear();
+        }
+        self.captures[..=at].rotate_right(1);
+        Ok(())
+    }
+}
+
+/// An error if another rank of this process uses the stream: its kernel and this one would wait for each other, one
+/// behind the other.
+fn check_owner(watched: &Watched, stream: usize) -> Result<()> {
+    if !watched.shares_device || stream == PER_THREAD {
+        return Ok(());
+    }
+    match watchdog::user_of(watched, stream) {
+        None => Ok(()),
+        Some(rank) => Err(Error::invalid(
+            "stream",
+            format!(
+                "rank {rank} of this process uses it on the same device. Hint: each rank needs a stream of its own"
+            ),
+        )),
+    }
+}

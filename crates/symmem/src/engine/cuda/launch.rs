@@ -1,0 +1,150 @@
+//! The way of an operation to its device: the checks that all share, then one launch.
+//!
+//! Called by `ops`. Nothing here allocates, waits or logs while all is well; the only lock is the lane's, which nobody
+//! contends for unless two threads of a rank use one lane.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::control::Launch;
+use super::kernels::Kernel;
+use super::lane::{Keep, Lane};
+use super::statement::Statement;
+use super::{Engine, EngineInner};
+use crate::cuda::{Device, Stream};
+use crate::op::Op;
+use crate::sys::fork;
+use crate::{Error, Result};
+
+/// What differs from launch to launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) statement: Statement,
+    pub(crate) count: u64,
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+    pub(crate) peer: usize,
+    pub(crate) mode: u32,
+    /// Everybody's memory, or pads.
+    pub(crate) data: &'a [u64],
+    /// Gives what keeps `data` valid.
+    pub(crate) keep: Option<&'a dyn Fn() -> Keep>,
+}
+
+impl Call<'_> {
+    /// A launch that is told nothing but what it is.
+    pub(crate) fn plain(statement: Statement) -> Self {
+        Self { statement, count: 0, input: 0, output: 0, peer: 0, mode: 0, data: &[], keep: None }
+    }
+
+    /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns.
+    #[inline]
+    fn launch<const N: usize>(&self, template: &Launch<N>, kernel: &Kernel, stream: &Stream) -> Result<()> {
+        let mut launch = *template;
+        launch.count = self.count;
+        launch.input = self.input;
+        launch.output = self.output;
+        launch.op = self.statement.op as u32;
+        launch.signature = self.statement.signature();
+        launch.peer = self.peer as u32;
+        launch.mode = self.mode;
+        launch.set_data(self.data);
+        let mut parameters = [(&raw mut launch).cast::<c_void>()];
+        let Statement { grid, threads, .. } = self.statement;
+        // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that the ranks
+        // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`keep`).
+        unsafe { kernel.function.launch(stream, grid, threads, &mut parameters) }
+    }
+}
+
+impl Engine {
+    /// The checks of every operation: this process is the rank, the group is whole, the stream is the device's.
+    #[inline]
+    pub(crate) fn check(&self, op: Op, channel: Option<usize>, stream: &Stream) -> Result<()> {
+        if fork::is_child() {
+            return Err(Error::Forked { op: op.name() });
+        }
+        if let Some(verdict) = self.inner.watched.verdict() {
+            return Err(self.inner.watched.failure(self.context(op, channel), verdict));
+        }
+        self.check_device(stream)
+    }
+
+    #[inline]
+    fn check_device(&self, stream: &Stream) -> Result<()> {
+        let device = &self.inner.device;
+        if stream.device() != device {
+            return Err(wrong_device(device, stream.device()));
+        }
+        if self.inner.watched.shares_device && stream.is_legacy() {
+            return Err(Error::invalid(
+                "stream",
+                "the legacy default stream would make ranks of this process wait for each other. Hint: give each rank a stream of its own (Stream::new)",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Launches `kernel` on this handle's lane.
+    #[inline]
+    pub(crate) fn launch(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
+        let lane = self.inner.lane(self.lane);
+        let needs = || self.needs(call.keep);
+        lane.run(stream, &self.inner.watched, &needs, || put(lane, kernel, stream, call))
+    }
+
+    /// Launches `kernel`, which waits for nobody, beside the lane.
+    pub(crate) fn launch_beside(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
+        let lane = self.inner.lane(self.lane);
+        self.beside(stream, call.keep, || put(lane, kernel, stream, call))
+    }
+
+    /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this engine's memory.
+    pub(crate) fn beside(
+        &self,
+        stream: &Stream,
+        keep: Option<&dyn Fn() -> Keep>,
+        give: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _bound = self.inner.device.bind()?;
+        if stream.capture_id()?.is_none() {
+            give()?;
+            return self.inner.body.activity.copied(stream);
+        }
+        for what in self.needs(keep) {
+            stream.keep_in_capture(what)?;
+        }
+        give()
+    }
+
+    /// What a captured operation needs alive: this engine, and the memory it works on.
+    fn needs(&self, memory: Option<&dyn Fn() -> Keep>) -> [Keep; 2] {
+        let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
+        let memory = memory.map_or_else(|| Arc::clone(&engine), |keep| keep());
+        [engine, memory]
+    }
+}
+
+impl EngineInner {
+    #[inline]
+    fn lane(&self, index: usize) -> &Lane {
+        &self.body.lanes[index]
+    }
+}
+
+#[inline]
+fn put(lane: &Lane, kernel: &Kernel, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    match &lane.small {
+        Some(template) if !kernel.is_large => call.launch(template, kernel, stream),
+        // The copy has small parameters in a large group too; it looks at nothing behind what both have in common.
+        _ => call.launch(&lane.large, kernel, stream),
+    }
+}
+
+#[cold]
+fn wrong_device(ours: &Device, theirs: &Device) -> Error {
+    Error::invalid(
+        "stream",
+        format!("it is on {theirs}, the engine on {ours}. Hint: make it for the engine's device"),
+    )
+}

@@ -1,0 +1,397 @@
+//! The engine of CUDA devices: one kernel per operation, in the order of the caller's stream.
+//!
+//! An [`Engine`] belongs to one rank of a group and to its device. Making one is collective and does everything that can
+//! fail or take long: compile and load kernels, share the control blocks, agree on what the dispatcher needs. Operations (`ops`,
+//! methods of `SymmetricMemory` and of the engine) only launch: no host synchronisation, no allocation, no communication.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `control.rs` | what kernels and host have in common: control block, parameters, words of failure |
+//! | `kernels.rs` | compile, load and find kernels; `embedded.rs` for machines without a compiler |
+//! | `agree.rs` | what ranks agree on when the engine is made |
+//! | `plan.rs` | which kernel, in which shape |
+//! | `statement.rs` | what ranks must agree on per launch |
+//! | `launch.rs`, `lane.rs` | the hot path; order of launches across streams and captures |
+//! | `status.rs`, `watchdog.rs` | failures, between device and host |
+//! | `ops/` | the operations |
+
+mod agree;
+pub(crate) mod control;
+mod embedded;
+pub(crate) mod kernels;
+mod lane;
+mod launch;
+mod ops;
+pub(crate) mod plan;
+mod statement;
+mod status;
+mod sync;
+mod watchdog;
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
+use self::kernels::Kernels;
+use self::lane::{Activity, Lane};
+use self::plan::{Agreed, number_of, reducer};
+pub use self::plan::{Algorithm, Form, Plan, Tune};
+pub use self::status::Status;
+use self::status::{StatusBlock, Watched, Words};
+use self::watchdog::Leash;
+use crate::cuda::exchange::{self, PeerMemory};
+use crate::cuda::{Device, Stream};
+use crate::error::Context;
+use crate::op::Op;
+use crate::provider::vmm::{DeviceMemory, Vmm, check_no_capture, graveyard};
+use crate::sys::fork;
+use crate::{Config, DType, Error, Group, Result};
+
+/// Most lanes of an engine.
+const MAX_LANES: u32 = 16;
+
+/// Into how many queues the driver sorts the streams of a process: 8 unless set.
+const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// What a kernel does when its group fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// It ends, and the status says why. The context stays usable.
+    #[default]
+    Report,
+    /// It also traps, which takes the context with it: for those who want the next call to fail, whatever it is.
+    Trap,
+}
+
+/// How an engine is made. All ranks must agree on lanes and first epoch; the smallest number of blocks counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Blocks of a kernel that waits for peers, at most.
+    pub max_blocks: u32,
+    /// Independent orders of operations, each with memory of its own in the control block.
+    pub lanes: u32,
+    /// How long a kernel may wait for peers; `None`: as long as the group's blocking calls.
+    pub deadline: Option<Duration>,
+    /// What a kernel does when its group fails.
+    pub on_error: OnError,
+    /// The priority of [`Engine::stream`].
+    pub priority: i32,
+    /// Where epochs begin, for tests of their wrap; 0: where they should.
+    #[doc(hidden)]
+    pub first_epoch: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_blocks: plan::DEFAULT_BLOCKS,
+            lanes: 2,
+            deadline: None,
+            on_error: OnError::Report,
+            priority: 0,
+            first_epoch: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// What the configuration says, the rest as by default.
+    pub fn from_config(config: &Config) -> Self {
+        Self { max_blocks: config.get_max_blocks(), lanes: config.get_lanes(), ..Self::default() }
+    }
+
+    /// The epoch of the first launch. 0 and 1 are never used.
+    fn first_epoch(&self) -> u32 {
+        (self.first_epoch as u32).max(FIRST_EPOCH)
+    }
+
+    fn check(&self) -> Result<()> {
+        if (1..=MAX_LANES).contains(&self.lanes) {
+            return Ok(());
+        }
+        Err(Error::invalid("lanes", format!("{} must be from 1 to {MAX_LANES}", self.lanes)))
+    }
+}
+
+/// Nanoseconds for kernels, which take 0 for "for ever".
+fn nanoseconds(deadline: Option<Duration>) -> u64 {
+    deadline.map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1))
+}
+
+/// A rank's part in what the devices of a group do together. Cheap to clone.
+///
+/// Operations go in the order of the stream that they are given, and in the order of the engine's *lane*: across streams,
+/// each waits for the one before on the same lane, on the device. [`Engine::lane`] gives independent orders. All ranks must
+/// launch the same operations on a lane in the same order; where they do not, all get the same error.
+///
+/// Captured operations can be replayed, as often as one likes, on any stream. Replays that share a lane, with each other or
+/// with other operations, must be ordered by the caller, as with NCCL.
+///
+/// ```no_run
+/// use symmem::ReduceOp;
+/// use symmem::cuda::{Device, Engine, Stream};
+/// # fn main() -> symmem::Result<()> {
+/// let group = symmem::Group::from_env()?;
+/// let device = Device::new(group.rank())?;
+/// let engine = Engine::new(&group, &device)?; // collective, once
+/// let stream = Stream::new(&device)?;
+/// let x = device.alloc::<f32>(1 << 20)?.rendezvous(&engine)?; // collective, once
+/// x.all_reduce(ReduceOp::Sum, &stream)?; // returns at once
+/// engine.sync(&stream, std::time::Duration::from_secs(10))
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<EngineInner>,
+    lane: usize,
+    forced: Option<Algorithm>,
+    tune: Tune,
+}
+
+/// What all handles of an engine share.
+struct EngineInner {
+    /// First: nobody looks at an engine that is being dropped.
+    _leash: Leash,
+    watched: Arc<Watched>,
+    agreed: Agreed,
+    settings: Settings,
+    device: Device,
+    /// Buried instead of dropped.
+    body: ManuallyDrop<Body>,
+    group: Group,
+}
+
+/// What kernels use, which stays until they are done.
+struct Body {
+    lanes: Vec<Lane>,
+    kernels: Kernels,
+    control: Arc<DeviceMemory>,
+    activity: Arc<Activity>,
+    _status: StatusBlock,
+    _peers: Vec<PeerMemory>,
+}
+
+/// What a rank makes by itself.
+struct Parts {
+    kernels: Kernels,
+    control: Arc<DeviceMemory>,
+    words: Arc<Words>,
+    status: StatusBlock,
+    activity: Arc<Activity>,
+}
+
+impl Parts {
+    fn make(group: &Group, device: &Device, settings: &Settings, layout: &Layout) -> Result<Self> {
+        settings.check()?;
+        check_no_capture("engine")?;
+        let cache = group.context().config().get_cache_dir();
+        let kernels = Kernels::load(device, layout.world, cache)?;
+        let control = Vmm::alloc(device, layout.bytes())?;
+        let deadline = nanoseconds(settings.deadline.or(group.terms.timeout));
+        let header = Header::new(deadline, settings.on_error == OnError::Trap);
+        control.write(0, bytemuck::bytes_of(&header))?;
+        let head = LaneHead::starting_at(settings.first_epoch());
+        for lane in 0..layout.lanes {
+            control.write(layout.lane(lane), bytemuck::bytes_of(&head))?;
+        }
+        let words = Arc::new(Words::new(&format!("symmem:cuda:{}:{}", group.id(), group.rank()))?);
+        let status = StatusBlock::new(device, &words)?;
+        let activity = Arc::new(Activity::new(device, layout.lanes)?);
+        Ok(Self { kernels, control, words, status, activity })
+    }
+}
+
+impl Engine {
+    /// Collective. An engine as the group's configuration says.
+    pub fn new(group: &Group, device: &Device) -> Result<Self> {
+        Self::with(group, device, Settings::from_config(group.context().config()))
+    }
+
+    /// Collective. An engine with these settings. Either all ranks get one or all get the same error.
+    pub fn with(group: &Group, device: &Device, settings: Settings) -> Result<Self> {
+        let world = group.size();
+        if world > MAX_WORLD {
+            let problem =
+                format!("a group of devices has at most {MAX_WORLD} ranks, not {world}. Hint: use subgroups");
+            return Err(Error::invalid("engine", problem));
+        }
+        let span = tracing::debug_span!("symmem.engine", group = group.name(), device = device.ordinal());
+        let _entered = span.enter();
+        let running = group.begin(Op::CudaEngine, None)?;
+        let layout = Layout::new(world, settings.lanes.clamp(1, MAX_LANES) as usize);
+        let parts = Parts::make(group, device, &settings, &layout);
+        let occupancies = parts.as_ref().map_err(|error| error.to_string());
+        let occupancies =
+            occupancies.and_then(|parts| parts.kernels.occupancies().map_err(|error| error.to_string()));
+        let (agreed, shares_device) = agree::agree(&running, device, &settings, occupancies)?;
+        // Fails on every rank above if it failed on one.
+        let parts = parts?;
+        if shares_device && std::env::var_os(CONNECTIONS).is_none() {
+            tracing::warn!(
+                "ranks of one process share a device: with more than 8 streams kernels may wait behind those that wait for them; set {CONNECTIONS}=32"
+            );
+        }
+        let made = |_: &[Vec<PeerMemory>]| {
+            let (ordinal, lanes) = (device.ordinal(), layout.lanes);
+            let watched = Watched::new(&group.inner, &parts.words, ordinal, shares_device, lanes);
+            let watched = Arc::new(watched);
+            Ok((Leash::new(&watched)?, watched))
+        };
+        let control = Ok(vec![Arc::clone(&parts.control)]);
+        let (mut peers, (leash, watched)) = exchange::share_made(&running, device, control, made)?;
+        let peers = peers.swap_remove(0);
+        let body = Body::new(parts, &layout, group.rank(), peers);
+        let inner = EngineInner {
+            _leash: leash,
+            watched,
+            agreed,
+            settings,
+            device: device.clone(),
+            body: ManuallyDrop::new(body),
+            group: group.share(),
+        };
+        Ok(Self { inner: Arc::new(inner), lane: 0, forced: None, tune: Tune::default() })
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        &self.inner.group
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// A new stream of the device, with the priority of the settings.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::with_priority(self.device(), self.inner.settings.priority)
+    }
+
+    /// Number of lanes.
+    pub fn lanes(&self) -> usize {
+        self.inner.body.lanes.len()
+    }
+
+    /// The same engine, whose operations go in the order of lane `lane`.
+    pub fn lane(&self, lane: usize) -> Result<Self> {
+        if lane >= self.lanes() {
+            let problem = format!(
+                "{lane} must be in [0, {}). Hint: Settings::lanes or SYMMEM_LANES gives more",
+                self.lanes()
+            );
+            return Err(Error::invalid("lane", problem));
+        }
+        Ok(Self { lane, ..self.clone() })
+    }
+
+    /// The same engine, whose all-reduces use `algorithm`. All ranks must choose alike.
+    pub fn using(&self, algorithm: Algorithm) -> Self {
+        Self { forced: Some(algorithm), ..self.clone() }
+    }
+
+    /// The same engine with other values than the dispatcher's table, for sweeps.
+    #[doc(hidden)]
+    pub fn tuned(&self, tune: Tune) -> Self {
+        Self { tune, ..self.clone() }
+    }
+
+    /// How an all-reduce of `bytes` bytes of `dtype` runs. The same on every rank.
+    pub fn plan(&self, form: Form, dtype: DType, bytes: usize) -> Result<Plan> {
+        let number = number_of(dtype)?;
+        let agreed = &self.inner.agreed;
+        let algorithm = agreed.choose(form, bytes, self.forced, &self.tune)?;
+        let kernel = reducer(algorithm, form);
+        let (grid, threads) = agreed.shape(kernel, number, bytes, &self.tune);
+        let registers = self.inner.body.kernels.reducer(kernel, number).function.registers;
+        Ok(Plan { algorithm, grid, threads, registers })
+    }
+
+    /// Makes what captures will need. Kernels are loaded when the engine is made; this spares the first capture on this lane
+    /// a few calls that some drivers do not like within one.
+    pub fn prepare(&self) -> Result<()> {
+        self.inner.body.lanes[self.lane].prepare(self.device())
+    }
+
+    /// Sets how long kernels of this rank may wait for peers from now on, those of graphs included; `None`: for ever.
+    pub fn set_deadline(&self, deadline: Option<Duration>) -> Result<()> {
+        check_no_capture("deadline")?;
+        self.inner.body.control.write(Header::DEADLINE, &nanoseconds(deadline).to_le_bytes())
+    }
+
+    /// Whether the group can still be used. Cheap, and never blocks: for people who replay graphs.
+    pub fn status(&self) -> Status {
+        self.inner.watched.status()
+    }
+
+    /// Says whether all work that this engine was given is done; holds neither the engine nor its group.
+    pub(crate) fn idle(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let activity = Arc::clone(&self.inner.body.activity);
+        Arc::new(move || activity.is_idle())
+    }
+
+    /// Where an operation failed, the sequence being that of the lane.
+    fn context(&self, op: Op, channel: Option<usize>) -> Box<Context> {
+        let mut context = self.inner.watched.context(op, channel);
+        context.sequence = self.inner.body.lanes[self.lane].launches();
+        context
+    }
+}
+
+impl Body {
+    fn new(parts: Parts, layout: &Layout, rank: usize, peers: Vec<PeerMemory>) -> Self {
+        let Parts { kernels, control, status, activity, .. } = parts;
+        let addresses: Vec<u64> = peers.iter().map(|peer| peer.address).collect();
+        let lane = |index| Lane::new(layout, index, rank, &addresses, status.address(), &activity);
+        let lanes = (0..layout.lanes).map(lane).collect();
+        Self { lanes, kernels, control, activity, _status: status, _peers: peers }
+    }
+}
+
+impl Drop for EngineInner {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; nothing uses it afterwards.
+        let body = unsafe { ManuallyDrop::take(&mut self.body) };
+        if fork::is_child() {
+            // It belongs to the rank.
+            std::mem::forget(body);
+            return;
+        }
+        // Kernels may still be at work on it. Peers that are at work on this rank's control block have mappings of
+        // their own, so what they hold stays with them, poisoned or not.
+        let activity = Arc::clone(&body.activity);
+        graveyard::bury_until(Box::new(move || activity.is_idle()), Box::new(body));
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("group", &self.group().name())
+            .field("rank", &self.group().rank())
+            .field("device", self.device())
+            .field("lane", &self.lane)
+            .field("forced", &self.forced)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_bounds_and_times_have_no_zero() {
+        assert!(Settings::default().check().is_ok());
+        assert!(Settings { lanes: 0, ..Settings::default() }.check().is_err());
+        assert!(Settings { lanes: 17, ..Settings::default() }.check().is_err());
+        assert_eq!(Settings::default().first_epoch(), FIRST_EPOCH);
+        assert_eq!(Settings { first_epoch: 0xffff_fff0, ..Settings::default() }.first_epoch(), 0xffff_fff0);
+        assert_eq!(nanoseconds(None), 0);
+        assert_eq!(nanoseconds(Some(Duration::ZERO)), 1);
+        assert_eq!(nanoseconds(Some(Duration::from_secs(1))), 1_000_000_000);
+        assert_eq!(nanoseconds(Some(Duration::MAX)), u64::MAX);
+    }
+}

@@ -1,0 +1,88 @@
+//! The operations of the CUDA engine, one file for each kind. All return as soon as the work is on its stream.
+//!
+//! Every one checks, before anything is launched: the process is the rank, the group is whole, the stream is of the engine's
+//! device, and the arguments are right. What a rank refuses it alone has not launched: the others wait for it until their
+//! deadline, so arguments must be right on all ranks.
+
+mod all_reduce;
+mod barrier;
+mod copy;
+mod signal;
+mod words;
+
+use std::sync::Arc;
+
+use super::lane::Keep;
+use super::{Algorithm, Engine, Tune};
+use crate::cuda::SymmetricMemory;
+use crate::memory::Element;
+use crate::{Error, Result};
+
+/// Threads of a block that only meets: one for each peer, whole warps.
+fn meeting_threads(world: usize) -> u32 {
+    (world as u32).next_multiple_of(32)
+}
+
+impl<T: Element> SymmetricMemory<T> {
+    /// The same memory, whose operations go in the order of lane `lane` of the engine.
+    pub fn lane(&self, lane: usize) -> Result<Self> {
+        Ok(self.on(self.engine.lane(lane)?))
+    }
+
+    /// The same memory, whose all-reduces use `algorithm`. All ranks must choose alike.
+    pub fn using(&self, algorithm: Algorithm) -> Self {
+        self.on(self.engine.using(algorithm))
+    }
+
+    /// The same memory with other values than the dispatcher's table, for sweeps.
+    #[doc(hidden)]
+    pub fn tuned(&self, tune: Tune) -> Self {
+        self.on(self.engine.tuned(tune))
+    }
+
+    /// Which memory this is, for signatures.
+    fn statement(&self) -> (u64, u64) {
+        (self.number, self.place())
+    }
+
+    /// What keeps the addresses valid, for graphs.
+    fn keeper(&self) -> impl Fn() -> Keep + '_ {
+        || -> Keep { Arc::clone(&self.keep) as _ }
+    }
+
+    /// The channels of the signal pad.
+    fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {
+        let channels = self.pad_bytes / (size_of::<u32>() * self.world_size());
+        if channel < channels {
+            return Ok(());
+        }
+        Err(Error::ChannelOutOfRange { op, channel, channels })
+    }
+
+    /// The bytes of `len` elements from `start` on, as offset and length.
+    fn span(&self, op: &'static str, start: usize, len: usize) -> Result<(u64, usize)> {
+        let size = size_of::<T>();
+        if start.checked_add(len).is_some_and(|end| end <= self.len) {
+            return Ok(((start * size) as u64, len * size));
+        }
+        Err(Error::OutOfBounds {
+            op,
+            offset: (start as u64).saturating_mul(size as u64),
+            bytes: (len as u64).saturating_mul(size as u64),
+            size: (self.len * size) as u64,
+        })
+    }
+}
+
+impl Engine {
+    /// An error if memory on `theirs` was handed to this engine.
+    fn check_memory(&self, what: &'static str, theirs: &crate::cuda::Device) -> Result<()> {
+        let ours = self.device();
+        if theirs == ours {
+            return Ok(());
+        }
+        let problem =
+            format!("it is on {theirs}, the engine on {ours}. Hint: use memory of the engine's device");
+        Err(Error::invalid(what, problem))
+    }
+}

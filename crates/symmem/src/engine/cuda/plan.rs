@@ -1,0 +1,355 @@
+//! The dispatcher: which kernel carries a message, and in which shape it is launched.
+//!
+//! Called by the operations and by `Engine::plan`. A pure function of what the ranks agreed on when the engine was made and
+//! of what an operation's signature holds, so that every rank comes to the same answer without asking.
+
+use std::fmt;
+
+use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
+use crate::{DType, Error, Result};
+
+/// Up to how many bytes packets carry a message, by the size of the group (the last row is for all larger ones): from symmetric memory, and from
+/// private memory, which the other algorithms must copy first. Measured with ranks that share one GPU.
+const LOW_LATENCY_MAX: [(usize, usize, usize); 4] = [
+    (2, 512 << 10, 512 << 10),
+    (4, 128 << 10, 512 << 10),
+    (8, 32 << 10, 128 << 10),
+    (usize::MAX, 32 << 10, 32 << 10),
+];
+/// Blocks of a launch unless the settings say otherwise.
+pub(super) const DEFAULT_BLOCKS: u32 = 64;
+/// Blocks up to which packets go in small blocks, which start sooner; beyond, in large ones.
+const SMALL_BLOCKS: u32 = 32;
+/// A rank's multiprocessors are filled to this part at most by launches that wait, on all lanes together: kernels that peers
+/// wait for need room beside them.
+const FILLED: u32 = 2;
+
+/// Bytes of a unit, as in `kernels/units.cuh`.
+const UNIT: usize = 16;
+const WARP: u32 = 32;
+
+/// How an all-reduce is done. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Every rank sends its elements to everybody in packets that carry their own flag. One trip, twice the bytes.
+    LowLatency,
+    /// Every rank reads everybody's elements. Not in place.
+    OneShot,
+    /// Every rank reduces a slice for everybody.
+    TwoShot,
+}
+
+impl Algorithm {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::LowLatency, Self::OneShot, Self::TwoShot];
+
+    /// Its name in messages and rows.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LowLatency => "low_latency",
+            Self::OneShot => "one_shot",
+            Self::TwoShot => "two_shot",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where an all-reduce finds its elements, and where it leaves the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Both in the symmetric memory.
+    InPlace,
+    /// From the symmetric memory to memory of this rank's own.
+    Out,
+    /// From and to memory of this rank's own; the symmetric memory is a place to work in.
+    Private,
+}
+
+impl Form {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::InPlace, Self::Out, Self::Private];
+
+    /// Its name in messages and rows.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InPlace => "in_place",
+            Self::Out => "out",
+            Self::Private => "private",
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How an all-reduce runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Plan {
+    /// How it is done.
+    pub algorithm: Algorithm,
+    /// Blocks.
+    pub grid: u32,
+    /// Threads of each block.
+    pub threads: u32,
+    /// Registers of each thread.
+    pub registers: u32,
+}
+
+/// What a sweep sets instead of the table's values. All ranks must set the same.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tune {
+    /// Up to how many bytes packets carry a message.
+    pub low_latency_max: Option<usize>,
+    /// Blocks at most, instead of the settings'. Forward progress still limits them.
+    pub blocks: Option<u32>,
+    /// Threads of a block.
+    pub threads: Option<u32>,
+}
+
+/// A kernel that reduces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reducer {
+    LowLatency,
+    OneShot,
+    TwoShot,
+    TwoShotOut,
+}
+
+impl Reducer {
+    pub(crate) const ALL: [Self; 4] = [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoShotOut];
+
+    /// Its name in the names of the kernels.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::LowLatency => "low_latency",
+            Self::OneShot => "one_shot",
+            Self::TwoShot => "two_shot",
+            Self::TwoShotOut => "two_shot_out",
+        }
+    }
+
+    /// Threads of a block, at most: what the kernel is compiled for.
+    pub(crate) const fn most_threads(self) -> u32 {
+        match self {
+            Self::LowLatency => MAX_THREADS / 2,
+            Self::OneShot | Self::TwoShot | Self::TwoShotOut => MAX_THREADS,
+        }
+    }
+
+    /// Threads of a block for `units` units of work.
+    fn threads(self, units: u32) -> u32 {
+        let small = self.most_threads() / 2;
+        let is_small = self == Self::LowLatency && units <= small * SMALL_BLOCKS;
+        units.min(if is_small { small } else { self.most_threads() })
+    }
+
+    /// Whether each rank works on a slice of the message only.
+    const fn is_sliced(self) -> bool {
+        matches!(self, Self::TwoShot | Self::TwoShotOut)
+    }
+}
+
+/// The element types that kernels know, in the order of their tables.
+pub(crate) const NUMBERS: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
+
+/// Where `dtype` is in [`NUMBERS`].
+pub(crate) fn number_of(dtype: DType) -> Result<usize> {
+    NUMBERS.iter().position(|number| *number == dtype).ok_or_else(|| {
+        let problem = format!(
+            "{dtype} is not reduced on devices. Hint: bf16, f16 and f32 are; convert, or reduce in host memory"
+        );
+        Error::invalid("all_reduce", problem)
+    })
+}
+
+/// Blocks that one launch of each kernel may have: by [`Reducer`], then by [`NUMBERS`].
+pub(crate) type Limits = [[u32; NUMBERS.len()]; Reducer::ALL.len()];
+
+/// What all ranks agreed on when the engine was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreed {
+    pub(crate) world: usize,
+    /// Payload bytes that packets can carry.
+    pub(crate) slot: usize,
+    pub(crate) max_blocks: u32,
+    /// For forward progress; the smallest of all ranks.
+    pub(crate) limits: Limits,
+}
+
+/// Blocks of a kernel that are sure to run at once beside those of the other `lanes`: `occupancy` blocks fit a
+/// multiprocessor, and the rank has `multiprocessors` of them.
+pub(crate) fn limit(occupancy: u32, multiprocessors: u32, lanes: u32) -> u32 {
+    (occupancy * multiprocessors / lanes.max(FILLED)).clamp(1, MAX_BLOCKS as u32)
+}
+
+impl Agreed {
+    /// The algorithm for a message of `bytes`: the `forced` one, or the table's.
+    pub(crate) fn choose(
+        &self,
+        form: Form,
+        bytes: usize,
+        forced: Option<Algorithm>,
+        tune: &Tune,
+    ) -> Result<Algorithm> {
+        match forced {
+            Some(algorithm) => self.check_forced(algorithm, form, bytes).map(|()| algorithm),
+            None => Ok(self.table(form, bytes, tune)),
+        }
+    }
+
+    fn table(&self, form: Form, bytes: usize, tune: &Tune) -> Algorithm {
+        let row = LOW_LATENCY_MAX.iter().find(|(world, ..)| self.world <= *world);
+        let (_, symmetric, private) = row.copied().unwrap_or_default();
+        let most = tune.low_latency_max.unwrap_or(if form == Form::Private { private } else { symmetric });
+        if bytes <= most.min(self.slot) {
+            return Algorithm::LowLatency;
+        }
+        match form {
+            Form::InPlace => Algorithm::TwoShot,
+            // Alone there is nobody to share the work with.
+            Form::Out | Form::Private if self.world > 1 && self.slice(bytes) <= SCRATCH => Algorithm::TwoShot,
+            Form::Out | Form::Private => Algorithm::OneShot,
+        }
+    }
+
+    fn check_forced(&self, algorithm: Algorithm, form: Form, bytes: usize) -> Result<()> {
+        let problem = match algorithm {
+            Algorithm::LowLatency if bytes > self.slot => {
+                format!("packets carry at most {} bytes in a group of {}, not {bytes}", self.slot, self.world)
+            }
+            Algorithm::OneShot if form == Form::InPlace => {
+                "it does not work in place. Hint: all_reduce_out gives the result elsewhere".to_owned()
+            }
+            Algorithm::TwoShot if form != Form::InPlace && self.slice(bytes) > SCRATCH => {
+                format!("its slices have at most {SCRATCH} bytes, not {}", self.slice(bytes))
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::invalid(format!("algorithm {algorithm}"), problem))
+    }
+
+    /// Bytes of the largest slice of a message.
+    fn slice(&self, bytes: usize) -> usize {
+        bytes.div_ceil(UNIT).div_ceil(self.world) * UNIT
+    }
+
+    /// Blocks, and threads of each, for `kernel` on the `number`th element type.
+    pub(crate) fn shape(&self, kernel: Reducer, number: usize, bytes: usize, tune: &Tune) -> (u32, u32) {
+        let units = if kernel.is_sliced() { self.slice(bytes) / UNIT } else { bytes.div_ceil(UNIT) };
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        // A thread for each peer spares the meetings a second round.
+        let least = (self.world as u32).next_multiple_of(WARP);
+        let wanted = tune.threads.unwrap_or_else(|| kernel.threads(units));
+        let threads = wanted.min(kernel.most_threads()).next_multiple_of(WARP).max(least);
+        let most = tune.blocks.unwrap_or(self.max_blocks).clamp(1, MAX_BLOCKS as u32);
+        let most = most.min(self.limits[kernel as usize][number]);
+        (units.div_ceil(threads).clamp(1, most), threads)
+    }
+}
+
+/// The kernel that carries `algorithm` in this form.
+pub(crate) fn reducer(algorithm: Algorithm, form: Form) -> Reducer {
+    match (algorithm, form) {
+        (Algorithm::LowLatency, _) => Reducer::LowLatency,
+        (Algorithm::OneShot, _) => Reducer::OneShot,
+        (Algorithm::TwoShot, Form::InPlace) => Reducer::TwoShot,
+        (Algorithm::TwoShot, _) => Reducer::TwoShotOut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::Layout;
+    use super::*;
+
+    fn agreed(world: usize) -> Agreed {
+        let slot = Layout::new(world, 1).slot;
+        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; 4] }
+    }
+
+    const KIB: usize = 1 << 10;
+    const PLAIN: Tune = Tune { low_latency_max: None, blocks: None, threads: None };
+
+    #[test]
+    fn small_messages_go_in_packets_and_large_ones_in_slices() {
+        for (world, symmetric, private) in
+            [(2, 512, 512), (3, 128, 512), (4, 128, 512), (8, 32, 128), (9, 32, 32), (72, 32, 32)]
+        {
+            let agreed = agreed(world);
+            for form in Form::ALL {
+                let most = if form == Form::Private { private } else { symmetric };
+                let choose = |bytes| agreed.choose(form, bytes, None, &PLAIN).unwrap();
+                assert_eq!(choose(1), Algorithm::LowLatency);
+                assert_eq!(choose(most * KIB), Algorithm::LowLatency, "{world}");
+                assert_eq!(choose(most * KIB + 1), Algorithm::TwoShot, "{world}");
+                let beyond = if form == Form::InPlace { Algorithm::TwoShot } else { Algorithm::OneShot };
+                assert_eq!(choose(world * SCRATCH), Algorithm::TwoShot);
+                assert_eq!(choose(world * SCRATCH + 1), beyond);
+            }
+        }
+        assert_eq!(agreed(1).choose(Form::Out, 1 << 20, None, &PLAIN).unwrap(), Algorithm::OneShot);
+        let tune = Tune { low_latency_max: Some(0), ..PLAIN };
+        assert_eq!(agreed(2).choose(Form::InPlace, 1, None, &tune).unwrap(), Algorithm::TwoShot);
+    }
+
+    #[test]
+    fn a_forced_algorithm_that_cannot_carry_a_message_is_refused() {
+        let agreed = agreed(2);
+        let forced = |algorithm, form, bytes| agreed.choose(form, bytes, Some(algorithm), &PLAIN);
+        assert!(forced(Algorithm::LowLatency, Form::Out, 512 * KIB).is_ok());
+        assert!(forced(Algorithm::LowLatency, Form::Out, 512 * KIB + 1).is_err());
+        assert!(forced(Algorithm::OneShot, Form::InPlace, 1).is_err());
+        assert!(forced(Algorithm::OneShot, Form::Private, 1 << 30).is_ok());
+        assert!(forced(Algorithm::TwoShot, Form::InPlace, 1 << 30).is_ok());
+        assert!(forced(Algorithm::TwoShot, Form::Out, 1 << 30).is_err());
+    }
+
+    #[test]
+    fn shapes_keep_to_every_limit() {
+        for world in [1, 2, 3, 8, 33, 72] {
+            let mut agreed = agreed(world);
+            agreed.limits[Reducer::TwoShot as usize][2] = 5;
+            for kernel in Reducer::ALL {
+                for bytes in [1, 16, 17, 8196, 128 * KIB, 1 << 20, 1 << 40] {
+                    let (grid, threads) = agreed.shape(kernel, 2, bytes, &PLAIN);
+                    assert!((1..=DEFAULT_BLOCKS).contains(&grid), "{world} {kernel:?} {bytes}");
+                    assert!(kernel != Reducer::TwoShot || grid <= 5);
+                    assert!(
+                        threads.is_multiple_of(WARP) && threads <= MAX_THREADS && threads >= world as u32
+                    );
+                }
+            }
+        }
+        let agreed = agreed(2);
+        assert_eq!(agreed.shape(Reducer::LowLatency, 0, 2, &PLAIN), (1, 32));
+        assert_eq!(agreed.shape(Reducer::LowLatency, 0, 8192, &PLAIN), (4, 128));
+        assert_eq!(agreed.shape(Reducer::LowLatency, 0, 128 * KIB, &PLAIN), (32, 256));
+        assert_eq!(agreed.shape(Reducer::TwoShot, 0, 128 * KIB, &PLAIN), (8, 512));
+        let tune = Tune { blocks: Some(4), threads: Some(100), ..PLAIN };
+        assert_eq!(agreed.shape(Reducer::TwoShot, 0, 1 << 20, &tune), (4, 128));
+    }
+
+    #[test]
+    fn a_launch_leaves_room_for_others() {
+        assert_eq!([1, 2, 4].map(|lanes| limit(1, 132, lanes)), [66, 66, 33]);
+        assert_eq!(limit(0, 132, 1), 1);
+        assert_eq!(limit(1, 3, 4), 1);
+    }
+
+    #[test]
+    fn types_that_kernels_do_not_know_are_told() {
+        assert_eq!(number_of(DType::F16).unwrap(), 1);
+        assert!(number_of(DType::F64).unwrap_err().to_string().contains("Hint"));
+    }
+}

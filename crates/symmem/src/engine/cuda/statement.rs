@@ -1,0 +1,114 @@
+//! What ranks must agree on about one launch: folded into the signature that their blocks compare, and in words for the
+//! error when they do not.
+
+use std::fmt;
+
+use super::kernels::fnv_words;
+use super::plan::Algorithm;
+use crate::op::Op;
+use crate::{DType, ReduceOp};
+
+/// One launch, as all ranks must make it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Statement {
+    pub(crate) op: Op,
+    /// What is reduced, how and by what, for operations that reduce.
+    pub(crate) reduction: Option<(ReduceOp, DType, Algorithm)>,
+    /// Bytes of the message.
+    pub(crate) bytes: u64,
+    /// Which memory: the number of its rendezvous, and where in it; (0, 0) for none.
+    pub(crate) memory: (u64, u64),
+    /// The channel, for operations that have one.
+    pub(crate) channel: Option<usize>,
+    pub(crate) grid: u32,
+    pub(crate) threads: u32,
+}
+
+impl Statement {
+    /// A launch of one block of `threads` that reduces nothing.
+    pub(crate) fn plain(op: Op, channel: Option<usize>, memory: (u64, u64), threads: u32) -> Self {
+        Self { op, reduction: None, bytes: 0, memory, channel, grid: 1, threads }
+    }
+
+    /// The operation in the low byte, so that it can be named, and a hash of everything: the signatures of two launches differ in many
+    /// bits, as the flags of packets need it.
+    #[inline]
+    pub(crate) fn signature(&self) -> u32 {
+        let reduction = self.reduction.map_or(0, |(op, dtype, algorithm)| {
+            1 + (op as u64) + ((dtype as u64) << 8) + ((algorithm as u64) << 16)
+        });
+        let shape = u64::from(self.grid) << 32 | u64::from(self.threads);
+        let channel = self.channel.map_or(0, |channel| channel as u64 + 1);
+        let (number, place) = self.memory;
+        let hash = fnv_words(&[self.op as u64, reduction, self.bytes, number, place, channel, shape]);
+        (self.op as u32 & 0xff) | (((hash >> 32) ^ hash) as u32) << 8
+    }
+}
+
+impl fmt::Display for Statement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.op.name())?;
+        if let Some((op, dtype, algorithm)) = self.reduction {
+            write!(f, "({op}, {dtype}, {} bytes, {algorithm}, {}x{})", self.bytes, self.grid, self.threads)?;
+        }
+        if let Some(channel) = self.channel {
+            write!(f, "(channel {channel})")?;
+        }
+        match self.memory {
+            (0, 0) => Ok(()),
+            (number, _) => write!(f, " on memory {number}"),
+        }
+    }
+}
+
+/// The name of the operation that `signature` is of.
+pub(crate) fn op_of(signature: u32) -> &'static str {
+    Op::from_u8(signature as u8).map_or("an unknown operation", Op::name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement() -> Statement {
+        Statement {
+            op: Op::AllReduce,
+            reduction: Some((ReduceOp::Sum, DType::BF16, Algorithm::TwoShot)),
+            bytes: 4096,
+            memory: (3, 0),
+            channel: None,
+            grid: 8,
+            threads: 512,
+        }
+    }
+
+    #[test]
+    fn signatures_differ_where_the_launches_differ() {
+        let same = statement().signature();
+        assert_eq!(same, statement().signature());
+        assert_eq!(op_of(same), "all_reduce");
+        let average = Some((ReduceOp::Avg, DType::BF16, Algorithm::TwoShot));
+        let others = [
+            Statement { op: Op::AllReduceOut, ..statement() },
+            Statement { reduction: average, ..statement() },
+            Statement { reduction: None, ..statement() },
+            Statement { bytes: 4098, ..statement() },
+            Statement { memory: (4, 0), ..statement() },
+            Statement { memory: (3, 64), ..statement() },
+            Statement { channel: Some(0), ..statement() },
+            Statement { grid: 7, ..statement() },
+            Statement { threads: 256, ..statement() },
+        ];
+        for other in others {
+            assert_ne!(other.signature(), same, "{other}");
+        }
+    }
+
+    #[test]
+    fn people_can_read_it() {
+        assert_eq!(statement().to_string(), "all_reduce(sum, bf16, 4096 bytes, two_shot, 8x512) on memory 3");
+        let barrier = Statement::plain(Op::MemoryBarrier, Some(2), (1, 0), 32);
+        assert_eq!(barrier.to_string(), "barrier(channel 2) on memory 1");
+        assert_eq!(op_of(0xff), "an unknown operation");
+    }
+}

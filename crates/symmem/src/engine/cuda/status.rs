@@ -1,0 +1,412 @@
+//! Whether a group is whole, as its devices and its host see it.
+//!
+//! Kernels that fail write their cause into a block of host memory; the host's verdict (`group/inner.rs`) is the one truth
+//! that everybody reports. [`Watched`] carries one to the other: a device's cause becomes the host's verdict unless there is
+//! one, and a host's verdict becomes the word that ends waiting kernels. Called by operations, by `Engine::status` and
+//! `Engine::sync`, and by the watchdog; makes no CUDA call after it was made, never blocks.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use cudarc::driver::sys;
+
+use super::control::{DeviceCause, StatusWords, Word};
+use super::statement::op_of;
+use crate::cuda::Device;
+use crate::cuda::driver::check;
+use crate::error::{Cause, Context};
+use crate::group::Inner as GroupInner;
+use crate::op::Op;
+use crate::sync::control::Verdict;
+use crate::sys::memfd::Segment;
+use crate::{Error, Result};
+
+/// Whether a group of devices can still be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// Yes.
+    Whole,
+    /// No, for good. The same first cause on every rank.
+    Failed {
+        /// The rank that caused it.
+        culprit: usize,
+        /// What happened to it.
+        cause: Cause,
+        /// What else is known.
+        detail: String,
+    },
+}
+
+/// The words that kernels of one engine write when they fail, and look at while they wait: in host memory.
+#[derive(Debug)]
+pub(crate) struct Words(Segment);
+
+impl Words {
+    pub(crate) fn new(name: &str) -> Result<Self> {
+        Ok(Self(Segment::create(name, size_of::<StatusWords>())?))
+    }
+
+    fn words(&self) -> *mut StatusWords {
+        self.0.mapping().ptr().cast()
+    }
+
+    fn word(&self, at: *mut u64) -> &AtomicU64 {
+        // SAFETY: `at` is a word of the mapping, aligned, and lives as long as `self`; host and devices access it as a whole.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
+    /// What kernels say, 0 while all is well. One load.
+    #[inline]
+    fn verdict(&self) -> u64 {
+        // SAFETY: a place in the mapping; nothing is read here.
+        let at = unsafe { &raw mut (*self.words()).verdict };
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    /// A mismatch in numbers: signatures and bytes, mine and theirs.
+    fn mismatch(&self) -> ([u32; 2], [u64; 2]) {
+        // SAFETY: places in the mapping; nothing is read here.
+        let at = unsafe {
+            let words = self.words();
+            [&raw mut (*words).signatures, &raw mut (*words).my_bytes, &raw mut (*words).their_bytes]
+        };
+        let [signatures, mine, theirs] = at.map(|at| self.word(at).load(Ordering::Relaxed));
+        ([(signatures >> 32) as u32, signatures as u32], [mine, theirs])
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_aborted(&self) -> bool {
+        // SAFETY: a place in the mapping; nothing is read here.
+        let at = unsafe { &raw mut (*self.words()).abort };
+        self.word(at).load(Ordering::Acquire) != 0
+    }
+
+    /// Ends waiting kernels with `word`, unless that was done.
+    fn abort(&self, word: Word) {
+        // SAFETY: a place in the mapping; nothing is read here.
+        let at = unsafe { &raw mut (*self.words()).abort };
+        let _ = self.word(at).compare_exchange(0, word.encode(), Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+/// [`Words`] as a device reaches them.
+#[derive(Debug)]
+pub(crate) struct StatusBlock {
+    words: Arc<Words>,
+    device: Device,
+    address: u64,
+}
+
+impl StatusBlock {
+    pub(crate) fn new(device: &Device, words: &Arc<Words>) -> Result<Self> {
+        let mapping = words.0.mapping();
+        let _bound = device.bind()?;
+        let flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_PORTABLE;
+        // SAFETY: whole pages of this process, which stay mapped until `drop` has taken them back.
+        check("cuMemHostRegister", unsafe {
+            sys::cuMemHostRegister_v2(mapping.ptr().cast(), mapping.len(), flags)
+        })?;
+        let mut block = Self { words: Arc::clone(words), device: device.clone(), address: 0 };
+        // SAFETY: registered memory; writes one address.
+        check("cuMemHostGetDevicePointer", unsafe {
+            sys::cuMemHostGetDevicePointer_v2(&mut block.address, mapping.ptr().cast(), 0)
+        })?;
+        Ok(block)
+    }
+
+    /// Where kernels find them.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for StatusBlock {
+    fn drop(&mut self) {
+        let pages = self.words.0.mapping().ptr().cast();
+        // SAFETY: registered when this was made; kernels that could write it are done, or their context is lost.
+        self.device.release("cuMemHostUnregister", || unsafe { sys::cuMemHostUnregister(pages) });
+    }
+}
+
+/// What there is to look at of one engine, without touching its device.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) group: Arc<GroupInner>,
+    words: Arc<Words>,
+    /// Number of the device in this process.
+    pub(crate) device: usize,
+    /// Whether another rank of the group is on the same device in the same process.
+    pub(crate) shares_device: bool,
+    /// The stream that each lane was last used on, by its handle; for other ranks of this process to see.
+    pub(crate) streams: Vec<AtomicUsize>,
+}
+
+impl Watched {
+    pub(crate) fn new(
+        group: &Arc<GroupInner>,
+        words: &Arc<Words>,
+        device: usize,
+        shares_device: bool,
+        lanes: usize,
+    ) -> Self {
+        // No stream has this handle.
+        let streams = (0..lanes).map(|_| AtomicUsize::new(usize::MAX)).collect();
+        Self { group: Arc::clone(group), words: Arc::clone(words), device, shares_device, streams }
+    }
+
+    /// The verdict on the group, if there is one. Two loads while there is none.
+    #[inline]
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        if self.group.verdict().is_none() && self.words.verdict() == 0 {
+            return None;
+        }
+        self.settle()
+    }
+
+    /// Makes host and device agree on a failure that one of them has seen.
+    #[cold]
+    fn settle(&self) -> Option<Verdict> {
+        if let Some(word) = Word::decode(self.words.verdict()) {
+            self.give_reason(word);
+            if self.group.verdict().is_none() {
+                self.convict(self.verdict_of(word));
+            }
+        }
+        let verdict = self.group.verdict()?;
+        self.abort(verdict);
+        Some(verdict)
+    }
+
+    /// One look of the watchdog: the verdict, or a death that becomes one.
+    pub(crate) fn look(&self) {
+        if self.verdict().is_some() {
+            return;
+        }
+        if let Some(dead) = self.group.find_dead() {
+            self.abort(self.convict(Verdict { culprit: dead, cause: Cause::Died }));
+        }
+    }
+
+    fn convict(&self, verdict: Verdict) -> Verdict {
+        let (standing, ours) = self.group.convict(verdict);
+        if ours {
+            let (group, rank) = (&self.group.name, self.group.rank);
+            tracing::debug!(group, rank, culprit = standing.culprit, cause = %standing.cause, "group failed on the device");
+        }
+        standing
+    }
+
+    /// Ends this rank's waiting kernels, which tell those of the others.
+    fn abort(&self, verdict: Verdict) {
+        let (culprit, reporter) = (verdict.culprit as u8, self.group.rank as u8);
+        self.words.abort(Word { cause: DeviceCause::Aborted, culprit, reporter, op: 0, epoch: 0 });
+    }
+
+    /// What a kernel's word means on the host. Kernels only know that a rank did not come; the host may know why.
+    fn verdict_of(&self, word: Word) -> Verdict {
+        let group = &self.group;
+        let culprit = usize::from(word.culprit).min(group.world - 1);
+        let cause = match word.cause {
+            DeviceCause::TimedOut if group.has_left(culprit) => Cause::Left,
+            DeviceCause::TimedOut if group.find_dead() == Some(culprit) => Cause::Died,
+            DeviceCause::TimedOut => Cause::TimedOut,
+            DeviceCause::Mismatch | DeviceCause::Overlap => Cause::Failed,
+            DeviceCause::Aborted => Cause::Aborted,
+        };
+        Verdict { culprit, cause }
+    }
+
+    /// Leaves this rank's words about a failure where everybody can read them, unless it has left some.
+    fn give_reason(&self, word: Word) {
+        let own = self.group.own();
+        if matches!(word.cause, DeviceCause::Mismatch | DeviceCause::Overlap) && own.reason().is_empty() {
+            own.set_reason(&self.words_for(word));
+        }
+    }
+
+    /// A kernel's word in words.
+    fn words_for(&self, word: Word) -> String {
+        let Word { cause, culprit, reporter, op, epoch } = word;
+        let op = op_of(op.into());
+        match cause {
+            DeviceCause::TimedOut => format!("rank {reporter} waited for it in {op} of epoch {epoch}"),
+            DeviceCause::Aborted => format!("rank {reporter} ended the operations under way"),
+            DeviceCause::Overlap => format!(
+                "two operations of one lane ran at once ({op} of epoch {epoch}). Hint: order replays that share a lane, or use another lane"
+            ),
+            DeviceCause::Mismatch if usize::from(reporter) == self.group.rank => {
+                let ([mine, theirs], [my_bytes, their_bytes]) = self.words.mismatch();
+                let (my_op, their_op) = (op_of(mine), op_of(theirs));
+                format!(
+                    "the ranks disagree on the operation of epoch {epoch}: rank {reporter}: {my_op}, {my_bytes} bytes ({mine:08x}); rank {culprit}: {their_op}, {their_bytes} bytes ({theirs:08x})"
+                )
+            }
+            DeviceCause::Mismatch => {
+                format!(
+                    "rank {culprit} was in another operation than rank {reporter}'s {op} of epoch {epoch}"
+                )
+            }
+        }
+    }
+
+    /// What is known beside culprit and cause: the words of who saw it, the culprit's own, or the kernel's.
+    fn detail(&self, verdict: Verdict) -> String {
+        let word = Word::decode(self.words.verdict());
+        let told = matches!(verdict.cause, Cause::Aborted | Cause::Failed);
+        let reporter = word.map(|word| usize::from(word.reporter)).filter(|rank| *rank < self.group.world);
+        let sources = reporter.into_iter().chain([verdict.culprit]).filter(|_| told);
+        let reason = sources.map(|rank| self.group.reason(rank)).find(|reason| !reason.is_empty());
+        let own_words = || word.map(|word| self.words_for(word)).unwrap_or_default();
+        reason.unwrap_or_else(own_words)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match self.verdict() {
+            None => Status::Whole,
+            Some(verdict) => {
+                let Verdict { culprit, cause } = verdict;
+                Status::Failed { culprit, cause, detail: self.detail(verdict) }
+            }
+        }
+    }
+
+    /// Where an operation of this rank failed.
+    pub(crate) fn context(&self, op: Op, channel: Option<usize>) -> Box<Context> {
+        let group = &self.group;
+        let mut context = Context::new(op.name(), &group.name, group.rank, group.world);
+        context.channel = channel;
+        context.sequence = group.sequence.load(Ordering::Relaxed);
+        context
+    }
+
+    /// The error for an operation on a group that `verdict` is on.
+    #[cold]
+    pub(crate) fn failure(&self, context: Box<Context>, verdict: Verdict) -> Error {
+        let Verdict { culprit, cause } = verdict;
+        match cause {
+            Cause::Died => Error::PeerLost { context, rank: culprit, pid: self.group.pid(culprit) },
+            Cause::Left => Error::PeerLeft { context, rank: culprit },
+            _ => Error::Device { context, culprit, cause, detail: self.detail(verdict) },
+        }
+    }
+}
+
+/// Whether `a` and `b` are the same engine's.
+pub(crate) fn is_same(a: &Arc<Watched>, b: &Arc<Watched>) -> bool {
+    ptr::eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Group;
+
+    fn watched(group: &Group) -> Watched {
+        let words = Arc::new(Words::new("status").unwrap());
+        Watched::new(&group.inner, &words, 0, false, 1)
+    }
+
+    /// As a kernel would.
+    fn write(watched: &Watched, at: usize, value: u64) {
+        let word = watched.words.words().cast::<u64>();
+        // SAFETY: one of the words.
+        watched.words.word(unsafe { word.add(at) }).store(value, Ordering::Release);
+    }
+
+    fn read(watched: &Watched, at: usize) -> u64 {
+        let word = watched.words.words().cast::<u64>();
+        // SAFETY: one of the words.
+        watched.words.word(unsafe { word.add(at) }).load(Ordering::Acquire)
+    }
+
+    const VERDICT: usize = 0;
+    const SIGNATURES: usize = 1;
+    const ABORT: usize = 4;
+
+    fn word(cause: DeviceCause) -> u64 {
+        Word { cause, culprit: 1, reporter: 0, op: Op::AllReduce as u8, epoch: 7 }.encode()
+    }
+
+    #[test]
+    fn what_a_kernel_saw_becomes_the_verdict_of_all() {
+        crate::spawn(2, |group| {
+            let watched = watched(&group);
+            assert_eq!(watched.status(), Status::Whole);
+            group.barrier()?;
+            if group.rank() == 0 {
+                write(&watched, VERDICT, word(DeviceCause::TimedOut));
+            }
+            while watched.status() == Status::Whole {
+                std::thread::yield_now();
+            }
+            let Status::Failed { culprit, cause, detail } = watched.status() else { panic!("whole") };
+            assert_eq!((culprit, cause), (1, Cause::TimedOut));
+            assert!(group.rank() == 1 || detail.contains("all_reduce of epoch 7"), "{detail}");
+            let aborted = Word::decode(read(&watched, ABORT)).unwrap();
+            assert_eq!((aborted.cause, aborted.culprit), (DeviceCause::Aborted, 1));
+            let error = watched.failure(watched.context(Op::AllReduce, None), watched.verdict().unwrap());
+            assert!(matches!(error, Error::Device { culprit: 1, cause: Cause::TimedOut, .. }), "{error}");
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_the_host_knows_ends_kernels_and_counts_for_more() {
+        crate::spawn(2, |group| {
+            let watched = watched(&group);
+            group.barrier()?;
+            if group.rank() == 0 {
+                group.abort("enough");
+            }
+            while watched.verdict().is_none() {
+                std::thread::yield_now();
+            }
+            write(&watched, VERDICT, word(DeviceCause::TimedOut));
+            let Status::Failed { culprit, cause, detail } = watched.status() else { panic!("whole") };
+            assert_eq!((culprit, cause, detail.as_str()), (0, Cause::Aborted, "enough"));
+            assert_ne!(read(&watched, ABORT), 0);
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_disagreement_says_what_both_sides_were_at() {
+        crate::spawn(2, |group| {
+            let watched = watched(&group);
+            group.barrier()?;
+            if group.rank() == 0 {
+                let signatures = (Op::AllReduce as u64 | 0xabc00) << 32 | Op::Barrier as u64 | 0x12300;
+                write(&watched, SIGNATURES, signatures);
+                write(&watched, SIGNATURES + 1, 4096);
+                write(&watched, VERDICT, word(DeviceCause::Mismatch));
+            }
+            while watched.verdict().is_none() {
+                std::thread::yield_now();
+            }
+            // The other rank's kernels get the same word.
+            write(&watched, VERDICT, word(DeviceCause::Mismatch));
+            let Status::Failed { culprit, cause, detail } = watched.status() else { panic!("whole") };
+            assert_eq!((culprit, cause), (1, Cause::Failed));
+            assert!(detail.contains("rank 0: all_reduce, 4096 bytes"), "{detail}");
+            assert!(detail.contains("rank 1: group barrier, 0 bytes"), "{detail}");
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_rank_that_left_did_not_only_come_late() {
+        let rank = crate::spawn(2, |group| Ok((group.rank() == 0).then_some(group))).unwrap();
+        let group = rank.into_iter().flatten().next().unwrap();
+        let watched = watched(&group);
+        write(&watched, VERDICT, word(DeviceCause::TimedOut));
+        let verdict = watched.verdict().unwrap();
+        assert_eq!((verdict.culprit, verdict.cause), (1, Cause::Left));
+        let error = watched.failure(watched.context(Op::AllReduce, None), verdict);
+        assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error}");
+    }
+}

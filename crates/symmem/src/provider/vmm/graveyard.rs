@@ -1,0 +1,115 @@
+//! Memory that nobody owns any more but that the device may still use.
+//!
+//! Dropping a handle must neither wait for the device nor pull memory from under a running kernel. So what cannot go yet
+//! is buried here with the condition under which it may, and every later allocation or burial looks whether somebody's
+//! time has come. A group that was poisoned buries its memory the same way: kernels that gave up late find it in place.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode};
+
+use crate::sys::fork;
+
+/// What is buried, and when it may go.
+struct Grave {
+    done: Box<dyn Fn() -> bool + Send>,
+    /// Dropped to give back what is in it.
+    _corpse: Box<dyn Any + Send>,
+}
+
+impl fmt::Debug for Grave {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Grave")
+    }
+}
+
+static GRAVES: Mutex<Vec<Grave>> = Mutex::new(Vec::new());
+
+fn graves() -> MutexGuard<'static, Vec<Grave>> {
+    GRAVES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps `corpse` until `done` says that it may go, which can be now. Takes the chance to [`reap`].
+pub(crate) fn bury_until(done: Box<dyn Fn() -> bool + Send>, corpse: Box<dyn Any + Send>) {
+    // What a forked child inherited is the rank's, and so may be the lock.
+    if fork::is_child() {
+        std::mem::forget((done, corpse));
+        return;
+    }
+    graves().push(Grave { done, _corpse: corpse });
+    reap();
+}
+
+/// Lets go of everything whose time has come. Never waits.
+pub(crate) fn reap() {
+    // A forked child inherited the graves but not the driver.
+    if fork::is_child() {
+        return;
+    }
+    // Taken out: conditions and drops run without the lock, and may bury in turn.
+    let all = std::mem::take(&mut *graves());
+    if all.is_empty() {
+        return;
+    }
+    let relaxed = Relaxed::enter();
+    let (gone, waiting): (Vec<Grave>, Vec<Grave>) = all.into_iter().partition(|grave| (grave.done)());
+    graves().extend(waiting);
+    drop(gone);
+    drop(relaxed);
+}
+
+/// While it lives, this thread may query events and free memory even if some stream of the process is being captured:
+/// otherwise those calls would fail, and break a capture that has nothing to do with them.
+#[derive(Debug)]
+pub(crate) struct Relaxed {
+    before: Option<CUstreamCaptureMode>,
+}
+
+impl Relaxed {
+    pub(crate) fn enter() -> Self {
+        Self { before: exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            exchange(before);
+        }
+    }
+}
+
+/// Sets this thread's capture mode; returns the one before.
+fn exchange(mode: CUstreamCaptureMode) -> Option<CUstreamCaptureMode> {
+    let mut mode = mode;
+    // SAFETY: reads and writes one enum. Whoever buries or allocates has opened the driver.
+    let code = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    (code == CUresult::CUDA_SUCCESS).then_some(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn nothing_goes_before_its_time() {
+        if crate::cuda::driver::driver().is_err() {
+            println!("skipped: no CUDA driver");
+            // Where nothing is buried, the driver is not called.
+            return reap();
+        }
+        let (done, corpse) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
+        let (ask, buried) = (Arc::clone(&done), Arc::clone(&corpse));
+        bury_until(Box::new(move || ask.load(Ordering::Relaxed)), Box::new(buried));
+        reap();
+        assert_eq!(Arc::strong_count(&corpse), 2);
+        done.store(true, Ordering::Relaxed);
+        reap();
+        assert_eq!(Arc::strong_count(&corpse), 1);
+    }
+}
