@@ -28,6 +28,7 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Bench(args) => bench::run(args),
         Command::BenchRank(args) => bench::run_rank(args),
+        Command::BenchGpuRank => bench::run_gpu_rank(),
         Command::Tune(args) => bench::run_tune(args),
         Command::Config(args) => config::run(args),
     }

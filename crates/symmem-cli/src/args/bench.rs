@@ -6,10 +6,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, value_parser};
 use symmem::DType;
 
+use super::gpu::GpuArgs;
 use super::size;
 
 /// Bytes of collectives where nothing else is said; a quick run leaves the last one out.
 const SIZES: [usize; 6] = [8, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 16 << 20];
+/// The same on GPUs.
+const GPU_SIZES: [usize; 8] = [2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20];
 /// The largest size of a full sweep.
 const LARGEST: usize = 256 << 20;
 
@@ -20,11 +23,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
     #[arg(value_parser = value_parser!(u16).range(2..=64))]
     pub(crate) ranks: Vec<u16>,
-    /// What to measure.
+    /// Where the memory comes from: shm is the host's, vmm that of GPUs.
+    #[arg(long, default_value = "shm")]
+    pub(crate) provider: Provider,
+    /// What to measure [default: everything that the provider has].
     #[arg(long, value_name = "OP,...", value_delimiter = ',')]
-    #[arg(default_values_t = Op::value_variants().to_vec(), hide_default_value = true)]
-    pub(crate) ops: Vec<Op>,
-    /// Bytes of the collectives; K, M and G are units of 1024 [default: 8,1K,8K,64K,1M,16M].
+    ops: Vec<Op>,
+    /// Bytes of the collectives; K, M and G are units of 1024 [default: 8,1K,8K,64K,1M,16M; vmm: 2K to 32M].
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = size::parse)]
     sizes: Vec<usize>,
     /// Every power of four of bytes up to 256M, and 8.
@@ -42,13 +47,13 @@ pub(crate) struct BenchArgs {
     /// A short run: shows that everything works, its times are rough.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`).
+    /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; vmm: torch, nccl).
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
     /// The folder that peers are installed in [default: .peers here, in a folder above, or above the program].
     #[arg(long, value_name = "DIR")]
     pub(crate) peers_dir: Option<PathBuf>,
-    /// Launches of every system in a comparison [default: 11, with --quick 2].
+    /// Launches of every system in a comparison [default: 11, vmm 9, with --quick 2].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Seconds after which a launch is given up.
@@ -66,9 +71,16 @@ pub(crate) struct BenchArgs {
     /// Let the ranks run on any core.
     #[arg(long)]
     no_pin: bool,
+    #[command(flatten)]
+    pub(crate) gpu: GpuArgs,
 }
 
 impl BenchArgs {
+    /// What to measure.
+    pub(crate) fn ops(&self) -> &[Op] {
+        if self.ops.is_empty() { self.provider.ops() } else { &self.ops }
+    }
+
     /// Blocks per measurement.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.unwrap_or(if self.quick { 3 } else { 21 }) as usize
@@ -111,6 +123,7 @@ impl BenchArgs {
         }
         match (self.sizes.is_empty(), self.quick) {
             (false, _) => self.sizes.clone(),
+            (true, _) if self.provider == Provider::Vmm => GPU_SIZES.to_vec(),
             (true, false) => SIZES.to_vec(),
             (true, true) => SIZES[..SIZES.len() - 1].to_vec(),
         }
@@ -118,7 +131,8 @@ impl BenchArgs {
 
     /// Launches of every system in a comparison.
     pub(crate) fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.quick { 2 } else { 11 }) as usize
+        let full = if self.provider == Provider::Vmm { 9 } else { 11 };
+        self.rounds.unwrap_or(if self.quick { 2 } else { full }) as usize
     }
 
     /// How long a launch may take.
@@ -135,6 +149,36 @@ impl BenchArgs {
 fn dtype(name: &str) -> Result<DType, String> {
     let names = || DType::ALL.map(DType::name).join(", ");
     DType::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| format!("types are {}", names()))
+}
+
+/// Where symmetric memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Provider {
+    /// Shared memory of the host.
+    Shm,
+    /// Memory of GPUs.
+    Vmm,
+}
+
+impl Provider {
+    /// What can be measured on it.
+    pub(crate) fn ops(self) -> &'static [Op] {
+        match self {
+            Self::Shm => &[
+                Op::Barrier,
+                Op::Signal,
+                Op::Copy,
+                Op::AllReduce,
+                Op::AllReduceOut,
+                Op::Reduce,
+                Op::ReduceScatter,
+                Op::AllGather,
+                Op::Broadcast,
+                Op::AllToAll,
+            ],
+            Self::Vmm => &[Op::Startup, Op::Barrier, Op::Eager, Op::AllReduce, Op::Misaligned, Op::Bandwidth],
+        }
+    }
 }
 
 /// What `symmem bench` can measure.
@@ -161,6 +205,14 @@ pub(crate) enum Op {
     Broadcast,
     /// Everybody gets everybody's part for it.
     AllToAll,
+    /// vmm: from the first allocation to the end of its rendezvous.
+    Startup,
+    /// vmm: small all-reduces that are launched one by one, not by a graph.
+    Eager,
+    /// vmm: an all-reduce of memory that is aligned to one element only, beside an aligned one.
+    Misaligned,
+    /// vmm: an all-reduce of 512 MB on two ranks, beside copies of as much.
+    Bandwidth,
 }
 
 impl std::fmt::Display for Op {

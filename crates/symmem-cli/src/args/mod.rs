@@ -1,13 +1,15 @@
 //! What can be said on the command line.
 
 mod bench;
+mod gpu;
 mod size;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
-pub(crate) use self::bench::{BenchArgs, Op};
+pub(crate) use self::bench::{BenchArgs, Op, Provider};
+pub(crate) use self::gpu::Form;
 pub(crate) use self::size::short;
 
 /// Symmetric memory over host shared memory.
@@ -21,11 +23,14 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Verify and time barrier, signals, peer copies and collectives between processes on this machine.
+    /// Verify and time symmetric memory between processes on this machine: of the host, or of GPUs.
     Bench(Box<BenchArgs>),
     /// One launch of a comparison: the whole of symmem, or one rank of a peer.
     #[command(hide = true)]
     BenchRank(RankArgs),
+    /// One rank of a comparison on GPUs, led over stdin and stdout.
+    #[command(hide = true)]
+    BenchGpuRank,
     /// Measure up to which sizes each algorithm is the best on this machine, and keep that for later groups.
     Tune(TuneArgs),
     /// Show every setting with its value, where it came from, and what it is for.

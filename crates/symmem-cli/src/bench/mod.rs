@@ -9,6 +9,7 @@ mod clock;
 mod collective;
 mod copy;
 mod cores;
+mod gpu;
 mod lab;
 mod limit;
 mod machine;
@@ -23,12 +24,13 @@ use anyhow::{Result, bail, ensure};
 use symmem::ProcessSpawner;
 
 use self::collective::Collective;
+pub(crate) use self::gpu::run_rank as run_gpu_rank;
 use self::lab::Lab;
 use self::peers::Comparison;
 pub(crate) use self::peers::run_rank;
 use self::report::Row;
 pub(crate) use self::tune::run as run_tune;
-use crate::args::{BenchArgs, Op, short};
+use crate::args::{BenchArgs, Op, Provider, short};
 
 /// Tells ranks how much of the work was done before they came.
 const DONE: &str = "SYMMEM_BENCH_DONE";
@@ -36,6 +38,9 @@ const DONE: &str = "SYMMEM_BENCH_DONE";
 /// Runs the whole bench and prints what it found.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     check(args)?;
+    if args.provider == Provider::Vmm {
+        return gpu::run(args);
+    }
     let comparison = Comparison::prepare(args)?;
     let mut rows = Vec::new();
     let mut done = 0;
@@ -58,7 +63,15 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 /// Whether what was asked for can be done, before anything is.
 fn check(args: &BenchArgs) -> Result<()> {
     [&args.json, &args.plot].into_iter().flatten().try_for_each(|path| report::check_writable(path))?;
-    let collectives = args.ops.iter().filter(|op| Collective::of(**op).is_some()).count();
+    let provider = args.provider.ops();
+    if let Some(op) = args.ops().iter().find(|op| !provider.contains(op)) {
+        let has = provider.iter().map(Op::to_string).collect::<Vec<_>>().join(", ");
+        bail!("--ops {op} is not for this provider, which has {has}");
+    }
+    if args.provider == Provider::Vmm {
+        return Ok(());
+    }
+    let collectives = args.ops().iter().filter(|op| Collective::of(**op).is_some()).count();
     ensure!(args.plot.is_none() || collectives > 0, "--plot draws collectives, and --ops names none");
     ensure!(args.peers.is_empty() || collectives > 0, "--peers compares collectives, and --ops names none");
     let largest = args.sizes().into_iter().max().filter(|_| collectives > 0).unwrap_or(0);
@@ -84,7 +97,7 @@ fn steps(args: &BenchArgs, ranks: usize) -> usize {
         Op::Copy => copy::steps(args),
         op => Collective::of(*op).map_or(0, |op| collective::steps(args, op, ranks)),
     };
-    args.ops.iter().map(of).sum()
+    args.ops().iter().map(of).sum()
 }
 
 /// The rows of `ranks` ranks. All calls have one name, so that a rank's process takes part in the first it comes to:
@@ -95,7 +108,7 @@ fn measure(args: &BenchArgs, ranks: usize, done: usize) -> Result<Vec<Row>> {
         let all = args.ranks.iter().map(|ranks| steps(args, (*ranks).into())).sum();
         let lab = Lab::new(&group, args, done, all);
         let mut rows = Vec::new();
-        for op in &args.ops {
+        for op in args.ops() {
             rows.extend(match op {
                 Op::Barrier => barrier::run(&lab)?,
                 Op::Signal => signal::run(&lab)?,

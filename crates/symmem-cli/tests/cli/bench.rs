@@ -97,7 +97,7 @@ fn input_that_cannot_be_used_is_named() {
         (&["--dtypes", "f31"], "'f31' for '--dtypes"),
         (&["--rounds", "0"], "'0' for '--rounds"),
         (&["--peer-timeout", "0"], "'0' for '--peer-timeout"),
-        (&["--ops", "barrier", "--plot", "x.svg"], "--ops names none"),
+        (&["--ops", "barrier", "--plot", "/dev/null"], "--ops names none"),
         (&["--ops", "barrier", "--peers", "all"], "--ops names none"),
         (&["--plot", "/no/such/folder/file"], "/no/such/folder/file cannot be written"),
         (&["--json", "/no/such/folder/file"], "/no/such/folder/file cannot be written"),

@@ -3,5 +3,6 @@
 mod bench;
 mod collectives;
 mod config;
+mod gpu;
 mod peers;
 mod program;

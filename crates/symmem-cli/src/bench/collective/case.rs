@@ -26,6 +26,7 @@ impl Collective {
     pub(in crate::bench) fn of(op: Op) -> Option<Self> {
         Some(match op {
             Op::Barrier | Op::Signal | Op::Copy => return None,
+            Op::Startup | Op::Eager | Op::Misaligned | Op::Bandwidth => return None,
             Op::AllReduce => Self::AllReduce,
             Op::AllReduceOut => Self::AllReduceOut,
             Op::Reduce => Self::Reduce,

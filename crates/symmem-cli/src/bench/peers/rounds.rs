@@ -109,7 +109,7 @@ impl Rounds {
 
 /// The cases that peers may have too.
 fn tasks(args: &BenchArgs, ranks: usize) -> Vec<Task> {
-    let ops = args.ops.iter().filter_map(|op| Collective::of(*op)).filter(|op| op_number(*op).is_some());
+    let ops = args.ops().iter().filter_map(|op| Collective::of(*op)).filter(|op| op_number(*op).is_some());
     let cases = ops.flat_map(|op| cases(args, op, ranks));
     let common = cases.filter(|case| dtype_number(case.dtype).is_some());
     common.map(|case| Task { case, iters: args.launch_iters(case.bytes) }).collect()

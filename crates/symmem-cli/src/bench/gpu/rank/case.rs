@@ -1,0 +1,376 @@
+//! A prepared case of ours: its memory, its graphs, a round, a check.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use symmem::cuda::bench_support;
+use symmem::cuda::{
+    Algorithm, Buffer, DeviceSlice, DeviceSliceMut, Engine, Event, Graph, SymmetricMemory, Tune,
+};
+use symmem::{DType, ReduceOp, bf16};
+
+use super::{DEADLINE, Lab};
+use crate::args::Form;
+use crate::bench::gpu::plan::{ELEMENT, Task, Work};
+use crate::bench::gpu::protocol::Answer;
+
+/// How long the stream is kept busy while a round is put into it.
+const DELAY_NS: u64 = 200_000;
+
+/// Memory that is not symmetric, where there is any.
+pub(super) type Ordinary = Option<Arc<Buffer<bf16>>>;
+
+/// What was prepared. The memory it works on lives as long as this.
+pub(super) struct Prepared {
+    // Graphs before what they work on.
+    graphs: Option<[Graph; 2]>,
+    task: Task,
+    /// One for each operation of a graph, one for all otherwise.
+    operations: Vec<Operation>,
+    /// What the fill fills.
+    filled: u64,
+    events: [Event; 4],
+    inputs: Ordinary,
+    outputs: Ordinary,
+}
+
+/// One operation: from where to where.
+struct Operation {
+    memory: SymmetricMemory<bf16>,
+    /// The first element of its input, which is what its values are made of.
+    first: usize,
+    input: u64,
+    output: u64,
+}
+
+/// A prepared case, and what it needs to run.
+pub(super) struct Running<'a> {
+    pub(super) lab: &'a Lab,
+    pub(super) prepared: &'a Prepared,
+}
+
+impl Prepared {
+    /// Collective. Everything that is not measured.
+    pub(super) fn new(lab: &mut Lab, task: Task) -> Result<(Self, Answer)> {
+        let (inputs, outputs) = lab.ordinary(&task)?;
+        let memory = lab.memory_for(&task)?;
+        let filled = inputs.as_ref().map_or(lab.arena.device_ptr(), |inputs| inputs.device_ptr());
+        let count = if task.work == Work::AllReduce { task.nodes } else { 1 };
+        let to = outputs.as_ref().map(|outputs| outputs.device_ptr());
+        let operations = (0..count).map(|node| operation(&memory, &task, node, filled, to));
+        let events = || Event::timed(&lab.device);
+        let mut prepared = Self {
+            graphs: None,
+            operations: operations.collect::<Result<_>>()?,
+            filled,
+            events: [events()?, events()?, events()?, events()?],
+            inputs,
+            outputs,
+            task,
+        };
+        let answer = Running { lab, prepared: &prepared }.describe(memory.engine())?;
+        let graphs = Running { lab, prepared: &prepared }.capture()?;
+        prepared.graphs = graphs;
+        Ok((prepared, answer))
+    }
+}
+
+fn operation(
+    memory: &SymmetricMemory<bf16>,
+    task: &Task,
+    node: usize,
+    filled: u64,
+    outputs: Option<u64>,
+) -> Result<Operation> {
+    let first = task.offset + node * task.stride;
+    let begin = if task.form == Form::Private { 0 } else { first };
+    let input = filled + (first * ELEMENT) as u64;
+    let output = outputs.map_or(input, |outputs| outputs + (node * task.out_stride * ELEMENT) as u64);
+    Ok(Operation { memory: memory.slice(begin..begin + task.elements)?, first, input, output })
+}
+
+impl Lab {
+    /// Ordinary memory for a case, where its form has any. What is too small is replaced; cases that use it keep it.
+    fn ordinary(&mut self, task: &Task) -> Result<(Ordinary, Ordinary)> {
+        let device = &self.device;
+        let at_least = |known: &mut Ordinary, elements: usize| -> Result<_> {
+            match known {
+                Some(buffer) if buffer.len() >= elements => {}
+                _ => *known = Some(Arc::new(Buffer::new(device, elements)?)),
+            }
+            Ok(known.clone())
+        };
+        let is_reduced = matches!(task.work, Work::AllReduce | Work::Eager);
+        let has_own = |form: bool| task.work == Work::Copy || (is_reduced && form);
+        let inputs = match has_own(task.form == Form::Private) {
+            true => at_least(&mut self.inputs, task.input_elements())?,
+            false => None,
+        };
+        let outputs = match has_own(task.form != Form::InPlace) {
+            true => at_least(&mut self.outputs, task.out_stride * task.nodes + task.elements)?,
+            false => None,
+        };
+        Ok((inputs, outputs))
+    }
+
+    /// The arena, for an engine that does as the task says.
+    fn memory_for(&self, task: &Task) -> Result<SymmetricMemory<bf16>> {
+        let algorithm = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == task.variant);
+        if algorithm.is_none() && task.grid.is_none() && task.threads.is_none() {
+            return Ok(self.memory.clone());
+        }
+        let tune = Tune { blocks: task.grid, threads: task.threads, ..Tune::default() };
+        let engine = self.engine.tuned(tune);
+        let engine = algorithm.map_or(engine.clone(), |algorithm| engine.using(algorithm));
+        // Collective, but maps nothing: the arena's own handle is alive.
+        Ok(self.arena.rendezvous(&engine)?)
+    }
+}
+
+impl Running<'_> {
+    /// How the operation runs.
+    fn describe(&self, engine: &Engine) -> Result<Answer> {
+        let task = &self.prepared.task;
+        if !matches!(task.work, Work::AllReduce | Work::Eager) {
+            return Ok(Answer { algorithm: Some(task.variant.clone()), ..Answer::default() });
+        }
+        let form = match task.form {
+            Form::InPlace => symmem::cuda::Form::InPlace,
+            Form::Out => symmem::cuda::Form::Out,
+            Form::Private => symmem::cuda::Form::Private,
+        };
+        let plan = engine.plan(form, DType::BF16, task.elements * ELEMENT)?;
+        Ok(Answer {
+            algorithm: Some(plan.algorithm.name().to_owned()),
+            grid: Some(plan.grid),
+            threads: Some(plan.threads),
+            registers: Some(plan.registers),
+            ..Answer::default()
+        })
+    }
+
+    /// Runs everything once, then captures the graph with operations and that without.
+    fn capture(&self) -> Result<Option<[Graph; 2]>> {
+        let task = &self.prepared.task;
+        if task.work == Work::Copy {
+            return Ok(None);
+        }
+        if task.work != Work::Barrier {
+            self.fill(0)?;
+        }
+        self.operate(0)?;
+        self.bump()?;
+        self.sync()?;
+        if task.work == Work::Eager {
+            return Ok(None);
+        }
+        Ok(Some([self.graph(true)?, self.graph(false)?]))
+    }
+
+    fn graph(&self, operates: bool) -> Result<Graph> {
+        let stream = &self.lab.stream;
+        stream.begin_capture()?;
+        let put = self.put(operates);
+        // Ends the capture even if something in it failed.
+        let graph = stream.end_capture();
+        put?;
+        Ok(graph?)
+    }
+
+    /// What is in a graph.
+    fn put(&self, operates: bool) -> Result<()> {
+        let task = &self.prepared.task;
+        let fills = task.work == Work::AllReduce;
+        if fills && !task.fill_each {
+            self.fill(0)?;
+        }
+        for node in 0..task.nodes {
+            if fills && task.fill_each {
+                self.fill(node)?;
+            }
+            if operates {
+                self.operate(node)?;
+            }
+        }
+        self.bump()
+    }
+
+    fn fill(&self, node: usize) -> Result<()> {
+        let (task, lab) = (&self.prepared.task, self.lab);
+        let (count, blocks) = (u32::try_from(task.fill_elements)?, u32::try_from(task.fill_blocks)?);
+        let to = self.prepared.filled;
+        // SAFETY: the arena, or ordinary memory of at least so many elements; both outlive what was prepared, and it is
+        // dropped when its work is done. Allocations begin at multiples of far more than 16 bytes.
+        unsafe { lab.kernels.fill(&lab.stream, to, count, lab.rank, u32::try_from(node)?, blocks) }
+    }
+
+    fn bump(&self) -> Result<()> {
+        self.lab.kernels.bump(&self.lab.stream, u32::try_from(self.prepared.task.nodes)?)
+    }
+
+    /// Puts operation `node` on the stream.
+    fn operate(&self, node: usize) -> Result<()> {
+        let (task, stream) = (&self.prepared.task, &self.lab.stream);
+        if task.work == Work::Barrier {
+            return Ok(self.lab.engine.barrier(stream)?);
+        }
+        let operation = self.prepared.operations.get(node).context("there is no such operation")?;
+        let Operation { memory, input, output, .. } = operation;
+        if task.work == Work::Copy {
+            // SAFETY: both are ordinary memory of so many elements, kept as in `fill`.
+            return Ok(unsafe { bench_support::copy(*output, *input, task.elements * ELEMENT, stream) }?);
+        }
+        // SAFETY: ordinary memory of so many elements, kept as in `fill`; nothing else works on the output.
+        let out = || unsafe { DeviceSliceMut::from_raw(*output, task.elements, &self.lab.device) };
+        match task.form {
+            Form::InPlace => memory.all_reduce(ReduceOp::Sum, stream)?,
+            Form::Out => memory.all_reduce_out(ReduceOp::Sum, out()?, stream)?,
+            Form::Private => {
+                // SAFETY: as above.
+                let from = unsafe { DeviceSlice::from_raw(*input, task.elements, &self.lab.device) }?;
+                memory.all_reduce_from(ReduceOp::Sum, from, out()?, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.lab.engine.sync(&self.lab.stream, DEADLINE)?)
+    }
+
+    /// One timed run.
+    pub(super) fn round(&self, round: usize) -> Result<Answer> {
+        let (with, without) = match self.prepared.task.work {
+            Work::Eager => (self.eager()?, 0.0),
+            Work::Copy => (self.copies()?, 0.0),
+            Work::AllReduce | Work::Barrier => self.replays(round)?,
+        };
+        Ok(Answer { with_us: Some(with), without_us: Some(without), ..Answer::default() })
+    }
+
+    /// Both graphs, one after the other; odd rounds begin with the other one.
+    fn replays(&self, round: usize) -> Result<(f64, f64)> {
+        let Some(graphs) = &self.prepared.graphs else { bail!("there are no graphs") };
+        let order = [round % 2, 1 - round % 2];
+        for (at, graph) in order.into_iter().enumerate() {
+            self.timed(at, || Ok(graphs[graph].launch(&self.lab.stream)?))?;
+        }
+        self.sync()?;
+        let times = [self.elapsed(0)?, self.elapsed(1)?];
+        Ok((times[order[0]], times[order[1]]))
+    }
+
+    /// All ranks at the same time, between two events: the delay hides how long the host takes to put it there.
+    fn timed(&self, at: usize, what: impl FnOnce() -> Result<()>) -> Result<()> {
+        let stream = &self.lab.stream;
+        self.lab.kernels.delay(stream, DELAY_NS)?;
+        self.lab.engine.barrier(stream)?;
+        self.prepared.events[2 * at].record(stream)?;
+        what()?;
+        Ok(self.prepared.events[2 * at + 1].record(stream)?)
+    }
+
+    /// Microseconds between the events of a `timed`.
+    fn elapsed(&self, at: usize) -> Result<f64> {
+        let events = &self.prepared.events;
+        Ok(f64::from(events[2 * at + 1].elapsed_ms_since(&events[2 * at])?) * 1e3)
+    }
+
+    fn copies(&self) -> Result<f64> {
+        self.timed(0, || (0..self.prepared.task.nodes).try_for_each(|_| self.operate(0)))?;
+        self.sync()?;
+        self.elapsed(0)
+    }
+
+    /// By the host's clock, until the last one is done.
+    fn eager(&self) -> Result<f64> {
+        let stream = &self.lab.stream;
+        self.fill(0)?;
+        self.lab.engine.barrier(stream)?;
+        self.sync()?;
+        let start = Instant::now();
+        for _ in 0..self.prepared.task.nodes {
+            self.operate(0)?;
+        }
+        stream.synchronize()?;
+        let elapsed = start.elapsed();
+        self.sync()?;
+        Ok(elapsed.as_secs_f64() * 1e6)
+    }
+
+    /// One run on values that are known, of which every element is checked.
+    pub(super) fn verify(&self) -> Result<Answer> {
+        let (lab, task) = (self.lab, &self.prepared.task);
+        if task.work == Work::Barrier {
+            return self.verify_barrier();
+        }
+        if let Some(outputs) = &self.prepared.outputs {
+            // SAFETY: the memory is that long, and kept as in `fill`.
+            unsafe { lab.kernels.poison(&lab.stream, outputs.device_ptr(), u32::try_from(outputs.len())?) }?;
+        }
+        let nodes = task.nodes;
+        match task.work {
+            Work::Eager | Work::Copy => {
+                self.fill(0)?;
+                self.operate(0)?;
+                self.check(0, 0)?;
+                self.bump()?;
+            }
+            Work::AllReduce | Work::Barrier => {
+                let Some([with, _]) = &self.prepared.graphs else { bail!("there are no graphs") };
+                with.launch(&lab.stream)?;
+                // The graph has moved the counter on.
+                match task.fill_each {
+                    true => self.check(nodes - 1, 1)?,
+                    false => (0..nodes).try_for_each(|node| self.check(node, nodes))?,
+                }
+            }
+        }
+        self.sync()?;
+        Ok(Answer { wrong: Some(lab.kernels.wrong(&lab.stream)?), ..Answer::default() })
+    }
+
+    fn check(&self, node: usize, back: usize) -> Result<()> {
+        let (lab, task) = (self.lab, &self.prepared.task);
+        let operation = self.prepared.operations.get(node).context("there is no such operation")?;
+        let (count, first) = (u32::try_from(task.elements)?, u32::try_from(operation.first)?);
+        if task.work == Work::Copy {
+            // A copy has one rank's values, which is the sum over ranks for the first one only.
+            return self.check_copy(operation);
+        }
+        // SAFETY: the result of an operation is memory of so many elements, kept as in `fill`.
+        unsafe {
+            lab.kernels.check(&lab.stream, operation.output, count, first, lab.ranks, u32::try_from(back)?)
+        }
+    }
+
+    /// Copies back where it came from: both must be equal, which one look at the host tells.
+    fn check_copy(&self, operation: &Operation) -> Result<()> {
+        let (lab, task) = (self.lab, &self.prepared.task);
+        let (Some(from), Some(to)) = (&self.prepared.inputs, &self.prepared.outputs) else {
+            bail!("a copy has memory of its own");
+        };
+        debug_assert_eq!((operation.input, operation.output), (from.device_ptr(), to.device_ptr()));
+        let (from, to) = (from.read(&lab.stream)?, to.read(&lab.stream)?);
+        let differ =
+            from.iter().zip(&to).take(task.elements).any(|(from, to)| from.to_bits() != to.to_bits());
+        if differ { bail!("a copy within the device is not right") } else { Ok(()) }
+    }
+
+    /// Nobody may leave before the last one came: ranks come one after the other, and note both times.
+    fn verify_barrier(&self) -> Result<Answer> {
+        let (lab, stream) = (self.lab, &self.lab.stream);
+        let Some([with, _]) = &self.prepared.graphs else { bail!("there are no graphs") };
+        with.launch(stream)?;
+        self.sync()?;
+        lab.kernels.delay(stream, u64::from(lab.rank) * DELAY_NS)?;
+        lab.kernels.stamp(stream, 0)?;
+        lab.engine.barrier(stream)?;
+        lab.kernels.stamp(stream, 1)?;
+        self.sync()?;
+        let [came, left] = lab.kernels.stamps(stream)?;
+        let tell = |time| lab.one_device.then_some(time);
+        Ok(Answer { wrong: Some(0), came_ns: tell(came), left_ns: tell(left), ..Answer::default() })
+    }
+}

@@ -1,0 +1,35 @@
+//! `symmem bench --provider vmm` on machines without a GPU, and what it says about input it cannot use.
+
+use crate::program::symmem;
+
+#[test]
+fn without_a_driver_there_is_one_clear_sentence() {
+    // Hides the devices of a machine that has some.
+    let outcome = symmem(&["bench", "--provider", "vmm", "--ranks", "2"], &[("CUDA_VISIBLE_DEVICES", "")]);
+    let complaint = outcome.complaint();
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(complaint.contains("CUDA") || complaint.contains("device"), "{complaint}");
+}
+
+#[test]
+fn a_rank_without_a_driver_answers_why() {
+    let outcome = symmem(&["bench-gpu-rank"], &[("CUDA_VISIBLE_DEVICES", ""), ("LOCAL_RANK", "0")]).ok();
+    let answer: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("one answer");
+    assert!(answer["error"].as_str().is_some_and(|why| !why.is_empty()), "{answer}");
+}
+
+#[test]
+fn what_is_not_for_gpus_is_named() {
+    for (args, words) in [
+        (&["--ops", "broadcast"][..], "--ops broadcast is not for this provider, which has startup, barrier"),
+        (&["--peers", "gloo"], "--peers gloo: on GPUs there are torch, nccl and all"),
+        (&["--sizes", "10"], "a multiple of 16 bytes"),
+        (&["--dtypes", "u8"], "leave --dtypes out"),
+        (&["--plot", "/dev/null"], "--plot draws"),
+    ] {
+        let complaint = symmem(&[&["bench", "--provider", "vmm"], args].concat(), &[]).complaint();
+        assert!(complaint.contains(words), "{complaint}");
+    }
+    let complaint = symmem(&["bench", "--ops", "eager"], &[]).complaint();
+    assert!(complaint.contains("--ops eager is not for this provider"), "{complaint}");
+}
