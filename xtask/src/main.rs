@@ -1,8 +1,9 @@
-//! Developer commands: `cargo xtask test`, `cargo xtask lint` and `cargo xtask peers`.
+//! Developer commands: `cargo xtask test`, `lint`, `kernels` and `peers`.
 
 mod bounded;
 mod commands;
 mod component;
+mod environment;
 mod plan;
 mod workspace;
 
@@ -24,15 +25,21 @@ enum Command {
     Test(plan::Options),
     /// Check format, clippy, docs, licences and dependency sources.
     Lint(plan::Options),
+    /// Compile the CUDA kernels, check their PTX, and compare the PTX in the repository with it.
+    Kernels(commands::kernels::Options),
     /// Set up the systems that `symmem bench --peers` compares symmem with.
     Peers(commands::peers::Options),
+    /// Make a folder of program, GPU tests and a script, for machines with a GPU and without Rust.
+    GpuBundle(commands::gpu_bundle::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Test(options) => commands::test::run(&options),
         Command::Lint(options) => commands::lint::run(&options),
+        Command::Kernels(options) => commands::kernels::run(&options),
         Command::Peers(options) => commands::peers::run(&options),
+        Command::GpuBundle(options) => commands::gpu_bundle::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -46,7 +46,12 @@ pub(crate) struct Job<'a> {
     deadline: Instant,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// A job that ends after `limit`.
+    pub(crate) fn new(workspace: &'a Workspace, limit: Duration) -> Self {
+        Self { workspace, deadline: Instant::now() + limit }
+    }
+
     /// Runs a command within the time of this step.
     pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
         bounded::run(command, self.deadline)
@@ -106,7 +111,7 @@ fn choose<'a>(steps: &'a [Step], options: &Options) -> Result<Vec<&'a Step>> {
 
 fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Result<Outcome> {
     let started = Instant::now();
-    let result = (step.run)(&Job { workspace, deadline: started + limit });
+    let result = (step.run)(&Job::new(workspace, limit));
     let elapsed = started.elapsed().as_secs_f64();
     match &result {
         Ok(Outcome::Passed) => println!("{}: passed in {elapsed:.1} s\n", step.name),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::manifest::Entry;
-use crate::bounded;
 use crate::workspace::Workspace;
+use crate::{bounded, environment};
 
 /// What verifying a peer may take, with time to spare for a busy machine.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
@@ -77,29 +77,18 @@ impl<'a> Setup<'a> {
     ///
     /// `make` finds `folder` absent. If it fails the folder is not trusted by the next run.
     pub(super) fn once(&self, folder: &Path, recipe: &str, make: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mark = folder.join("recipe");
-        if fs::read_to_string(&mark).is_ok_and(|found| found == recipe) {
-            return Ok(());
-        }
-        if folder.exists() {
-            fs::remove_dir_all(folder).with_context(|| format!("{} cannot be emptied", folder.display()))?;
-        }
-        make()?;
-        fs::write(&mark, recipe).with_context(|| format!("{} cannot be written", mark.display()))
+        environment::once(folder, recipe, make)
     }
 
     /// Makes a Python environment in `folder`.
     pub(super) fn venv(&self, folder: &Path) -> Result<()> {
-        let mut python = self.workspace.program("python3");
-        self.run(python.args(["-m", "venv"]).arg(folder))
+        self.run(&mut environment::venv(self.workspace, folder))
             .context("no Python environment could be made (python3 with its venv module is needed)")
     }
 
     /// Installs packages into the Python environment in `folder`.
     pub(super) fn pip<'p>(&self, folder: &Path, arguments: impl IntoIterator<Item = &'p str>) -> Result<()> {
-        let mut pip = self.workspace.program(folder.join("bin/python"));
-        pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
-        self.run(pip.args(arguments))
+        self.run(&mut environment::pip(self.workspace, folder, arguments))
     }
 
     /// The C compiler.

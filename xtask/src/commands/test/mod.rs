@@ -1,18 +1,30 @@
 //! `cargo xtask test`: everything the README promises, from a fresh clone.
 
 mod examples;
+mod protocol;
 mod smoke;
 mod stress;
 mod tsan;
 
 use anyhow::Result;
 
+use crate::commands::kernels;
 use crate::plan::{self, Job, Options, Outcome, Step};
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 10] = [
     Step { name: "build", about: "every crate and target compiles", run: build },
     Step { name: "tests", about: "unit, integration and doc tests, with injected faults", run: tests },
     Step { name: "loom", about: "models of the synchronisation protocols", run: loom },
+    Step {
+        name: "kernels",
+        about: "the CUDA kernels compile, keep the memory model, and are what is embedded",
+        run: kernels::check,
+    },
+    Step {
+        name: "protocol",
+        about: "the CUDA protocols as host threads, under ThreadSanitizer",
+        run: protocol::run,
+    },
     Step { name: "tsan", about: "the thread-rank suite under ThreadSanitizer", run: tsan::run },
     Step {
         name: "stress",

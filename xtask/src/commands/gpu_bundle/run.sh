@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Runs what lies beside this script on a machine with an NVIDIA GPU; neither Rust nor a network is needed.
+#
+#   ./run.sh tests            every test binary, at most 8 minutes in all
+#   ./run.sh bench [OPTION]   symmem bench --provider vmm, with these options
+#   ./run.sh all [OPTION]     both
+#
+# An MPS server is started and ended, unless CUDA_MPS_PIPE_DIRECTORY says that one runs. NO_MPS=1 does without.
+# TEST_THREADS (1) is how many tests of a binary run at a time, LIMIT (480) the seconds for all tests together.
+# A test binary of the list NO_MPS_TESTS runs before the server starts.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
+here=$PWD
+export SYMMEM_CACHE_DIR=${SYMMEM_CACHE_DIR:-$here/cache}
+export SYMMEM_ALLOW_OVERLAPPING_DEVICES=${SYMMEM_ALLOW_OVERLAPPING_DEVICES:-1}
+# Where a compiler for kernels may lie, if the CUDA toolkit is not installed.
+if [ -z "${VIRTUAL_ENV:-}" ] && command -v python3 > /dev/null; then
+    VIRTUAL_ENV=$(python3 -c 'import sys; print(sys.prefix)')
+    export VIRTUAL_ENV
+fi
+NO_MPS_TESTS=" @NO_MPS_TESTS@ "
+mkdir -p "$SYMMEM_CACHE_DIR"
+
+mps_folder=
+start_mps() {
+    if [ "${NO_MPS:-}" = 1 ] || [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ]; then return; fi
+    if ! command -v nvidia-cuda-mps-control > /dev/null; then
+        echo "there is no nvidia-cuda-mps-control: ranks of one GPU take turns" >&2
+        return
+    fi
+    mps_folder=$(mktemp -d /tmp/mps.XXXXXX)
+    mkdir "$mps_folder/pipe" "$mps_folder/log"
+    export CUDA_MPS_PIPE_DIRECTORY=$mps_folder/pipe CUDA_MPS_LOG_DIRECTORY=$mps_folder/log
+    if ! timeout 20 nvidia-cuda-mps-control -d; then
+        echo "the MPS server does not start: ranks of one GPU take turns" >&2
+        rm -rf "$mps_folder"
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+        mps_folder=
+    fi
+}
+
+stop_mps() {
+    if [ -z "$mps_folder" ]; then return; fi
+    echo quit | timeout 20 nvidia-cuda-mps-control > /dev/null 2>&1
+    rm -rf "$mps_folder"
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    mps_folder=
+}
+trap stop_mps EXIT
+
+failed=()
+end=$((SECONDS + ${LIMIT:-480}))
+run_test() {
+    local name=$1 left=$((end - SECONDS)) start=$SECONDS
+    if [ "$left" -le 0 ]; then
+        failed+=("$name (no time was left)")
+        return
+    fi
+    echo "==> $name"
+    timeout --kill-after=5 "$left" "tests/$name" --test-threads="${TEST_THREADS:-1}" --nocapture < /dev/null
+    local code=$?
+    echo "==> $name: exit $code after $((SECONDS - start)) s"
+    if [ "$code" -ne 0 ]; then failed+=("$name (exit $code)"); fi
+}
+
+tests() {
+    local path name
+    for path in tests/*; do
+        name=${path##*/}
+        if [[ $NO_MPS_TESTS == *" $name "* ]]; then run_test "$name"; fi
+    done
+    start_mps
+    for path in tests/*; do
+        name=${path##*/}
+        if [[ $NO_MPS_TESTS != *" $name "* ]]; then run_test "$name"; fi
+    done
+    stop_mps
+    if [ ${#failed[@]} -gt 0 ]; then
+        printf 'FAILED: %s\n' "${failed[@]}"
+        return 1
+    fi
+    echo "all test binaries passed"
+}
+
+bench() {
+    # It starts a server of its own.
+    ./symmem bench --provider vmm "$@"
+}
+
+command=${1:-}
+shift
+case $command in
+    tests) tests ;;
+    bench) bench "$@" ;;
+    all)
+        tests
+        code=$?
+        bench "$@" && exit $code
+        ;;
+    *)
+        sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"
+        exit 2
+        ;;
+esac

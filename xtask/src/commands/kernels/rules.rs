@@ -1,0 +1,322 @@
+//! What the PTX of the kernels may and must hold: the memory model of docs/gpu.md, as far as instructions show it.
+//!
+//! One GPU hides nearly every mistake in memory order, so no test on hardware would notice what these rules do.
+
+use super::ptx::{self, Function};
+
+/// Which rules a source file is under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Works on memory that peers work on.
+    Protocol,
+    /// As `Protocol`, and may touch multicast addresses.
+    Multimem,
+    /// Touches memory of one rank only.
+    Local,
+}
+
+impl Kind {
+    pub(super) fn of(file: &str) -> Self {
+        match file {
+            "bench.cu" => Self::Local,
+            _ if file.contains("multimem") => Self::Multimem,
+            _ => Self::Protocol,
+        }
+    }
+}
+
+/// Every strong access there is: flags, packets, tickets, verdicts. Anything else must be added here with its argument.
+const STRONG: [&str; 13] = [
+    "ld.relaxed.sys.global.u32",
+    "ld.relaxed.sys.global.u64",
+    "ld.acquire.sys.global.u32",
+    "ld.acquire.sys.global.u64",
+    "st.relaxed.sys.global.u32",
+    "st.relaxed.sys.global.u64",
+    "st.release.sys.global.u32",
+    "st.release.sys.global.u64",
+    // Packets: two times {data, flag}, each of which is atomic.
+    "ld.relaxed.sys.global.v2.b64",
+    "st.relaxed.sys.global.v2.b64",
+    // A verdict, on whichever rank.
+    "atom.relaxed.sys.global.cas.b64",
+    // Between blocks of one launch.
+    "atom.relaxed.gpu.global.add.u64",
+    "red.relaxed.gpu.global.add.u32",
+];
+
+/// The one fence: whatever is weaker does not reach the peer's GPU, `fence.sc` costs more and promises nothing we need.
+const FENCE: &str = "fence.acq_rel.sys";
+
+/// Parts of an opcode that make an access strong.
+const ORDERS: [&str; 5] = ["relaxed", "acquire", "release", "acq_rel", "mmio"];
+
+/// What the block wrote is gathered, then published to a peer.
+const PUBLISH: [&str; 2] = ["bar.sync", "st.release.sys.global.u64"];
+/// A flag is polled for, which acquires what it stands for, and that is handed to the block.
+const HEAR: [&str; 2] = ["ld.acquire.sys.global.u64", "bar.red.and.pred"];
+/// What kernels before this one wrote is published by any store.
+const TELL: [&str; 1] = ["st.relaxed.sys.global.u64"];
+/// Packets are sent and polled for. They order no other memory.
+const PACKETS: [&str; 2] = ["st.relaxed.sys.global.v2.b64", "ld.relaxed.sys.global.v2.b64"];
+/// A slot of a pad is acquired, and handed on.
+const SIGNAL: [&str; 2] = ["ld.acquire.sys.global.u32", "st.release.sys.global.u32"];
+
+/// The instructions that a kernel has in this order; others may stand between them. The first name that fits counts.
+const SHAPES: [(&str, &[&[&str]]); 11] = [
+    ("all_reduce_low_latency_", &[&PACKETS]),
+    ("all_reduce_one_shot_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
+    ("all_reduce_two_shot_out_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
+    ("all_reduce_two_shot_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
+    ("barrier", &[&TELL, &HEAR]),
+    ("put_signal", &[&SIGNAL]),
+    ("wait_signal", &[&SIGNAL]),
+    ("copy", &[]),
+    ("user_signals", &[&SIGNAL, &SIGNAL]),
+    ("user_barrier", &[&["bar.sync"], &SIGNAL, &SIGNAL, &["bar.red.and.pred"]]),
+    ("user_packets", &[&PACKETS]),
+];
+
+/// What is wrong with a module: one line for each function and rule.
+pub(super) fn breaches(kind: Kind, module: &str) -> Vec<String> {
+    let functions = ptx::parse(module);
+    if functions.is_empty() {
+        return vec!["there is no function in it".to_owned()];
+    }
+    let mut found = Vec::new();
+    for function in &functions {
+        let mut add = |problem: String| found.push(format!("{}: {problem}", function.name));
+        for opcode in &function.code {
+            if let Some(why) = why_not(kind, opcode, function.is_kernel) {
+                add(format!("`{opcode}`: {why}"));
+            }
+        }
+        if kind != Kind::Local && function.is_kernel {
+            shape_problem(function).into_iter().for_each(&mut add);
+        }
+    }
+    found.dedup();
+    found
+}
+
+/// Why `opcode` may not be there.
+fn why_not(kind: Kind, opcode: &str, in_kernel: bool) -> Option<&'static str> {
+    let parts: Vec<_> = opcode.split('.').collect();
+    let has = |part: &str| parts.contains(&part);
+    if has("volatile") || has("cv") {
+        return Some("volatile accesses have no order towards another GPU");
+    }
+    if has("nc") {
+        return Some("the read-only cache does not see what a peer writes");
+    }
+    if kind != Kind::Multimem && (parts[0] == "multimem" || has("proxy")) {
+        return Some("only files named multimem* may touch a multicast address");
+    }
+    if kind == Kind::Local {
+        return None;
+    }
+    match parts[0] {
+        "membar" | "fence" if opcode != FENCE && !has("proxy") => Some("the only fence is fence.acq_rel.sys"),
+        "griddepcontrol" => Some("the argument needs that a kernel begins when the one before it has ended"),
+        "cp" | "cpasync" | "discard" | "applypriority" => {
+            Some("asynchronous copies are outside the argument")
+        }
+        "atom" | "red" => (!STRONG.contains(&opcode)).then_some("this atomic is not one of those argued for"),
+        "ld" | "st" if ORDERS.iter().any(|order| has(order)) => {
+            (!STRONG.contains(&opcode)).then_some("this strong access is not one of those argued for")
+        }
+        "ld" | "st" if has("async") || has("bulk") => Some("asynchronous stores are outside the argument"),
+        "ld" | "st" => weak_problem(&parts, in_kernel),
+        _ => None,
+    }
+}
+
+/// Weak accesses name their memory, so that the ones to `global` can be told from parameters and shared memory. Cold
+/// functions read the launch parameters through a reference.
+fn weak_problem(parts: &[&str], in_kernel: bool) -> Option<&'static str> {
+    let spaces =
+        ["global", "param", "param::entry", "param::func", "shared", "shared::cta", "local", "const"];
+    let named = parts.iter().any(|part| spaces.contains(part));
+    let cold_load = parts[0] == "ld" && !in_kernel;
+    (!named && !cold_load).then_some("an access that names no memory cannot be checked")
+}
+
+fn shape_problem(kernel: &Function) -> Option<String> {
+    let Some((_, shape)) = SHAPES.iter().find(|(prefix, _)| kernel.name.starts_with(prefix)) else {
+        return Some("no rule says what this kernel must hold; add it to the rules".to_owned());
+    };
+    let wanted = shape.concat();
+    let mut code = kernel.code.iter();
+    let missing = wanted.iter().find(|&wanted| !code.any(|opcode| opcode == wanted))?;
+    Some(format!("`{missing}` is missing; in order it must have {}", wanted.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(name: &str, code: &[&str]) -> String {
+        format!(".visible .entry {name}(\n.param .b64 a\n)\n{{\n\t{};\n\tret;\n}}\n", code.join(";\n\t"))
+    }
+
+    /// What the rules say about one more instruction in a kernel that is fine without it.
+    fn said(kind: Kind, opcode: &str) -> String {
+        let barrier = [&TELL[..], &HEAR].concat();
+        assert_eq!(breaches(kind, &kernel("barrier", &barrier)), [""; 0]);
+        breaches(kind, &kernel("barrier", &[&barrier[..], &[opcode]].concat())).join("\n")
+    }
+
+    fn refused(opcode: &str) -> bool {
+        said(Kind::Protocol, opcode).starts_with(&format!("barrier: `{opcode}`: "))
+    }
+
+    #[test]
+    fn every_access_of_the_protocols_is_allowed() {
+        for opcode in
+            STRONG.iter().chain(&["ld.global.v4.u32", "st.global.u16", "ld.param.u64", "st.shared.u64"])
+        {
+            assert_eq!(said(Kind::Protocol, opcode), "");
+        }
+    }
+
+    #[test]
+    fn volatile_accesses_are_refused_everywhere() {
+        for opcode in
+            ["ld.volatile.global.u64", "st.volatile.global.u32", "ld.volatile.u32", "ld.global.cv.u32"]
+        {
+            assert!(refused(opcode), "{opcode}");
+            assert!(!breaches(Kind::Local, &kernel("bench_fill", &[opcode])).is_empty(), "{opcode}");
+        }
+    }
+
+    #[test]
+    fn the_read_only_cache_is_refused_everywhere() {
+        for opcode in ["ld.global.nc.v4.u32", "ld.global.nc.L1::no_allocate.u32"] {
+            assert!(refused(opcode), "{opcode}");
+            assert!(!breaches(Kind::Local, &kernel("bench_fill", &[opcode])).is_empty(), "{opcode}");
+        }
+    }
+
+    #[test]
+    fn fences_other_than_the_one_are_refused() {
+        for opcode in [
+            "membar.sys",
+            "membar.gl",
+            "fence.acq_rel.gpu",
+            "fence.acq_rel.cta",
+            "fence.sc.sys",
+            "fence.acquire.sys",
+        ] {
+            assert!(refused(opcode), "{opcode}");
+        }
+        assert_eq!(said(Kind::Protocol, FENCE), "");
+    }
+
+    #[test]
+    fn packets_are_two_times_eight_bytes_for_the_whole_system() {
+        for opcode in [
+            "st.relaxed.sys.global.v4.b32",
+            "ld.relaxed.sys.global.v4.u32",
+            "st.relaxed.gpu.global.v2.b64",
+            "ld.relaxed.gpu.global.v2.b64",
+            "st.release.sys.global.v2.b64",
+            "ld.relaxed.sys.global.b128",
+        ] {
+            assert!(refused(opcode), "{opcode}");
+        }
+    }
+
+    #[test]
+    fn flags_are_released_and_polled_for_the_whole_system() {
+        for opcode in [
+            "st.release.gpu.global.u64",
+            "st.release.cta.global.u64",
+            "ld.relaxed.gpu.global.u64",
+            "ld.acquire.gpu.global.u64",
+            "ld.acquire.cta.global.u64",
+            "st.relaxed.gpu.global.u64",
+            "st.mmio.relaxed.sys.global.u64",
+        ] {
+            assert!(refused(opcode), "{opcode}");
+        }
+    }
+
+    #[test]
+    fn atomics_that_nobody_argued_for_are_refused() {
+        for opcode in [
+            "atom.global.add.u64",
+            "atom.acq_rel.sys.global.cas.b32",
+            "red.global.add.u32",
+            "atom.relaxed.gpu.global.cas.b64",
+        ] {
+            assert!(refused(opcode), "{opcode}");
+        }
+    }
+
+    #[test]
+    fn asynchronous_accesses_are_refused() {
+        for opcode in [
+            "cp.async.cg.shared.global",
+            "cp.async.bulk.global.shared::cta.bulk_group",
+            "st.async.shared::cluster.u64",
+        ] {
+            assert!(refused(opcode), "{opcode}");
+        }
+    }
+
+    #[test]
+    fn an_access_that_names_no_memory_is_refused_in_a_kernel() {
+        assert!(refused("ld.u64") && refused("st.v4.u32"));
+        let cold = |opcode: &str| format!(".func look(\n)\n{{\n\t{opcode};\n}}\n{}", kernel("copy", &[]));
+        assert_eq!(breaches(Kind::Protocol, &cold("ld.u64 %rd1, [%rd2]")), [""; 0]);
+        assert_eq!(breaches(Kind::Protocol, &cold("st.u64 [%rd2], %rd1")).len(), 1);
+    }
+
+    #[test]
+    fn multicast_is_for_files_that_say_so() {
+        for opcode in
+            ["multimem.ld_reduce.relaxed.sys.global.add.f32", "multimem.st.global.f32", "fence.proxy.alias"]
+        {
+            assert!(refused(opcode), "{opcode}");
+            assert_eq!(said(Kind::Multimem, opcode), "");
+        }
+        assert_eq!(Kind::of("all_reduce_multimem.cu"), Kind::Multimem);
+        assert_eq!(Kind::of("all_reduce_one_shot.cu"), Kind::Protocol);
+        assert_eq!(Kind::of("bench.cu"), Kind::Local);
+    }
+
+    #[test]
+    fn a_kernel_that_lacks_a_part_of_its_protocol_is_refused() {
+        for (prefix, shape) in SHAPES {
+            let whole = shape.concat();
+            assert_eq!(breaches(Kind::Protocol, &kernel(prefix, &whole)), [""; 0]);
+            for gone in 0..whole.len() {
+                let mut part = whole.clone();
+                part.remove(gone);
+                assert_eq!(
+                    breaches(Kind::Protocol, &kernel(prefix, &part)).len(),
+                    1,
+                    "{prefix} without {gone}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_with_the_right_parts_in_the_wrong_order_is_refused() {
+        let [gather, publish] = PUBLISH;
+        let whole = [&TELL[..], &HEAR, &[publish, gather], &HEAR].concat();
+        assert_eq!(breaches(Kind::Protocol, &kernel("all_reduce_two_shot_f32_any", &whole)).len(), 1);
+    }
+
+    #[test]
+    fn kernels_that_overlap_the_next_or_the_last_are_refused() {
+        assert!(refused("griddepcontrol.wait") && refused("griddepcontrol.launch_dependents"));
+    }
+
+    #[test]
+    fn a_kernel_that_no_rule_knows_is_refused() {
+        assert_eq!(breaches(Kind::Protocol, &kernel("reduce_scatter_f32_any", &HEAR)).len(), 1);
+        assert_eq!(breaches(Kind::Protocol, "").len(), 1);
+    }
+}
