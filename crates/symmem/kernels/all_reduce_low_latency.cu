@@ -28,7 +28,7 @@ SYMMEM_DEVICE void low_latency(const Launch<N>& launch) {
 
 #ifndef SYMMEM_HOST
 #define ENTRY(T, suffix, W, N)                                                            \
-    extern "C" __global__ void __launch_bounds__(256, 2)                                  \
+    extern "C" __global__ void __launch_bounds__(256, W == 8 ? 1 : 2)                    \
         all_reduce_low_latency_##T##_##suffix(const __grid_constant__ Launch<N> launch) { \
         low_latency<T, W>(launch);                                                        \
     }

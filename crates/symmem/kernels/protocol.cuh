@@ -31,7 +31,7 @@ SYMMEM_COLD void convict(const Launch<N>& launch, u64 verdict) {
     u64 standing = compare_and_swap(&launch.header(0)->verdict, 0, verdict);
     if (standing == 0) standing = verdict;
     for (u32 rank = 0; rank < launch.world; ++rank) compare_and_swap(&launch.header(rank)->poison, 0, standing);
-    store_relaxed(&launch.status->verdict, standing);
+    store_release(&launch.status->verdict, standing);
     if (load_relaxed(&launch.header(launch.rank)->trap)) stop_kernel();
 }
 
@@ -59,7 +59,7 @@ SYMMEM_COLD u64 look(const Launch<N>& launch, u32 epoch, u32 peer, u32 polls, u6
     yield_thread();
     const Header* header = launch.header(launch.rank);
     if (u64 poison = load_relaxed(&header->poison)) {
-        store_relaxed(&launch.status->verdict, poison);
+        store_release(&launch.status->verdict, poison);
         return 0;
     }
     if (disagrees(launch, epoch, peer)) {
@@ -115,7 +115,7 @@ SYMMEM_COLD void explain(const Launch<N>& launch, const Turn& turn, bool whole) 
     if (whole)
         blame(launch, OVERLAP, launch.rank, turn.epoch);
     else
-        store_relaxed(&launch.status->verdict, load_relaxed(&launch.header(launch.rank)->poison));
+        store_release(&launch.status->verdict, load_relaxed(&launch.header(launch.rank)->poison));
 }
 
 // Draws this block's ticket, after all its threads have taken their turn and synchronised. What it gives is looked at in `leave`: until then

@@ -5,7 +5,7 @@
 template <u32 N>
 SYMMEM_DEVICE void barrier(const Launch<N>& launch) {
     Turn turn = take_turn(launch);
-    const bool met = meet(launch, turn, 0, launch.count, EARLIER_KERNELS);
+    const bool met = meet(launch, turn, 0, 0, EARLIER_KERNELS);
     leave(launch, turn, met);
 }
 
@@ -18,7 +18,11 @@ SYMMEM_DEVICE u32* pad_slot(const Launch<N>& launch, u32 rank) {
 // Waits for `value` in a slot, then puts `next` there. Everything before a put is visible after the wait that takes it.
 template <u32 N>
 SYMMEM_DEVICE void exchange_slot(const Launch<N>& launch, u32* slot, u32 value, u32 next) {
-    if (thread_index() != 0 || load_relaxed(&launch.header(launch.rank)->poison) != 0) return;
+    if (thread_index() != 0) return;
+    if (u64 poison = load_relaxed(&launch.header(launch.rank)->poison)) {
+        store_release(&launch.status->verdict, poison);
+        return;
+    }
     Patience<N> patience(launch, 0, launch.peer);
     while (load_relaxed(slot) != value)
         if (!patience.still()) return;

@@ -165,7 +165,7 @@ impl Config {
             )?,
             lanes: Setting::read(
                 "SYMMEM_LANES",
-                2,
+                1,
                 |text| text.parse().ok().filter(|lanes| (1..=MAX_LANES).contains(lanes)),
                 "a number from 1 to 16",
             )?,
@@ -287,7 +287,7 @@ impl Config {
         self
     }
 
-    /// Number of independent orders of GPU operations in a group, from 1 to 16; 2 by default.
+    /// Number of independent orders of GPU operations in a group, from 1 to 16; 1 by default.
     pub fn lanes(mut self, lanes: u32) -> Self {
         self.lanes.set(lanes.clamp(1, MAX_LANES));
         self

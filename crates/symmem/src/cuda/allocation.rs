@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::memory::{SymmetricMemory, Table};
 use super::{Device, DeviceSlice, DeviceSliceMut, Engine, Stream, buffer};
+use crate::engine::cuda::all_idle;
 use crate::memory::Element;
-use crate::provider::vmm::{DeviceMemory, Vmm};
+use crate::provider::vmm::{DeviceMemory, Vmm, graveyard};
 use crate::{Error, Result};
 
 /// The memory behind an allocation, and its rendezvous so far.
 #[derive(Debug)]
 pub(super) struct Block {
     memory: Arc<DeviceMemory>,
-    /// By group id. The handles keep them, so that mappings go with the last one.
+    /// By engine. The handles keep them, so that mappings go with the last one.
     tables: Mutex<HashMap<String, Weak<Table>>>,
 }
 
@@ -29,15 +30,23 @@ impl Block {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rendezvous on the group with `id`, if a handle of it is alive.
-    pub(super) fn table(&self, id: &str) -> Option<Arc<Table>> {
-        self.tables().get(id)?.upgrade()
+    /// The rendezvous on the engine with this key, if a handle of it is alive.
+    pub(super) fn table(&self, engine: &str) -> Option<Arc<Table>> {
+        self.tables().get(engine)?.upgrade()
     }
 
-    pub(super) fn remember(&self, id: &str, table: &Arc<Table>) {
+    pub(super) fn remember(&self, engine: &str, table: &Arc<Table>) {
         let mut tables = self.tables();
         tables.retain(|_, table| table.strong_count() > 0);
-        tables.insert(id.to_owned(), Arc::downgrade(table));
+        tables.insert(engine.to_owned(), Arc::downgrade(table));
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // A kernel may have been given it as private memory, and unmapping does not wait.
+        let device = self.memory.device().ordinal();
+        graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(Arc::clone(&self.memory)));
     }
 }
 

@@ -289,6 +289,7 @@ impl Drop for Bound<'_> {
 }
 
 fn attribute_of(raw: CUdevice, attribute: CUdevice_attribute) -> Result<i32> {
+    driver()?;
     let mut value = 0;
     // SAFETY: writes one integer.
     check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, raw) })?;

@@ -93,6 +93,12 @@ impl Stream {
         Ok(Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Foreign })))
     }
 
+    /// Whether this is a clone of `other`: a handle may come back as another stream, a clone keeps its own.
+    #[inline]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// A stream of cudarc's, kept alive.
     pub fn from_cudarc(stream: &Arc<CudaStream>) -> Result<Self> {
         let device = Device::new(stream.context().ordinal())?;

@@ -218,7 +218,7 @@ impl<T: Element> SymmetricMemory<T> {
         let _entered = span.enter();
         let running = group.begin(Op::Rendezvous, None)?;
         let sound = check_arguments::<T>(block, engine, offset, len);
-        let kept = block.table(group.id());
+        let kept = block.table(&engine.key());
         let opening = Opening {
             bytes: block.memory().bytes(),
             pad_bytes: group.context().signal_pad_size(),
@@ -234,12 +234,14 @@ impl<T: Element> SymmetricMemory<T> {
             Some(table) => table,
             None => {
                 let table = Arc::new(Table::share(&running, engine, block, &openings)?);
-                block.remember(group.id(), &table);
+                block.remember(&engine.key(), &table);
                 table
             }
         };
         let offsets: Vec<usize> = openings.iter().map(|opening| opening.offset).collect();
-        Ok(Self::new(engine, table, &offsets, len - offset))
+        // As many elements as there are behind everybody's offset: what is in range here is in range on every rank.
+        let farthest = offsets.iter().max().map_or(0, |bytes| bytes / size_of::<T>());
+        Ok(Self::new(engine, table, &offsets, len - farthest))
     }
 }
 

@@ -7,12 +7,13 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::control::{Launch, Layout, MAX_WORLD, SMALL_WORLD};
 use super::status::Watched;
 use super::watchdog;
 use crate::cuda::{Device, Event, Stream};
+use crate::provider::vmm::graveyard;
 use crate::{Error, Result};
 
 /// Captures of one lane that are told apart at the same time. The oldest is forgotten beyond that.
@@ -31,14 +32,28 @@ pub(crate) type Needs<'a> = &'a dyn Fn() -> [Keep; 2];
 pub(crate) struct Activity {
     /// The last uncaptured launch of each lane.
     lanes: Vec<Event>,
-    /// The last copy on each stream, by the stream's handle.
-    copies: Mutex<Vec<(usize, Event)>>,
+    /// The last copy on each stream. The streams are kept, so that no new one has the handle of one that is waited for.
+    copies: Mutex<Vec<(Stream, Event)>>,
+}
+
+/// Of every engine that lives, by the number of its device.
+static ACTIVITIES: Mutex<Vec<(usize, Weak<Activity>)>> = Mutex::new(Vec::new());
+
+/// Whether every engine's work on the device with this number is done: for memory that any of them may have been given.
+pub(crate) fn all_idle(device: usize) -> bool {
+    let all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let here = all.iter().filter(|(of, _)| *of == device);
+    here.filter_map(|(_, activity)| activity.upgrade()).all(|activity| activity.is_idle())
 }
 
 impl Activity {
-    pub(crate) fn new(device: &Device, lanes: usize) -> Result<Self> {
+    pub(crate) fn new(device: &Device, lanes: usize) -> Result<Arc<Self>> {
         let lanes = (0..lanes).map(|_| Event::new(device)).collect::<Result<_>>()?;
-        Ok(Self { lanes, copies: Mutex::default() })
+        let activity = Arc::new(Self { lanes, copies: Mutex::default() });
+        let mut all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, activity)| activity.strong_count() > 0);
+        all.push((device.ordinal(), Arc::downgrade(&activity)));
+        Ok(activity)
     }
 
     /// Whether everything that was launched is done. Of a lost context nothing runs any more.
@@ -47,25 +62,24 @@ impl Activity {
         self.lanes.iter().all(done) && self.copies().iter().all(|(_, event)| done(event))
     }
 
-    fn copies(&self) -> MutexGuard<'_, Vec<(usize, Event)>> {
+    fn copies(&self) -> MutexGuard<'_, Vec<(Stream, Event)>> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that `stream` was given a copy. An event that has happened is free for another stream.
     pub(crate) fn copied(&self, stream: &Stream) -> Result<()> {
-        let handle = stream.raw() as usize;
+        let _relaxed = graveyard::Relaxed::enter();
         let mut copies = self.copies();
-        let known = copies.iter().position(|(of, _)| *of == handle);
-        let at = known.or_else(|| copies.iter().position(|(_, event)| event.query().unwrap_or(true)));
+        let known = copies.iter().position(|(of, _)| of.is(stream) && stream.raw() as usize != PER_THREAD);
+        let at = known.or_else(|| copies.iter().position(|(_, event)| event.query().unwrap_or(false)));
         let at = match at {
             Some(at) => at,
             None => {
-                let event = Event::new(stream.device())?;
-                copies.push((handle, event));
+                copies.push((stream.clone(), Event::new(stream.device())?));
                 copies.len() - 1
             }
         };
-        copies[at].0 = handle;
+        copies[at].0 = stream.clone();
         copies[at].1.record(stream)
     }
 }
@@ -170,7 +184,7 @@ impl Lane {
     ) -> Result<()> {
         let handle = stream.raw() as usize;
         let event = &self.activity.lanes[self.index];
-        let is_same = order.last.as_ref().is_some_and(|last| last.raw() as usize == handle);
+        let is_same = order.last.as_ref().is_some_and(|last| last.is(stream));
         if !is_same || handle == PER_THREAD {
             check_owner(watched, handle)?;
             // Recorded right after that kernel, so later work of its stream is not waited for.

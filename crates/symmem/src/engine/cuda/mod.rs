@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
 use self::kernels::Kernels;
+pub(crate) use self::lane::all_idle;
 use self::lane::{Activity, Lane};
 use self::plan::{Agreed, number_of, reducer};
 pub use self::plan::{Algorithm, Form, Plan, Tune};
@@ -87,7 +88,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             max_blocks: plan::DEFAULT_BLOCKS,
-            lanes: 2,
+            lanes: 1,
             deadline: None,
             on_error: OnError::Report,
             priority: 0,
@@ -198,7 +199,7 @@ impl Parts {
         }
         let words = Arc::new(Words::new(&format!("symmem:cuda:{}:{}", group.id(), group.rank()))?);
         let status = StatusBlock::new(device, &words)?;
-        let activity = Arc::new(Activity::new(device, layout.lanes)?);
+        let activity = Activity::new(device, layout.lanes)?;
         Ok(Self { kernels, control, words, status, activity })
     }
 }
@@ -324,6 +325,11 @@ impl Engine {
     /// Whether the group can still be used. Cheap, and never blocks: for people who replay graphs.
     pub fn status(&self) -> Status {
         self.inner.watched.status()
+    }
+
+    /// Tells living engines apart: several may be made on one group, and each has its own work on the memory it is given.
+    pub(crate) fn key(&self) -> String {
+        format!("{} {:p}", self.group().id(), Arc::as_ptr(&self.inner))
     }
 
     /// Says whether all work that this engine was given is done; holds neither the engine nor its group.

@@ -190,7 +190,7 @@ pub(crate) struct Agreed {
 /// Blocks of a kernel that are sure to run at once beside those of the other `lanes`: `occupancy` blocks fit a
 /// multiprocessor, and the rank has `multiprocessors` of them.
 pub(crate) fn limit(occupancy: u32, multiprocessors: u32, lanes: u32) -> u32 {
-    (occupancy * multiprocessors / lanes.max(FILLED)).clamp(1, MAX_BLOCKS as u32)
+    (occupancy * multiprocessors / (lanes.max(1) * FILLED)).clamp(1, MAX_BLOCKS as u32)
 }
 
 impl Agreed {
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_launch_leaves_room_for_others() {
-        assert_eq!([1, 2, 4].map(|lanes| limit(1, 132, lanes)), [66, 66, 33]);
+        assert_eq!([1, 2, 4].map(|lanes| limit(1, 132, lanes)), [66, 33, 16]);
         assert_eq!(limit(0, 132, 1), 1);
         assert_eq!(limit(1, 3, 4), 1);
     }
