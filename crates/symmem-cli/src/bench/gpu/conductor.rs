@@ -188,6 +188,9 @@ impl Conductor {
     }
 
     fn prepare(&mut self, runners: &mut [Runner<'_>], at: usize) {
+        if runners[at].out.is_some() {
+            return;
+        }
         let contender = runners[at].contender;
         if let Some(crew) = self.crew(contender.system) {
             self.crews[crew].ensure(&self.terms);

@@ -18,8 +18,9 @@ use symmem::store::{ServerLimits, TcpStoreServer};
 use super::protocol::{Answer, Order};
 use super::system::Launch;
 
-/// How long ranks that were told to quit may take.
-const QUIT_WITHIN: Duration = Duration::from_secs(5);
+/// How long ranks that were told to quit may take: longer than their kernels wait for each other, because MPS does not survive a client that is
+/// killed at work.
+const QUIT_WITHIN: Duration = Duration::from_secs(25);
 
 /// What came of an order.
 #[derive(Debug)]

@@ -439,7 +439,8 @@ def main():
             traceback.print_exc()
             words = (str(error).splitlines() or [""])[0]
             # What an operation refuses before it starts, it refuses on all ranks.
-            refused = order["order"] == "prepare" and "CUDA error" not in words
+            broken = any(mark in words.lower() for mark in ("cuda error", "failed with", "nccl", "out of memory"))
+            refused = order["order"] == "prepare" and not broken
             answer(**{"cannot" if refused else "error": f"{type(error).__name__}: {words}"[:500]})
     # Destructors of a communicator may wait for ranks that are gone.
     os._exit(0)
