@@ -27,8 +27,6 @@ pub struct SymmetricMemory<T: Element> {
     pub(crate) pads: Arc<Vec<u64>>,
     pub(crate) pad_bytes: usize,
     pub(crate) len: usize,
-    /// The largest power of two up to 16 that divides every rank's address, the same on every rank.
-    pub(crate) alignment: usize,
     /// Bytes from the start of this rank's allocation to the handle's first element.
     pub(crate) offset: usize,
     /// Which rendezvous of the group this is, the same on every rank.
@@ -51,7 +49,6 @@ impl<T: Element> SymmetricMemory<T> {
             keep.data().iter().zip(offsets).map(|(base, offset)| base + *offset as u64).collect();
         Self {
             engine: engine.clone(),
-            alignment: alignment(&data),
             pads: Arc::clone(keep.pads()),
             pad_bytes: keep.pad_bytes(),
             len,
@@ -180,7 +177,6 @@ impl<T: Element> SymmetricMemory<T> {
         let start = start * size_of::<T>();
         let data: Vec<u64> = self.data.iter().map(|address| address + start as u64).collect();
         let mut slice = self.clone();
-        slice.alignment = alignment(&data);
         slice.data = Arc::new(data);
         slice.offset += start;
         slice.len = len;
@@ -208,12 +204,6 @@ impl<T: Element> SymmetricMemory<T> {
     }
 }
 
-/// The largest power of two up to 16 that divides all addresses.
-fn alignment(addresses: &[u64]) -> usize {
-    let bits = addresses.iter().fold(16, |bits, address| bits | address);
-    1 << bits.trailing_zeros()
-}
-
 /// The error for a handle that would start beyond its allocation.
 fn out_of_bounds<T>(offset: usize, len: usize) -> Error {
     let size = size_of::<T>() as u64;
@@ -222,19 +212,5 @@ fn out_of_bounds<T>(offset: usize, len: usize) -> Error {
         offset: (offset as u64).saturating_mul(size),
         bytes: 0,
         size: (len as u64).saturating_mul(size),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::alignment;
-
-    #[test]
-    fn the_worst_address_decides() {
-        assert_eq!(alignment(&[]), 16);
-        assert_eq!(alignment(&[0x20_0000, 0x40_0000]), 16);
-        assert_eq!(alignment(&[0x20_0000, 0x40_0008]), 8);
-        assert_eq!(alignment(&[0x20_0002, 0x40_0004]), 2);
-        assert_eq!(alignment(&[0x20_0001]), 1);
     }
 }
