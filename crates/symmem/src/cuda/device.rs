@@ -12,6 +12,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
 
 use super::driver::{self, check, driver, trace_release};
+use crate::provider::vmm::graveyard;
 use crate::sys::{fork, ids};
 use crate::topology;
 use crate::{Error, Result};
@@ -159,11 +160,14 @@ impl Device {
         Ok(Bound { restore: Some(current), _device: PhantomData })
     }
 
-    /// Frees something of this device in a drop: with the context bound, its failure traced, and not at all in a
-    /// forked child, where the driver is dead.
+    /// Frees something of this device in a drop: with the context bound, its failure traced, without harm to a capture of
+    /// this thread, and not at all in a forked child, where the driver is dead.
     pub(crate) fn release(&self, call: &'static str, free: impl FnOnce() -> CUresult) {
         match self.bind() {
-            Ok(_bound) => trace_release(call, free()),
+            Ok(_bound) => {
+                let _relaxed = graveyard::Relaxed::enter();
+                trace_release(call, free());
+            }
             Err(Error::Forked { .. }) => {}
             Err(error) => tracing::warn!(%error, call, "not released"),
         }

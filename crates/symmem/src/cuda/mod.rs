@@ -46,5 +46,5 @@ pub use self::graph::Graph;
 pub use self::memory::SymmetricMemory;
 pub use self::module::{Function, Module, device_headers};
 pub use self::stream::{Capture, Stream};
-pub use crate::engine::cuda::{Algorithm, Engine, Form, OnError, Plan, Settings, Status, Tune};
+pub use crate::engine::cuda::{Algorithm, Engine, Form, LocalRanks, OnError, Plan, Settings, Status, Tune};
 pub use crate::topology;

@@ -11,6 +11,8 @@ mod trial;
 mod copies;
 mod failure;
 mod graph;
+mod local;
+mod marathon;
 mod numerics;
 mod order;
 mod processes;

@@ -14,6 +14,7 @@
 //! | `launch.rs`, `lane.rs` | the hot path; order of launches across streams and captures |
 //! | `status.rs`, `watchdog.rs` | failures, between device and host |
 //! | `ops/` | the operations |
+//! | `local.rs` | all ranks in the hands of one thread |
 
 mod agree;
 pub(crate) mod control;
@@ -21,6 +22,7 @@ mod embedded;
 pub(crate) mod kernels;
 mod lane;
 mod launch;
+mod local;
 mod ops;
 pub(crate) mod plan;
 mod statement;
@@ -38,6 +40,7 @@ use self::kernels::Kernels;
 pub(crate) use self::lane::all_idle;
 use self::lane::{Activity, Lane};
 use self::plan::{Agreed, number_of, reducer};
+pub use self::local::LocalRanks;
 pub use self::plan::{Algorithm, Form, Plan, Tune};
 pub use self::status::Status;
 use self::status::{StatusBlock, Watched, Words};
