@@ -30,6 +30,7 @@ mod memory;
 mod module;
 mod multicast;
 mod nvrtc;
+mod nvtx;
 mod result;
 mod state;
 mod stream;

@@ -30,6 +30,7 @@ pub(crate) mod library;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod nvrtc;
+pub(crate) mod nvtx;
 pub(crate) mod stream;
 
 #[cfg(test)]

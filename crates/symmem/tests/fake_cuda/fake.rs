@@ -63,7 +63,7 @@ fn wait(mut child: Child, name: &str) {
 }
 
 /// Where cargo has put the library: beside this program.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     let folder = program.parent().expect("a folder with programs");
     let library = folder.join("libsymmem_fakecuda.so");

@@ -7,7 +7,9 @@ mod common;
 mod devices;
 mod failures;
 mod fake;
+mod local;
 mod memory;
+mod profile;
 
 use symmem::cuda::{Device, Engine, SymmetricMemory};
 use symmem::{Error, Group, Result};

@@ -152,7 +152,8 @@ fn finds_what_is_wrong(rank: &Rank) -> Result<()> {
     assert_eq!(kernels.wrong.read(&rank.stream)?, [0]);
     kernels.bump(&rank.stream)?;
     let (counter, wrong) = (kernels.counter.device_ptr(), kernels.wrong.device_ptr());
-    let (got, count, first, world, back) = (message.result(0)?, 1000u32, 0u32, rank.group.size() as u32, 0u32);
+    let (got, count, first, world, back) =
+        (message.result(0)?, 1000u32, 0u32, rank.group.size() as u32, 0u32);
     let mut params = [at(&got), at(&count), at(&first), at(&world), at(&counter), at(&back), at(&wrong)];
     // SAFETY: as in `around`.
     unsafe { kernels.check.launch(&rank.stream, BLOCKS, THREADS, &mut params) }?;

@@ -11,7 +11,7 @@ use super::kernels::Kernel;
 use super::lane::{Keep, Lane};
 use super::statement::Statement;
 use super::{Engine, EngineInner};
-use crate::cuda::{Device, Stream};
+use crate::cuda::{Device, Stream, nvtx};
 use crate::op::Op;
 use crate::sys::fork;
 use crate::{Error, Result};
@@ -90,6 +90,7 @@ impl Engine {
     pub(crate) fn launch(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
         let lane = self.inner.lane(self.lane);
         let needs = || self.needs(call.keep);
+        let _range = nvtx::range(call.statement.op.name(), self.group().name());
         lane.run(stream, &self.inner.watched, &needs, || put(lane, kernel, stream, call))
     }
 

@@ -1,0 +1,157 @@
+//! Ranges for profilers: Nsight and other tools that listen by NVTX show which operation of which group launched a kernel.
+//!
+//! Called by the engine around its launches. There is no library to link: a tool names its own in `NVTX_INJECTION64_PATH`, and
+//! asks it is given for the places of the functions it wants to hear of (NVTX 3, `nvtxImpl.h`). Without a tool a range costs one
+//! load.
+
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libloading::os::unix::Library;
+
+/// Names the tool's library.
+const VARIABLE: &str = "NVTX_INJECTION64_PATH";
+const CALLBACKS: u32 = 1;
+const VERSION: u32 = 3;
+const CORE: c_int = 1;
+/// Places of the core functions in their table, whose first and last are nobody's.
+const RANGE_PUSH: usize = 9;
+const RANGE_POP: usize = 11;
+const CORE_FUNCTIONS: usize = 16;
+
+type Push = unsafe extern "C" fn(*const c_char) -> c_int;
+type Pop = unsafe extern "C" fn() -> c_int;
+type Initialize = unsafe extern "C" fn(unsafe extern "C" fn(u32) -> *const c_void) -> c_int;
+
+/// Where the tool puts its functions.
+static SLOTS: [AtomicPtr<c_void>; CORE_FUNCTIONS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; CORE_FUNCTIONS];
+
+/// Pointers to the slots, as the tool walks them.
+#[repr(transparent)]
+struct Table([*const AtomicPtr<c_void>; CORE_FUNCTIONS + 1]);
+
+// SAFETY: addresses of statics; what they point at is atomic.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = {
+    let mut slots = [ptr::null(); CORE_FUNCTIONS + 1];
+    let mut at = 1;
+    while at < CORE_FUNCTIONS {
+        slots[at] = &raw const SLOTS[at];
+        at += 1;
+    }
+    Table(slots)
+};
+
+#[repr(C)]
+struct Callbacks {
+    size: usize,
+    table: unsafe extern "C" fn(c_int, *mut *const Table, *mut c_uint) -> c_int,
+}
+
+#[repr(C)]
+struct Version {
+    size: usize,
+    version: u32,
+    reserved: u32,
+    set: Option<unsafe extern "C" fn(u32)>,
+}
+
+static CALLBACK_EXPORTS: Callbacks = Callbacks { size: size_of::<Callbacks>(), table: function_table };
+static VERSION_EXPORTS: Version = Version { size: size_of::<Version>(), version: 3, reserved: 0, set: None };
+
+unsafe extern "C" fn export(which: u32) -> *const c_void {
+    match which {
+        CALLBACKS => ptr::from_ref(&CALLBACK_EXPORTS).cast(),
+        VERSION => ptr::from_ref(&VERSION_EXPORTS).cast(),
+        _ => ptr::null(),
+    }
+}
+
+unsafe extern "C" fn function_table(module: c_int, table: *mut *const Table, size: *mut c_uint) -> c_int {
+    if module != CORE || table.is_null() {
+        return 0;
+    }
+    // SAFETY: the tool's own variables.
+    unsafe {
+        table.write(&TABLE);
+        if !size.is_null() {
+            size.write(CORE_FUNCTIONS as c_uint);
+        }
+    }
+    1
+}
+
+/// What a tool that listens gave us.
+#[derive(Clone, Copy)]
+struct Tool {
+    push: Push,
+    pop: Pop,
+}
+
+/// The tool, if one is there. The library is never unloaded.
+fn tool() -> Option<Tool> {
+    static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
+    *TOOL.get_or_init(find)
+}
+
+fn find() -> Option<Tool> {
+    let path = std::env::var_os(VARIABLE)?;
+    // SAFETY: the user's own tool, whose initialisers are its business.
+    let library = unsafe { Library::new(&path) }
+        .inspect_err(|error| tracing::debug!(%error, "the profiler's library does not load"))
+        .ok()?;
+    // SAFETY: the name and type that NVTX gives it.
+    let initialize = *unsafe { library.get::<Initialize>(b"InitializeInjectionNvtx2\0") }.ok()?;
+    std::mem::forget(library);
+    // SAFETY: as NVTX calls it, once.
+    if unsafe { initialize(export) } == 0 {
+        return None;
+    }
+    let slot = |at: usize| Some(SLOTS[at].load(Ordering::Relaxed)).filter(|function| !function.is_null());
+    let (push, pop) = (slot(RANGE_PUSH)?, slot(RANGE_POP)?);
+    // SAFETY: the tool put functions of these types into these places.
+    Some(unsafe {
+        Tool {
+            push: std::mem::transmute::<*mut c_void, Push>(push),
+            pop: std::mem::transmute::<*mut c_void, Pop>(pop),
+        }
+    })
+}
+
+/// A range of the calling thread, which ends when this is dropped.
+#[must_use]
+pub(crate) struct Range(Option<Tool>);
+
+/// Begins a range for `op` of the group called `group`.
+#[inline]
+pub(crate) fn range(op: &'static str, group: &str) -> Range {
+    let tool = tool();
+    if let Some(tool) = tool {
+        begin(tool, op, group);
+    }
+    Range(tool)
+}
+
+#[cold]
+fn begin(tool: Tool, op: &str, group: &str) {
+    // A name with a zero in it is cut there.
+    let text = format!("symmem.{op} {group}");
+    let text = text.split('\0').next().unwrap_or_default();
+    let text = CString::new(text).unwrap_or_default();
+    // SAFETY: the tool's function, with a terminated string that it copies.
+    unsafe { (tool.push)(text.as_ptr()) };
+}
+
+impl Drop for Range {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(tool) = self.0 {
+            // SAFETY: the tool's function; ends what this began on this thread.
+            unsafe { (tool.pop)() };
+        }
+    }
+}
