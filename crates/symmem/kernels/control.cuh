@@ -57,6 +57,13 @@ struct Status {
     u64 unused[11];
 };
 
+enum Mode : u32 {
+    // The average instead of the sum.
+    AVERAGE = 1,
+    // This rank lets others read, and reads nothing itself.
+    IDLE = 2,
+};
+
 // Parameters of every kernel, by value. N: for how many ranks there is room.
 template <u32 N>
 struct Launch {
@@ -70,6 +77,7 @@ struct Launch {
     u64 slot;
     // Elements; bytes of a copy; the index of a slot in a signal pad.
     u64 count;
+    // Where elements come from; in kernels that read peers only, an offset.
     const char* input;
     char* output;
     Status* status;
@@ -77,9 +85,9 @@ struct Launch {
     u32 world;
     u32 op;
     u32 signature;
-    // The rank that a signal goes to or comes from.
+    // The rank that a signal goes to or comes from; what else it is, kernels say.
     u32 peer;
-    // Bit 0: average instead of sum.
+    // A set of Mode.
     u32 mode;
     char* control[N];
     char* data[N];

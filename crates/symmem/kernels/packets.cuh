@@ -67,6 +67,6 @@ SYMMEM_DEVICE bool gather(const Launch<N>& launch, const Turn& turn, u64 positio
                 sum.add(unit);
         }
     }
-    *result = sum.finish(launch.mode & 1 ? (float)world : 0.0f);
+    *result = sum.finish(launch.mode & AVERAGE ? (float)world : 0.0f);
     return true;
 }

@@ -21,7 +21,7 @@ SYMMEM_DEVICE bool all_aligned(const Launch<N>& launch) {
 template <class T, u32 W, u32 N, class From, class Keep>
 SYMMEM_DEVICE void reduce_span(const Launch<N>& launch, Span span, bool aligned, From from, Keep keep) {
     const u32 world = W ? W : launch.world;
-    const float divisor = launch.mode & 1 ? (float)world : 0.0f;
+    const float divisor = launch.mode & AVERAGE ? (float)world : 0.0f;
     auto one = [&](u64 at, u32 bytes) {
         Sum<T> sum;
         sum.start(load_any<T>(from(0) + at, bytes));

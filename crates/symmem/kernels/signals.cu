@@ -46,15 +46,6 @@ SIGNALS(_any, 72)
 
 // `count` bytes from `input` to `output`, at any addresses.
 extern "C" __global__ void __launch_bounds__(512, 2) copy(const __grid_constant__ Launch<8> launch) {
-    const char* from = launch.input;
-    char* to = launch.output;
-    u64 head = (UNIT - ((u64)to & (UNIT - 1))) & (UNIT - 1);
-    if (head > launch.count) head = launch.count;
-    if ((((u64)from ^ (u64)to) & (UNIT - 1)) != 0) head = launch.count;
-    u64 index = (u64)block_index() * thread_count() + thread_index(), step = (u64)block_count() * thread_count();
-    for (u64 at = index; at < head; at += step) to[at] = from[at];
-    u64 whole = head + (launch.count - head) / UNIT * UNIT;
-    if (whole > head) copy_span<float>({0, whole - head}, from + head, to + head);
-    for (u64 at = whole + index; at < launch.count; at += step) to[at] = from[at];
+    copy_bytes(launch.count, launch.input, launch.output);
 }
 #endif

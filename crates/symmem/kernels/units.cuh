@@ -103,3 +103,15 @@ SYMMEM_DEVICE void copy_span(Span span, const char* from, char* to) {
     auto one = [&](u64 at, u32 bytes) { store_any<T>(to + at, load_any<T>(from + at, bytes), bytes); };
     for_units<MANY>(span, is_aligned(from) && is_aligned(to), several, one);
 }
+
+// Copies `count` bytes between any addresses.
+SYMMEM_DEVICE void copy_bytes(u64 count, const char* from, char* to) {
+    u64 head = (UNIT - ((u64)to & (UNIT - 1))) & (UNIT - 1);
+    if (head > count) head = count;
+    if ((((u64)from ^ (u64)to) & (UNIT - 1)) != 0) head = count;
+    u64 index = (u64)block_index() * thread_count() + thread_index(), step = (u64)block_count() * thread_count();
+    for (u64 at = index; at < head; at += step) to[at] = from[at];
+    u64 whole = head + (count - head) / UNIT * UNIT;
+    if (whole > head) copy_span<float>({0, whole - head}, from + head, to + head);
+    for (u64 at = whole + index; at < count; at += step) to[at] = from[at];
+}

@@ -6,13 +6,17 @@
 #include "../all_reduce_one_shot.cu"
 #include "../all_reduce_two_shot.cu"
 #include "../all_reduce_two_shot_out.cu"
+#include "../pull.cu"
+#include "../reduce_portion.cu"
 #include "../signals.cu"
 
-enum Kind : u32 { LOW_LATENCY, ONE_SHOT, TWO_SHOT, TWO_SHOT_OUT, BARRIER, KINDS };
+enum Kind : u32 { LOW_LATENCY, ONE_SHOT, TWO_SHOT, TWO_SHOT_OUT, PULLED, PORTION, BARRIER, KINDS };
 // Where elements come from and the result goes.
 enum Form : u32 { IN_PLACE, OUT, PRIVATE };
 
-constexpr const char* KIND_NAMES[] = {"low_latency", "one_shot", "two_shot", "two_shot_out", "barrier"};
+constexpr const char* KIND_NAMES[] = {"low_latency",  "one_shot", "two_shot",
+                                        "two_shot_out", "pull",     "reduce_portion",
+                                        "barrier"};
 
 constexpr u32 MAX_COUNT = 300;
 // Elements before and behind a buffer.
@@ -38,6 +42,8 @@ inline Form random_form(Kind kind, Random& random) {
     switch (kind) {
         case LOW_LATENCY: return (Form)random.below(3);
         case TWO_SHOT: return IN_PLACE;
+        case PULLED:
+        case PORTION: return OUT;
         default: return random.chance(50) ? OUT : PRIVATE;
     }
 }
@@ -56,7 +62,11 @@ inline float value_of(u64 seed, u32 rank, u32 index) {
     return (float)(mix(seed ^ (u64)rank << 40 ^ index) % 2001) - 1000.0f;
 }
 
+// The rank whose elements a pull brings.
+inline u32 root_of(const Operation& op, u32 world) { return (u32)(mix(op.seed + 1) % world); }
+
 inline float result_of(const Operation& op, u32 world, u32 index) {
+    if (op.kind == PULLED) return value_of(op.seed, root_of(op, world), index);
     float sum = value_of(op.seed, 0, index);
     for (u32 rank = 1; rank < world; ++rank) sum += value_of(op.seed, rank, index);
     return op.average ? sum / (float)world : sum;
@@ -94,6 +104,8 @@ void run_body(Kind kind, const Launch<ROOM>& launch) {
         case ONE_SHOT: return one_shot<f32, W>(launch);
         case TWO_SHOT: return two_shot<f32, W>(launch);
         case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
+        case PULLED: return pull(launch);
+        case PORTION: return reduce_portion<f32, W>(launch);
         default: return barrier(launch);
     }
 }
@@ -122,6 +134,10 @@ class Call {
         launch.count = op.count;
         launch.input = input;
         launch.output = output;
+        // What these read begins where everybody's memory does. A pull counts bytes, a portion is one row.
+        if (op.kind == PULLED || op.kind == PORTION) launch.input = nullptr;
+        if (op.kind == PULLED) launch.count = op.count * sizeof(float);
+        launch.peer = op.kind == PULLED ? root_of(op, launch.world) : 1;
         launch.op = op.kind;
         launch.signature = op.signature();
         launch.mode = op.average;

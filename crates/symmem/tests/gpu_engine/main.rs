@@ -16,6 +16,7 @@ mod marathon;
 mod numerics;
 mod order;
 mod processes;
+mod pull;
 mod signals;
 mod stage;
 mod words;

@@ -9,18 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::control::SMALL_WORLD;
 use super::embedded;
-use super::plan::{Limits, NUMBERS, Reducer};
+use super::plan::{Limits, NUMBERS, Routine};
 use crate::cuda::Device;
 use crate::cuda::module::{Function, Module, cached_in};
 use crate::cuda::nvrtc;
 use crate::{Error, Result};
 
 /// What is compiled, each file for itself.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 7] = [
     ("all_reduce_low_latency.cu", include_str!("../../../kernels/all_reduce_low_latency.cu")),
     ("all_reduce_one_shot.cu", include_str!("../../../kernels/all_reduce_one_shot.cu")),
     ("all_reduce_two_shot.cu", include_str!("../../../kernels/all_reduce_two_shot.cu")),
     ("all_reduce_two_shot_out.cu", include_str!("../../../kernels/all_reduce_two_shot_out.cu")),
+    ("reduce_portion.cu", include_str!("../../../kernels/reduce_portion.cu")),
+    ("pull.cu", include_str!("../../../kernels/pull.cu")),
     ("signals.cu", include_str!("../../../kernels/signals.cu")),
 ];
 
@@ -37,7 +39,7 @@ const HEADERS: [(&str, &str); 8] = [
 ];
 
 /// Where [`SOURCES`] has the barrier, the signals and the copy.
-const SIGNALS: usize = 4;
+const SIGNALS: usize = 6;
 
 /// Options of the compiler beside the architecture. The arithmetic is that of docs/numerics.md: subnormals stay, divisions
 /// are exact, nothing is fused.
@@ -72,8 +74,8 @@ pub(crate) struct Kernel {
 /// The kernels for groups of one size.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    /// By [`Reducer`], then by [`NUMBERS`].
-    reducers: Vec<Kernel>,
+    /// By [`Routine`], then by [`NUMBERS`]; one that knows no element types is there for each of them.
+    routines: Vec<Kernel>,
     pub(crate) barrier: Kernel,
     pub(crate) put_signal: Kernel,
     pub(crate) wait_signal: Kernel,
@@ -87,21 +89,20 @@ impl Kernels {
     pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>) -> Result<Self> {
         let modules = Modules::of(device, cache)?;
         let class = class_of(world);
-        let mut reducers = Vec::with_capacity(Reducer::ALL.len() * NUMBERS.len());
-        for (kernel, module) in Reducer::ALL.iter().zip(&modules.modules) {
+        let is_large = world > SMALL_WORLD;
+        let mut routines = Vec::with_capacity(Routine::ALL.len() * NUMBERS.len());
+        for (routine, module) in Routine::ALL.iter().zip(&modules.modules) {
             for number in NUMBERS {
-                let stem = format!("all_reduce_{}_{number}", kernel.name());
-                reducers.push(find(module, &stem, class)?);
+                routines.push(match routine {
+                    Routine::Pull => untyped(module, routine.name(), is_large)?,
+                    _ => find(module, &format!("{}_{number}", routine.name()), class)?,
+                });
             }
         }
-        let is_large = world > SMALL_WORLD;
         let signals = &modules.modules[SIGNALS];
-        let named = |name: &str, is_large: bool| {
-            let name = format!("{name}{}", if is_large { "_any" } else { "" });
-            signals.function(&name).map(|function| Kernel { function, is_large })
-        };
+        let named = |name: &str, is_large: bool| untyped(signals, name, is_large);
         Ok(Self {
-            reducers,
+            routines,
             barrier: named("barrier", is_large)?,
             put_signal: named("put_signal", is_large)?,
             wait_signal: named("wait_signal", is_large)?,
@@ -110,18 +111,18 @@ impl Kernels {
         })
     }
 
-    /// The kernel that reduces elements of the `number`th type.
+    /// The kernel for elements of the `number`th type.
     #[inline]
-    pub(crate) fn reducer(&self, kernel: Reducer, number: usize) -> &Kernel {
-        &self.reducers[kernel as usize * NUMBERS.len() + number]
+    pub(crate) fn routine(&self, routine: Routine, number: usize) -> &Kernel {
+        &self.routines[routine as usize * NUMBERS.len() + number]
     }
 
     /// How many of the largest blocks of each kernel a multiprocessor holds.
     pub(crate) fn occupancies(&self) -> Result<Limits> {
         let mut all = Limits::default();
-        for kernel in Reducer::ALL {
-            for (number, occupancy) in all[kernel as usize].iter_mut().enumerate() {
-                *occupancy = self.reducer(kernel, number).function.occupancy(kernel.most_threads(), 0)?;
+        for routine in Routine::ALL {
+            for (number, occupancy) in all[routine as usize].iter_mut().enumerate() {
+                *occupancy = self.routine(routine, number).function.occupancy(routine.most_threads(), 0)?;
             }
         }
         Ok(all)
@@ -148,6 +149,16 @@ fn find(module: &Module, stem: &str, class: &str) -> Result<Kernel> {
         Ok(Kernel { function, is_large: class == ANY })
     };
     named(class).or_else(|error| if class == ANY { Err(error) } else { named(ANY) })
+}
+
+/// The kernel `name`, which knows no element types; what is built in may have only the one for large groups.
+fn untyped(module: &Module, name: &str, is_large: bool) -> Result<Kernel> {
+    let any =
+        || module.function(&format!("{name}_{ANY}")).map(|function| Kernel { function, is_large: true });
+    if is_large {
+        return any();
+    }
+    module.function(name).map(|function| Kernel { function, is_large }).or_else(|_| any())
 }
 
 /// Everything loaded on one device, in the order of [`SOURCES`].
@@ -232,8 +243,8 @@ mod tests {
 
     #[test]
     fn sources_are_in_the_order_of_the_kernels() {
-        for (kernel, (name, _)) in Reducer::ALL.iter().zip(&SOURCES) {
-            assert_eq!(*name, format!("all_reduce_{}.cu", kernel.name()));
+        for (routine, (name, _)) in Routine::ALL.iter().zip(&SOURCES) {
+            assert_eq!(*name, format!("{}.cu", routine.name()));
         }
         assert_eq!(SOURCES[SIGNALS].0, "signals.cu");
     }

@@ -39,8 +39,8 @@ use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
 use self::kernels::Kernels;
 pub(crate) use self::lane::all_idle;
 use self::lane::{Activity, Lane};
-use self::plan::{Agreed, number_of, reducer};
 pub use self::local::LocalRanks;
+use self::plan::{Agreed, all_reducer, number_of};
 pub use self::plan::{Algorithm, Form, Plan, Tune};
 pub use self::status::Status;
 use self::status::{StatusBlock, Watched, Words};
@@ -307,9 +307,9 @@ impl Engine {
         let number = number_of(dtype)?;
         let agreed = &self.inner.agreed;
         let algorithm = agreed.choose(form, bytes, self.forced, &self.tune)?;
-        let kernel = reducer(algorithm, form);
+        let kernel = all_reducer(algorithm, form);
         let (grid, threads) = agreed.shape(kernel, number, bytes, &self.tune);
-        let registers = self.inner.body.kernels.reducer(kernel, number).function.registers;
+        let registers = self.inner.body.kernels.routine(kernel, number).function.registers;
         Ok(Plan { algorithm, grid, threads, registers })
     }
 

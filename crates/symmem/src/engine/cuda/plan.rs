@@ -117,25 +117,31 @@ pub struct Tune {
     pub threads: Option<u32>,
 }
 
-/// A kernel that reduces.
+/// A kernel that waits for peers and moves or reduces elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reducer {
+pub(crate) enum Routine {
     LowLatency,
     OneShot,
     TwoShot,
     TwoShotOut,
+    Portion,
+    /// Knows bytes, and no element types.
+    Pull,
 }
 
-impl Reducer {
-    pub(crate) const ALL: [Self; 4] = [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoShotOut];
+impl Routine {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoShotOut, Self::Portion, Self::Pull];
 
-    /// Its name in the names of the kernels.
+    /// Its name: of its source, and at the head of the names of its kernels.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::LowLatency => "low_latency",
-            Self::OneShot => "one_shot",
-            Self::TwoShot => "two_shot",
-            Self::TwoShotOut => "two_shot_out",
+            Self::LowLatency => "all_reduce_low_latency",
+            Self::OneShot => "all_reduce_one_shot",
+            Self::TwoShot => "all_reduce_two_shot",
+            Self::TwoShotOut => "all_reduce_two_shot_out",
+            Self::Portion => "reduce_portion",
+            Self::Pull => "pull",
         }
     }
 
@@ -143,7 +149,7 @@ impl Reducer {
     pub(crate) const fn most_threads(self) -> u32 {
         match self {
             Self::LowLatency => MAX_THREADS / 2,
-            Self::OneShot | Self::TwoShot | Self::TwoShotOut => MAX_THREADS,
+            _ => MAX_THREADS,
         }
     }
 
@@ -169,12 +175,12 @@ pub(crate) fn number_of(dtype: DType) -> Result<usize> {
         let problem = format!(
             "{dtype} is not reduced on devices. Hint: bf16, f16 and f32 are; convert, or reduce in host memory"
         );
-        Error::invalid("all_reduce", problem)
+        Error::invalid("element type", problem)
     })
 }
 
-/// Blocks that one launch of each kernel may have: by [`Reducer`], then by [`NUMBERS`].
-pub(crate) type Limits = [[u32; NUMBERS.len()]; Reducer::ALL.len()];
+/// Blocks that one launch of each kernel may have: by [`Routine`], then by [`NUMBERS`].
+pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::ALL.len()];
 
 /// What all ranks agreed on when the engine was made.
 #[derive(Clone, Debug)]
@@ -245,7 +251,7 @@ impl Agreed {
     }
 
     /// Blocks, and threads of each, for `kernel` on the `number`th element type.
-    pub(crate) fn shape(&self, kernel: Reducer, number: usize, bytes: usize, tune: &Tune) -> (u32, u32) {
+    pub(crate) fn shape(&self, kernel: Routine, number: usize, bytes: usize, tune: &Tune) -> (u32, u32) {
         let units = if kernel.is_sliced() { self.slice(bytes) / UNIT } else { bytes.div_ceil(UNIT) };
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         // A thread for each peer spares the meetings a second round.
@@ -259,12 +265,12 @@ impl Agreed {
 }
 
 /// The kernel that carries `algorithm` in this form.
-pub(crate) fn reducer(algorithm: Algorithm, form: Form) -> Reducer {
+pub(crate) fn all_reducer(algorithm: Algorithm, form: Form) -> Routine {
     match (algorithm, form) {
-        (Algorithm::LowLatency, _) => Reducer::LowLatency,
-        (Algorithm::OneShot, _) => Reducer::OneShot,
-        (Algorithm::TwoShot, Form::InPlace) => Reducer::TwoShot,
-        (Algorithm::TwoShot, _) => Reducer::TwoShotOut,
+        (Algorithm::LowLatency, _) => Routine::LowLatency,
+        (Algorithm::OneShot, _) => Routine::OneShot,
+        (Algorithm::TwoShot, Form::InPlace) => Routine::TwoShot,
+        (Algorithm::TwoShot, _) => Routine::TwoShotOut,
     }
 }
 
@@ -275,7 +281,7 @@ mod tests {
 
     fn agreed(world: usize) -> Agreed {
         let slot = Layout::new(world, 1).slot;
-        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; 4] }
+        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; 6] }
     }
 
     const KIB: usize = 1 << 10;
@@ -319,12 +325,12 @@ mod tests {
     fn shapes_keep_to_every_limit() {
         for world in [1, 2, 3, 8, 33, 72] {
             let mut agreed = agreed(world);
-            agreed.limits[Reducer::TwoShot as usize][2] = 5;
-            for kernel in Reducer::ALL {
+            agreed.limits[Routine::TwoShot as usize][2] = 5;
+            for kernel in Routine::ALL {
                 for bytes in [1, 16, 17, 8196, 128 * KIB, 1 << 20, 1 << 40] {
                     let (grid, threads) = agreed.shape(kernel, 2, bytes, &PLAIN);
                     assert!((1..=DEFAULT_BLOCKS).contains(&grid), "{world} {kernel:?} {bytes}");
-                    assert!(kernel != Reducer::TwoShot || grid <= 5);
+                    assert!(kernel != Routine::TwoShot || grid <= 5);
                     assert!(
                         threads.is_multiple_of(WARP) && threads <= MAX_THREADS && threads >= world as u32
                     );
@@ -332,12 +338,12 @@ mod tests {
             }
         }
         let agreed = agreed(2);
-        assert_eq!(agreed.shape(Reducer::LowLatency, 0, 2, &PLAIN), (1, 32));
-        assert_eq!(agreed.shape(Reducer::LowLatency, 0, 8192, &PLAIN), (4, 128));
-        assert_eq!(agreed.shape(Reducer::LowLatency, 0, 128 * KIB, &PLAIN), (32, 256));
-        assert_eq!(agreed.shape(Reducer::TwoShot, 0, 128 * KIB, &PLAIN), (8, 512));
+        assert_eq!(agreed.shape(Routine::LowLatency, 0, 2, &PLAIN), (1, 32));
+        assert_eq!(agreed.shape(Routine::LowLatency, 0, 8192, &PLAIN), (4, 128));
+        assert_eq!(agreed.shape(Routine::LowLatency, 0, 128 * KIB, &PLAIN), (32, 256));
+        assert_eq!(agreed.shape(Routine::TwoShot, 0, 128 * KIB, &PLAIN), (8, 512));
         let tune = Tune { blocks: Some(4), threads: Some(100), ..PLAIN };
-        assert_eq!(agreed.shape(Reducer::TwoShot, 0, 1 << 20, &tune), (4, 128));
+        assert_eq!(agreed.shape(Routine::TwoShot, 0, 1 << 20, &tune), (4, 128));
     }
 
     #[test]

@@ -12,14 +12,18 @@ use crate::{DType, ReduceOp};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Statement {
     pub(crate) op: Op,
-    /// What is reduced, how and by what, for operations that reduce.
-    pub(crate) reduction: Option<(ReduceOp, DType, Algorithm)>,
+    /// What is reduced and how, for operations that reduce.
+    pub(crate) reduction: Option<(ReduceOp, DType)>,
+    /// By what, where there is a choice.
+    pub(crate) algorithm: Option<Algorithm>,
     /// Bytes of the message.
     pub(crate) bytes: u64,
     /// Which memory: the number of its rendezvous, and where in it; (0, 0) for none.
     pub(crate) memory: (u64, u64),
     /// The channel, for operations that have one.
     pub(crate) channel: Option<usize>,
+    /// The rank that gives or takes, for operations that have one.
+    pub(crate) root: Option<usize>,
     pub(crate) grid: u32,
     pub(crate) threads: u32,
 }
@@ -27,20 +31,22 @@ pub(crate) struct Statement {
 impl Statement {
     /// A launch of one block of `threads` that reduces nothing.
     pub(crate) fn plain(op: Op, channel: Option<usize>, memory: (u64, u64), threads: u32) -> Self {
-        Self { op, reduction: None, bytes: 0, memory, channel, grid: 1, threads }
+        Self { op, reduction: None, algorithm: None, bytes: 0, memory, channel, root: None, grid: 1, threads }
     }
 
     /// The operation in the low byte, so that it can be named, and a hash of everything: the signatures of two launches differ in many
     /// bits, as the flags of packets need it.
     #[inline]
     pub(crate) fn signature(&self) -> u32 {
-        let reduction = self.reduction.map_or(0, |(op, dtype, algorithm)| {
-            1 + (op as u64) + ((dtype as u64) << 8) + ((algorithm as u64) << 16)
-        });
+        let reduction = self.reduction.map_or(0, |(op, dtype)| 1 + (op as u64) + ((dtype as u64) << 8));
+        let algorithm = self.algorithm.map_or(0, |algorithm| 1 + algorithm as u64);
+        let reduction = reduction | algorithm << 16;
+        let root = self.root.map_or(0, |root| root as u64 + 1);
         let shape = u64::from(self.grid) << 32 | u64::from(self.threads);
         let channel = self.channel.map_or(0, |channel| channel as u64 + 1);
         let (number, place) = self.memory;
-        let hash = fnv_words(&[self.op as u64, reduction, self.bytes, number, place, channel, shape]);
+        let hash =
+            fnv_words(&[self.op as u64, reduction, self.bytes, number, place, channel << 32 | root, shape]);
         (self.op as u32 & 0xff) | (((hash >> 32) ^ hash) as u32) << 8
     }
 }
@@ -48,8 +54,17 @@ impl Statement {
 impl fmt::Display for Statement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.op.name())?;
-        if let Some((op, dtype, algorithm)) = self.reduction {
-            write!(f, "({op}, {dtype}, {} bytes, {algorithm}, {}x{})", self.bytes, self.grid, self.threads)?;
+        let mut terms: Vec<String> = Vec::new();
+        if let Some((op, dtype)) = self.reduction {
+            terms.extend([op.to_string(), dtype.to_string()]);
+        }
+        if self.bytes > 0 {
+            terms.push(format!("{} bytes", self.bytes));
+        }
+        terms.extend(self.root.map(|root| format!("root {root}")));
+        terms.extend(self.algorithm.map(|algorithm| algorithm.to_string()));
+        if !terms.is_empty() {
+            write!(f, "({}, {}x{})", terms.join(", "), self.grid, self.threads)?;
         }
         if let Some(channel) = self.channel {
             write!(f, "(channel {channel})")?;
@@ -73,10 +88,12 @@ mod tests {
     fn statement() -> Statement {
         Statement {
             op: Op::AllReduce,
-            reduction: Some((ReduceOp::Sum, DType::BF16, Algorithm::TwoShot)),
+            reduction: Some((ReduceOp::Sum, DType::BF16)),
+            algorithm: Some(Algorithm::TwoShot),
             bytes: 4096,
             memory: (3, 0),
             channel: None,
+            root: None,
             grid: 8,
             threads: 512,
         }
@@ -87,7 +104,7 @@ mod tests {
         let same = statement().signature();
         assert_eq!(same, statement().signature());
         assert_eq!(op_of(same), "all_reduce");
-        let average = Some((ReduceOp::Avg, DType::BF16, Algorithm::TwoShot));
+        let average = Some((ReduceOp::Avg, DType::BF16));
         let others = [
             Statement { op: Op::AllReduceOut, ..statement() },
             Statement { reduction: average, ..statement() },
@@ -96,6 +113,8 @@ mod tests {
             Statement { memory: (4, 0), ..statement() },
             Statement { memory: (3, 64), ..statement() },
             Statement { channel: Some(0), ..statement() },
+            Statement { root: Some(0), ..statement() },
+            Statement { algorithm: Some(Algorithm::OneShot), ..statement() },
             Statement { grid: 7, ..statement() },
             Statement { threads: 256, ..statement() },
         ];

@@ -2,13 +2,13 @@
 
 use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory};
 use crate::engine::cuda::launch::Call;
-use crate::engine::cuda::plan::{Form, number_of, reducer};
+use crate::engine::cuda::plan::{Form, all_reducer, number_of};
 use crate::engine::cuda::statement::Statement;
 use crate::memory::Element;
 use crate::op::Op;
 use crate::{DType, Error, ReduceOp, Result};
 
-/// Bit 0 of a launch's mode.
+/// `Mode` of `kernels/control.cuh`.
 const AVERAGE: u32 = 1;
 
 impl Form {
@@ -26,7 +26,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// `f32`, sum and average, to the bit what `docs/numerics.md` says, on all ranks, by every algorithm.
     pub fn all_reduce(&self, op: ReduceOp, stream: &Stream) -> Result<()> {
         let own = self.own_address();
-        self.reduce(Form::InPlace, op, own, own, stream)
+        self.launch_all_reduce(Form::InPlace, op, own, own, stream)
     }
 
     /// Collective, in the order of `stream`. `out`, as long as this memory, becomes the reduction of everybody's memory,
@@ -40,7 +40,7 @@ impl<T: Element> SymmetricMemory<T> {
         let out = out.into();
         self.check_part("out", out.len(), out.device())?;
         self.check_apart("out", out.device_ptr())?;
-        self.reduce(Form::Out, op, self.own_address(), out.device_ptr(), stream)
+        self.launch_all_reduce(Form::Out, op, self.own_address(), out.device_ptr(), stream)
     }
 
     /// Collective, in the order of `stream`. `out` becomes the reduction of everybody's `input`; this memory is a place to
@@ -64,14 +64,14 @@ impl<T: Element> SymmetricMemory<T> {
         }
         self.check_apart("input", from)?;
         self.check_apart("out", to)?;
-        self.reduce(Form::Private, op, from, to, stream)
+        self.launch_all_reduce(Form::Private, op, from, to, stream)
     }
 
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
-    fn own_address(&self) -> u64 {
+    pub(super) fn own_address(&self) -> u64 {
         self.data[self.rank()]
     }
 
@@ -85,7 +85,7 @@ impl<T: Element> SymmetricMemory<T> {
         self.engine.check_memory(what, device)
     }
 
-    /// An error if private memory at `address` is part of this one: peers read it while others are written.
+    /// An error if private memory at `address`, as long as this one, is part of it: peers read it while others are written.
     fn check_apart(&self, what: &'static str, address: u64) -> Result<()> {
         if !overlap(address, self.own_address(), self.bytes()) {
             return Ok(());
@@ -93,7 +93,14 @@ impl<T: Element> SymmetricMemory<T> {
         Err(Error::invalid(what, "it overlaps the symmetric memory. Hint: all_reduce works in place"))
     }
 
-    fn reduce(&self, form: Form, op: ReduceOp, input: u64, output: u64, stream: &Stream) -> Result<()> {
+    fn launch_all_reduce(
+        &self,
+        form: Form,
+        op: ReduceOp,
+        input: u64,
+        output: u64,
+        stream: &Stream,
+    ) -> Result<()> {
         let engine = &self.engine;
         engine.check(form.op(), None, stream)?;
         let number = number_of(T::DTYPE)?;
@@ -104,26 +111,28 @@ impl<T: Element> SymmetricMemory<T> {
         }
         let agreed = &engine.inner.agreed;
         let algorithm = agreed.choose(form, bytes, engine.forced, &engine.tune)?;
-        let kernel = reducer(algorithm, form);
+        let kernel = all_reducer(algorithm, form);
         let (grid, threads) = agreed.shape(kernel, number, bytes, &engine.tune);
         tracing::trace!(op = form.op().name(), %algorithm, bytes, grid, threads, "all_reduce on the device");
         let statement = Statement {
             op: form.op(),
-            reduction: Some((op, T::DTYPE, algorithm)),
+            reduction: Some((op, T::DTYPE)),
+            algorithm: Some(algorithm),
             bytes: bytes as u64,
             memory: self.statement(),
             channel: None,
+            root: None,
             grid,
             threads,
         };
         let keep = self.keeper();
         let (count, data) = (self.len as u64, &self.data[..]);
         let call = Call { statement, count, input, output, peer: 0, mode, data, keep: Some(&keep) };
-        engine.launch(stream, engine.inner.body.kernels.reducer(kernel, number), &call)
+        engine.launch(stream, engine.inner.body.kernels.routine(kernel, number), &call)
     }
 }
 
-fn mode_of(op: ReduceOp, dtype: DType) -> Result<u32> {
+pub(super) fn mode_of(op: ReduceOp, dtype: DType) -> Result<u32> {
     match op {
         ReduceOp::Sum => Ok(0),
         ReduceOp::Avg => Ok(AVERAGE),

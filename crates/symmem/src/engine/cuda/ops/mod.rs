@@ -7,6 +7,7 @@
 mod all_reduce;
 mod barrier;
 mod copy;
+mod pull;
 mod signal;
 mod words;
 
