@@ -5,22 +5,35 @@
 //! host memory is never read or written later.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 
 use cudarc::driver::sys;
 
 use super::driver::check;
 use super::{Device, Stream};
+use crate::engine::cuda::all_idle;
 use crate::memory::Element;
+use crate::provider::vmm::graveyard;
 use crate::{Error, Result};
 
 /// `len` elements of device memory.
+///
+/// Local to drop: while operations of engines on its device are under way it is kept, because freeing it would wait for
+/// them, and they for peers.
 #[derive(Debug)]
 pub struct Buffer<T: Element> {
-    device: Device,
-    address: u64,
+    memory: ManuallyDrop<Block>,
     len: usize,
     _elements: PhantomData<T>,
+}
+
+/// What the driver gave.
+#[derive(Debug)]
+struct Block {
+    device: Device,
+    /// 0: nothing.
+    address: u64,
 }
 
 impl<T: Element> Buffer<T> {
@@ -30,11 +43,13 @@ impl<T: Element> Buffer<T> {
         let bytes = bytes.ok_or_else(|| Error::invalid("buffer", format!("{len} elements are too many")))?;
         let mut address = 0;
         if bytes > 0 {
+            graveyard::reap();
             let _bound = device.bind()?;
             // SAFETY: writes one address.
             check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) })?;
         }
-        Ok(Self { device: device.clone(), address, len, _elements: PhantomData })
+        let memory = ManuallyDrop::new(Block { device: device.clone(), address });
+        Ok(Self { memory, len, _elements: PhantomData })
     }
 
     /// Memory with these elements.
@@ -56,47 +71,68 @@ impl<T: Element> Buffer<T> {
 
     /// First byte on the device; 0 if there are no elements.
     pub fn device_ptr(&self) -> u64 {
-        self.address
+        self.memory.address
     }
 
     /// Its device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.memory.device
     }
 
     /// Writes all elements, after the work that is on `stream`, and waits until they are there.
     pub fn write(&self, elements: &[T], stream: &Stream) -> Result<()> {
         // SAFETY: the buffer's own memory.
-        unsafe { write(self.address, self.len, elements, stream) }
+        unsafe { write(self.device_ptr(), self.len, elements, stream) }
     }
 
     /// Reads all elements, after the work that is on `stream`.
     pub fn read(&self, stream: &Stream) -> Result<Vec<T>> {
         // SAFETY: the buffer's own memory.
-        unsafe { read(self.address, self.len, stream) }
+        unsafe { read(self.device_ptr(), self.len, stream) }
     }
 
     /// Sets every byte, in the order of `stream`; the host does not wait.
     pub fn fill_bytes(&self, byte: u8, stream: &Stream) -> Result<()> {
         // SAFETY: the buffer's own memory, which is freed only after all work is done.
-        unsafe { fill_bytes(self.address, self.len * size_of::<T>(), byte, stream) }
+        unsafe { fill_bytes(self.device_ptr(), self.len * size_of::<T>(), byte, stream) }
     }
 
     /// All elements, to be read by an operation.
     pub fn as_slice(&self) -> DeviceSlice<'_, T> {
-        DeviceSlice { address: self.address, len: self.len, device: &self.device, _elements: PhantomData }
+        DeviceSlice {
+            address: self.device_ptr(),
+            len: self.len,
+            device: self.device(),
+            _elements: PhantomData,
+        }
     }
 
     /// All elements, to be written by an operation.
     pub fn as_slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
-        DeviceSliceMut { address: self.address, len: self.len, device: &self.device, _elements: PhantomData }
+        DeviceSliceMut {
+            address: self.device_ptr(),
+            len: self.len,
+            device: self.device(),
+            _elements: PhantomData,
+        }
     }
 }
 
 impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
+        // SAFETY: taken once, here; nothing uses it afterwards.
+        let block = unsafe { ManuallyDrop::take(&mut self.memory) };
+        if block.address != 0 {
+            let device = block.device.ordinal();
+            graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(block));
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
         if self.address != 0 {
-            // SAFETY: made here. The driver waits for the work of the context before it frees.
+            // SAFETY: made by `Buffer::new`. The driver waits for the work of the context before it frees.
             self.device.release("cuMemFree", || unsafe { sys::cuMemFree_v2(self.address) });
         }
     }

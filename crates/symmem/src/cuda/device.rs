@@ -7,11 +7,12 @@
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream};
 
 use super::driver::{self, check, driver, trace_release};
+use super::stream;
 use crate::provider::vmm::graveyard;
 use crate::sys::{fork, ids};
 use crate::topology;
@@ -25,6 +26,8 @@ pub struct Device(Arc<Inner>);
 struct Inner {
     facts: Facts,
     context: CUcontext,
+    /// See [`Device::service`].
+    service: OnceLock<CUstream>,
 }
 
 /// What can be known of a device without a context on it.
@@ -40,9 +43,9 @@ pub(crate) struct Facts {
     pub(crate) is_mig: bool,
 }
 
-// SAFETY: a context handle may be used from every thread; it is only a number here.
+// SAFETY: handles of contexts and streams may be used from every thread; they are only numbers here.
 unsafe impl Send for Inner {}
-// SAFETY: as above; nothing here changes after it was made.
+// SAFETY: as above; what is made later is behind a lock.
 unsafe impl Sync for Inner {}
 
 /// Where a GPU is in an NVLink fabric that spans machines.
@@ -70,7 +73,7 @@ impl Device {
         let mut context = std::ptr::null_mut();
         // SAFETY: writes one handle.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, facts.raw) })?;
-        Ok(Self(Arc::new(Inner { facts, context })))
+        Ok(Self(Arc::new(Inner { facts, context, service: OnceLock::new() })))
     }
 
     /// Its number among the visible devices.
@@ -158,6 +161,22 @@ impl Device {
         // SAFETY: the context is retained.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.0.context) })?;
         Ok(Bound { restore: Some(current), _device: PhantomData })
+    }
+
+    /// A stream for memsets and copies that the caller waits for, valid as long as this device. One for all of them: the driver deals
+    /// streams out to its queues in turn, and a stream made for every allocation would soon put two ranks' streams into one.
+    pub(crate) fn service(&self) -> Result<CUstream> {
+        if let Some(stream) = self.0.service.get() {
+            return Ok(*stream);
+        }
+        let _bound = self.bind()?;
+        let made = stream::create(0)?;
+        let kept = *self.0.service.get_or_init(|| made);
+        if kept != made {
+            // SAFETY: made here, and another thread was faster.
+            trace_release("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(made) });
+        }
+        Ok(kept)
     }
 
     /// Frees something of this device in a drop: with the context bound, its failure traced, without harm to a capture of
@@ -264,6 +283,10 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if fork::is_child() {
             return;
+        }
+        if let Some(stream) = self.service.get() {
+            // SAFETY: made here; nobody has it any more.
+            trace_release("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(*stream) });
         }
         // SAFETY: retained once when this was made; nothing on the device outlives this.
         trace_release("cuDevicePrimaryCtxRelease", unsafe {

@@ -70,11 +70,14 @@ impl Stream {
     /// A new stream of this priority: lower numbers go first; what the device does not have is clamped.
     pub fn with_priority(device: &Device, priority: i32) -> Result<Self> {
         let _bound = device.bind()?;
-        let mut raw = ptr::null_mut();
-        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: writes one handle.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) })?;
+        let raw = create(priority)?;
         Ok(Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Ours })))
+    }
+
+    /// The stream of `device` for what is waited for at once.
+    pub(crate) fn service(device: &Device) -> Result<Self> {
+        let raw = device.service()?;
+        Ok(Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Foreign })))
     }
 
     /// Somebody else's stream on `device`, by its handle. It is not destroyed here.
@@ -252,6 +255,15 @@ impl Device {
 /// Whether this thread is inside a capture that it began through this crate.
 pub(crate) fn is_capturing_here() -> bool {
     CAPTURES.get() > 0
+}
+
+/// A new stream of the current context, which does not wait for the default stream.
+pub(super) fn create(priority: i32) -> Result<CUstream> {
+    let mut raw = ptr::null_mut();
+    let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: writes one handle.
+    check("cuStreamCreate", unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) })?;
+    Ok(raw)
 }
 
 fn broken_capture() -> Error {

@@ -103,6 +103,8 @@ fn rendezvous_fails_everywhere(group: Group) -> Result<()> {
 /// Every call with which an engine is made fails once on each rank.
 fn engine_fails_everywhere(group: Group) -> Result<()> {
     let device = Device::new(group.rank())?;
+    // A device keeps the stream that it makes for its first allocation.
+    device.alloc::<u8>(1)?;
     let retry = || {
         let engine = Engine::new(&group, &device)?;
         check(&device.alloc::<f32>(10)?.rendezvous(&engine)?)

@@ -167,7 +167,9 @@ fn a_thousand_replays_are_right_across_the_wrap_of_the_epochs() {
         return;
     }
     let operations = (REPLAYS * (LENS.len() + 1)) as u64;
-    let wraps = Settings { first_epoch: u64::from(u32::MAX) - operations / 2, ..settings() };
+    let deadline = Some(PATIENCE / 4);
+    let first_epoch = u64::from(u32::MAX) - operations / 2;
+    let wraps = Settings { first_epoch, deadline, ..settings() };
     for world in [2, 3, 4] {
         on_threads(world, &wraps, run);
     }

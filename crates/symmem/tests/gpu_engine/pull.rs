@@ -1,6 +1,8 @@
 //! Collectives in which ranks read what they are due, bit by bit: every one, for several types, worlds, sizes and offsets; nothing beside
 //! the output changes.
 
+use std::cell::RefCell;
+
 use symmem::cuda::{Buffer, DeviceSliceMut, SymmetricMemory};
 use symmem::{ReduceOp, Result, bf16, f16};
 
@@ -18,6 +20,8 @@ struct Trial<'a, T: Number> {
     memory: SymmetricMemory<T>,
     /// Everybody's elements.
     all: Vec<Pattern<T>>,
+    /// Outputs, kept to the end: freeing memory may wait for the device, on which kernels of other ranks wait for this one.
+    outputs: RefCell<Vec<Buffer<T>>>,
 }
 
 impl<'a, T: Number> Trial<'a, T> {
@@ -27,7 +31,7 @@ impl<'a, T: Number> Trial<'a, T> {
         let memory = allocation.rendezvous_at(&rank.engine, 3 * rank.rank())?.slice(..len)?;
         let all: Vec<_> = (0..rank.group.size()).map(|rank| Pattern::new(seed, rank, len)).collect();
         memory.write(&all[rank.rank()].to_vec(0, len), &rank.stream)?;
-        Ok(Self { rank, memory, all })
+        Ok(Self { rank, memory, all, outputs: RefCell::default() })
     }
 
     fn world(&self) -> usize {
@@ -50,6 +54,7 @@ impl<'a, T: Number> Trial<'a, T> {
         );
         let own = self.memory.read(stream)?;
         self.all[self.rank.rank()].check(0, &own).expect("the input stays as it is");
+        self.outputs.borrow_mut().push(buffer);
         self.rank.ready()?;
         Ok(found[MARGIN..MARGIN + len].to_vec())
     }

@@ -78,15 +78,15 @@ impl DeviceMemory {
         self.mapping.physical()
     }
 
-    /// Writes zeros all over, and waits for that: on a stream of its own, since nobody else knows the memory yet.
+    /// Writes zeros all over, and waits for that, on no user's stream: nobody else knows the memory yet.
     fn clear(&self) -> Result<()> {
-        let stream = Stream::new(self.device())?;
+        let stream = Stream::service(self.device())?;
         // SAFETY: the range is mapped for writing on this device, and the work is waited for.
         unsafe { buffer::fill_bytes(self.address(), self.mapped_bytes(), 0, &stream) }?;
         stream.synchronize()
     }
 
-    /// Copies `bytes` to `offset`, on a stream of its own, and waits for that.
+    /// Copies `bytes` to `offset`, on no user's stream, and waits for that.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let (size, len) = (self.mapped_bytes(), bytes.len());
         if offset.checked_add(len).is_none_or(|end| end > size) {
@@ -95,7 +95,7 @@ impl DeviceMemory {
         }
         // Another thread may be capturing; that is no concern of this memory.
         let _relaxed = Relaxed::enter();
-        let stream = Stream::new(self.device())?;
+        let stream = Stream::service(self.device())?;
         // SAFETY: in range, as just checked.
         unsafe { buffer::write(self.address() + offset as u64, len, bytes, &stream) }
     }
