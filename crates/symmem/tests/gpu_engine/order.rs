@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use symmem::cuda::{Buffer, Status, Stream};
-use symmem::{ReduceOp, Result};
+use symmem::cuda::{Buffer, Event, Status, Stream};
+use symmem::{ProcessSpawner, ReduceOp, Result};
 
-use crate::stage::{PATIENCE, Rank, device, on_threads, settings};
+use crate::stage::{PATIENCE, QUEUES, Rank, alone, device, on_threads, settings};
 
 /// Two streams of a rank.
 fn two_streams(rank: &Rank) -> Result<(Stream, Stream)> {
@@ -143,31 +143,38 @@ fn a_capture_orders_its_forked_streams() {
     if device().is_none() {
         return;
     }
-    on_threads(2, &settings(), |rank| {
-        let memory = rank.device.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
-        let (first, second) = two_streams(rank)?;
-        let (fork, join) = (symmem::cuda::Event::new(&rank.device)?, symmem::cuda::Event::new(&rank.device)?);
-        for lane in [0, 1] {
-            rank.engine.lane(lane)?.prepare()?;
-            first.begin_capture()?;
-            fork.record(&first)?;
-            second.wait(&fork)?;
-            memory.barrier(0, &first)?;
-            // On another lane the two are free of each other.
-            memory.lane(lane)?.barrier(0, &second)?;
-            join.record(&second)?;
-            first.wait(&join)?;
-            let graph = first.end_capture()?;
-            assert_eq!(graph.kernel_count(), 2);
-            rank.ready()?;
-            for _ in 0..4 {
-                graph.launch(&rank.stream)?;
-            }
-            rank.sync()?;
-            rank.ready()?;
+    let _alone = alone();
+    // As processes: branches of a graph run on queues of the driver's choice, which ranks that are threads share.
+    ProcessSpawner::new("order::a_capture_orders_its_forked_streams", 2)
+        .env(QUEUES, 8)
+        .run(|group| fork_and_join(&Rank::new(&group, settings())?))
+        .unwrap();
+}
+
+fn fork_and_join(rank: &Rank) -> Result<()> {
+    let memory = rank.device.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
+    let (first, second) = two_streams(rank)?;
+    let (fork, join) = (Event::new(&rank.device)?, Event::new(&rank.device)?);
+    for lane in [0, 1] {
+        rank.engine.lane(lane)?.prepare()?;
+        first.begin_capture()?;
+        fork.record(&first)?;
+        second.wait(&fork)?;
+        memory.barrier(0, &first)?;
+        // On another lane the two are free of each other.
+        memory.lane(lane)?.barrier(0, &second)?;
+        join.record(&second)?;
+        first.wait(&join)?;
+        let graph = first.end_capture()?;
+        assert_eq!(graph.kernel_count(), 2);
+        rank.ready()?;
+        for _ in 0..4 {
+            graph.launch(&rank.stream)?;
         }
-        end(rank, &[&first, &second])
-    });
+        rank.sync()?;
+        rank.ready()?;
+    }
+    end(rank, &[&first, &second])
 }
 
 #[test]
