@@ -49,10 +49,12 @@ pub(crate) enum Op {
     PrivateAllToAllV = 42,
     PrivateGather = 43,
     PrivateScatter = 44,
+    Send = 45,
+    Receive = 46,
 }
 
 impl Op {
-    const ALL: [Op; 44] = [
+    const ALL: [Op; 46] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -97,6 +99,8 @@ impl Op {
         Op::PrivateAllToAllV,
         Op::PrivateGather,
         Op::PrivateScatter,
+        Op::Send,
+        Op::Receive,
     ];
 
     /// The name in errors and traces.
@@ -146,6 +150,8 @@ impl Op {
             Op::PrivateAllToAllV => "all_to_all_v of private memory",
             Op::PrivateGather => "gather of private memory",
             Op::PrivateScatter => "scatter of private memory",
+            Op::Send => "send",
+            Op::Receive => "receive",
         }
     }
 
