@@ -161,6 +161,22 @@ pub enum Error {
         /// What its own error said.
         message: String,
     },
+    /// A message is longer or shorter than the buffer it was received into; it is gone.
+    #[error(
+        "{context}: the message with tag {tag} from rank {rank} has {bytes} bytes, but the buffer has {room}. Hint: send and receive as many bytes; the message is gone"
+    )]
+    MessageSize {
+        /// Where.
+        context: Box<Context>,
+        /// The rank that sent it.
+        rank: usize,
+        /// Its tag.
+        tag: u64,
+        /// Its bytes.
+        bytes: usize,
+        /// Bytes of the buffer.
+        room: usize,
+    },
     /// Another operation of this rank is running on the group.
     #[error("{context}: {}. Hint: {}use Group::try_clone for a parallel stream of operations",
         if *started { "operations that were started on this group are unfinished" } else { "another thread of this rank is inside an operation of this group" },

@@ -41,10 +41,20 @@ pub(crate) enum Op {
     PrivateAllReduce = 34,
     CudaEngine = 35,
     StreamSync = 36,
+    PrivateReduce = 37,
+    PrivateReduceScatter = 38,
+    PrivateAllGather = 39,
+    PrivateBroadcast = 40,
+    PrivateAllToAll = 41,
+    PrivateAllToAllV = 42,
+    PrivateGather = 43,
+    PrivateScatter = 44,
+    Send = 45,
+    Receive = 46,
 }
 
 impl Op {
-    const ALL: [Op; 36] = [
+    const ALL: [Op; 46] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -81,6 +91,16 @@ impl Op {
         Op::PrivateAllReduce,
         Op::CudaEngine,
         Op::StreamSync,
+        Op::PrivateReduce,
+        Op::PrivateReduceScatter,
+        Op::PrivateAllGather,
+        Op::PrivateBroadcast,
+        Op::PrivateAllToAll,
+        Op::PrivateAllToAllV,
+        Op::PrivateGather,
+        Op::PrivateScatter,
+        Op::Send,
+        Op::Receive,
     ];
 
     /// The name in errors and traces.
@@ -122,7 +142,27 @@ impl Op {
             Op::PrivateAllReduce => "all_reduce of private memory",
             Op::CudaEngine => "making of an engine",
             Op::StreamSync => "sync of a stream",
+            Op::PrivateReduce => "reduce of private memory",
+            Op::PrivateReduceScatter => "reduce_scatter of private memory",
+            Op::PrivateAllGather => "all_gather of private memory",
+            Op::PrivateBroadcast => "broadcast of private memory",
+            Op::PrivateAllToAll => "all_to_all of private memory",
+            Op::PrivateAllToAllV => "all_to_all_v of private memory",
+            Op::PrivateGather => "gather of private memory",
+            Op::PrivateScatter => "scatter of private memory",
+            Op::Send => "send",
+            Op::Receive => "receive",
         }
+    }
+
+    /// Whether it is a collective on private memory.
+    pub(crate) fn is_private(self) -> bool {
+        self == Op::PrivateAllReduce || self >= Op::PrivateReduce && self <= Op::PrivateScatter
+    }
+
+    /// Whether its signature is that of a collective on memory.
+    pub(crate) fn is_collective(self) -> bool {
+        self >= Op::AllReduce && self < Op::CudaEngine || self.is_private()
     }
 
     /// The op with this number, if there is one.

@@ -117,6 +117,14 @@ fn compare_all(group: &Group) -> Result<()> {
         mem.all_to_all(&mut exchanged)?;
         assert_eq!(mem.all_to_all_start(vec![0; len])?.wait()?, exchanged);
         group.barrier_start()?.wait()?;
+        let own = mem.local()?.to_vec();
+        let private = group.reduce_scatter_start(op, own.clone(), vec![0; len / world])?;
+        assert_eq!(private.wait()?, chunk);
+        assert_eq!(group.all_gather_into_start(own.clone(), vec![0; len * world])?.wait()?, all);
+        let reduced = group.reduce_start(op, root, own.clone())?.wait()?;
+        assert_eq!(reduced, if rank == root { whole.clone() } else { own.clone() });
+        assert_eq!(group.all_to_all_start(own.clone(), vec![0; len])?.wait()?, exchanged);
+        assert_eq!(group.broadcast_into_start(root, own)?.wait()?, all[root * len..]);
 
         mem.all_reduce_start(op)?.wait()?;
         assert_eq!(*mem.local()?, whole);

@@ -49,15 +49,14 @@ impl Call {
             Op::AllGatherMemory => Collective::AllGather,
             Op::BroadcastMemory => Collective::Broadcast,
             Op::AllToAll => Collective::AllToAll,
-            Op::PrivateAllReduce => Collective::Private,
             _ => return None,
         })
     }
 
     fn flow(&self) -> Flow {
         match self.op {
-            Op::BroadcastMemory => Flow::FromRoot,
-            Op::Reduce => Flow::ToRoot,
+            Op::BroadcastMemory | Op::PrivateBroadcast | Op::PrivateScatter => Flow::FromRoot,
+            Op::Reduce | Op::PrivateGather => Flow::ToRoot,
             _ => Flow::Everywhere,
         }
     }
@@ -76,6 +75,8 @@ impl Call {
     #[inline]
     pub(super) fn hears(&self, rank: usize, peer: usize) -> bool {
         match self.flow() {
+            // Those on private memory let no byte change before all ranks are known to agree.
+            _ if self.op.is_private() => true,
             Flow::Everywhere => true,
             Flow::FromRoot => peer == self.root,
             Flow::ToRoot => rank == self.root,

@@ -2,12 +2,11 @@
 //!
 //! Called by users through the handle, or through the group for private memory. Every collective publishes a signature
 //! (operation, element type, reduce operation, root, algorithm, memory, bytes); disagreement is the same `Mismatch` on
-//! every rank before a byte changes. The exception are small messages that go one way, to or from a root: a rank that
-//! need not hear from all (in a broadcast: from the root alone) may have returned, with the root's bytes, before it could
-//! know that another rank disagreed. Then its next operation gives the `Mismatch` instead of running; nobody
-//! misses an epoch. A rank's memory is borrowed for the length of the call. A
-//! collective that fails between the two meetings of [`direct`] poisons the memory; the other algorithms change nothing
-//! before their one meeting.
+//! every rank before a byte changes. The exception are small messages of symmetric memory that go one way, to or from a
+//! root: a rank that need not hear from all (in a broadcast: from the root alone) may have returned, with the root's bytes,
+//! before it could know that another rank disagreed. Then its next operation gives the `Mismatch` instead of running;
+//! nobody misses an epoch. A rank's memory is borrowed for the length of the call. A collective that fails between the two
+//! meetings of [`direct`] poisons the memory; the other algorithms change nothing before their one meeting.
 //!
 //! An operation is written once, over [`Peers`]; the algorithms, one file each, say where these are found.
 
@@ -40,6 +39,7 @@ use crate::{Error, Group, Result};
 use self::call::Call;
 pub(crate) use self::call::describe;
 use self::peers::Peers;
+pub(crate) use self::private::WRONG;
 use self::push::Parcels;
 pub use self::strided::Strided;
 pub use self::variable::Received;

@@ -1,133 +1,153 @@
 //! The pipelined algorithm: private memory of any size through staging, piece by piece.
 //!
-//! A piece fits half of a rank's staging and the second-level cache, so that it is still there when it is reduced. One
-//! meeting per piece: the two halves of staging let a rank lay out a piece while others still work on the one before.
-//!
-//! With two ranks each reduces the whole piece. With more, each reduces the slice of the piece that it owns, lays the
-//! result out beside the *next* piece, and collects everybody's results after the next meeting: twice the bytes of a
-//! piece cross between the ranks, whatever their number.
+//! Carries what the collectives on private memory say as [`Pieces`]: what a rank lays out for the others, and what it does
+//! with what they laid out. A piece fits half of a rank's staging and the second-level cache, so that it is still there when
+//! it is used. One meeting per piece: the two halves of staging let a rank lay out a piece while others still work on the one
+//! before. What fits a parcel goes as one piece with the announcement ([`super::push`]).
 
 use super::call::Call;
 use super::peers::Peers;
 use super::staged;
-use super::two_shot::slice_of;
 use crate::Result;
-use crate::group::Running;
+use crate::group::{Inner, Running};
 use crate::memory::Element;
-use crate::numeric::Kernel;
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::Signature;
-use crate::sys::copy;
+use crate::sys::copy::{self, Stores};
 use crate::sys::fault::{self, Point};
+use crate::tuning::PUSH_RANKS;
 
-/// Elements that slices are made of, see [`slice_of`].
-const LINE: usize = 64;
-/// Most ranks that own a slice of every piece: more would make the pieces too small.
-const MOST_OWNERS: usize = 32;
-
-/// A reduction of private memory under way.
-pub(super) struct Pipeline<'a, T: Element> {
-    pub(super) running: &'a Running<'a>,
-    pub(super) call: &'a Call,
-    pub(super) signature: Signature,
-    pub(super) kernel: &'a Kernel,
-    pub(super) out: &'a mut [T],
+/// An operation cut into pieces.
+pub(super) trait Pieces {
+    /// How many there are, at least one: the same on all ranks.
+    fn count(&self) -> usize;
+    /// Lays out what others need of this rank's piece `index`. `before` is everybody's piece before this one: who did not use
+    /// it in [`Pieces::take_up`] can do so for the last time here.
+    fn lay_out(&mut self, index: usize, room: &Room, before: Option<&Laid<'_>>);
+    /// Uses everybody's piece `index`.
+    fn take_up(&mut self, index: usize, laid: &Laid<'_>);
 }
 
-impl<'a, T: Element> Pipeline<'a, T> {
-    /// Reduces everybody's elements into `out`. `fill` copies as many elements of this rank's input as asked for, from an
-    /// index on; the input may be `out` itself.
-    pub(super) fn run(mut self, fill: impl Fn(&[T], usize, usize, *mut u8)) -> Result<()> {
-        match self.running.inner().world {
-            3..=MOST_OWNERS => self.owned_slices(fill),
-            _ => self.whole_pieces(fill),
-        }
-    }
+/// Where this rank lays a piece out.
+pub(super) struct Room {
+    start: *mut u8,
+    bytes: usize,
+}
 
-    fn ranks(&self) -> (usize, usize) {
-        let inner = self.running.inner();
-        (inner.rank, inner.world)
-    }
-
-    fn whole_pieces(&mut self, fill: impl Fn(&[T], usize, usize, *mut u8)) -> Result<()> {
-        let piece = self.staging_lines() * LINE;
-        // At least one meeting, so that ranks with nothing to reduce still agree on it.
-        for start in (0..self.out.len().max(1)).step_by(piece) {
-            let len = piece.min(self.out.len() - start);
-            let out = &*self.out;
-            let epoch =
-                staged::exchange(self.running, self.call, self.signature, |to| fill(out, start, len, to))?;
-            // SAFETY: this rank announces nothing before the piece is reduced.
-            let peers = unsafe { self.staged(epoch, len) };
-            peers.reduce(self.kernel, 0, &mut self.out[start..start + len]);
-            fault::point(Point::PieceDone);
-        }
-        Ok(())
-    }
-
-    fn owned_slices(&mut self, fill: impl Fn(&[T], usize, usize, *mut u8)) -> Result<()> {
-        let (me, world) = self.ranks();
-        // A slice has a line more than its share at most.
-        let piece = (self.staging_lines() - 1) / (world + 1) * world * LINE;
-        let results = piece * size_of::<T>();
-        let (mut before, mut start) = (None, 0);
-        loop {
-            let len = piece.min(self.out.len() - start);
-            let out = &*self.out;
-            let epoch = staged::exchange(self.running, self.call, self.signature, |to| {
-                fill(out, start, len, to);
-                if let Some((epoch, len)) = before {
-                    let slice = slice_of(len, world, me);
-                    // SAFETY: the piece before is in the other half of everybody's staging, and nobody writes there before
-                    // this rank announces; the results of a slice fit behind a piece.
-                    unsafe {
-                        self.staged(epoch, len).reduce_to(
-                            self.kernel,
-                            slice.start,
-                            to.add(results).cast(),
-                            slice.len(),
-                        );
-                    }
-                }
-            })?;
-            if let Some((_, len)) = before {
-                self.collect(epoch, start - len, len, results);
-                fault::point(Point::PieceDone);
-            }
-            if len == 0 {
-                return Ok(());
-            }
-            before = Some((epoch, len));
-            start += len;
-        }
-    }
-
-    /// Copies everybody's results for the `len` elements from `start` on, which lie `offset` bytes into their staging.
-    fn collect(&mut self, epoch: u64, start: usize, len: usize, offset: usize) {
-        let inner = self.running.inner();
-        for rank in 0..inner.world {
-            let slice = slice_of(len, inner.world, rank);
-            let out = &mut self.out[start + slice.start..start + slice.end];
-            // SAFETY: the results are there since the meeting of `epoch`, until this rank announces the next one.
-            unsafe {
-                let from = inner.map(rank).staging(epoch).add(offset);
-                copy::read(from, out.as_mut_ptr().cast(), size_of_val(out));
-            }
-        }
-    }
-
-    /// Whole lines that fit a rank's staging.
-    fn staging_lines(&self) -> usize {
-        staging_bytes(self.running.inner().world) / size_of::<T>() / LINE
-    }
-
-    /// Everybody's piece in staging.
-    ///
+impl Room {
     /// # Safety
-    /// They must have been laid out in `epoch`, and this rank must not have announced the next but one.
-    unsafe fn staged(&self, epoch: u64, len: usize) -> Peers<'a, T> {
-        let inner = self.running.inner();
-        // SAFETY: staging has room for a piece; the rest is the caller's duty.
-        unsafe { Peers::new(inner, len, false, |rank| inner.map(rank).staging(epoch)) }
+    /// The bytes at `start` are valid for writes and nobody reads them, while the value lives.
+    pub(super) unsafe fn new(start: *mut u8, bytes: usize) -> Self {
+        Self { start, bytes }
     }
+
+    /// The address of `bytes` bytes from byte `at` on: this rank's alone while the piece is laid out.
+    #[inline]
+    pub(super) fn at(&self, at: usize, bytes: usize) -> *mut u8 {
+        assert!(at <= self.bytes && bytes <= self.bytes - at, "beyond the room for a piece");
+        // SAFETY: within the room.
+        unsafe { self.start.add(at) }
+    }
+
+    /// Lays `elements` out from byte `at` on.
+    #[inline]
+    pub(super) fn put<T: Element>(&self, at: usize, elements: &[T]) {
+        let to = self.at(at, size_of_val(elements));
+        // SAFETY: there is room for them, and they are no part of it: it is the library's own memory.
+        unsafe { copy::write(elements.as_ptr().cast(), to, size_of_val(elements)) };
+    }
+}
+
+/// Where everybody's piece lies.
+pub(super) struct Laid<'a> {
+    inner: &'a Inner,
+    place: Place<'a>,
+    bytes: usize,
+}
+
+enum Place<'a> {
+    /// In everybody's staging of this epoch.
+    Staging(u64),
+    /// In these parcels.
+    Parcels(&'a [*mut u8; PUSH_RANKS]),
+}
+
+impl<'a> Laid<'a> {
+    /// # Safety
+    /// The value is used only between the meeting of `epoch` and this rank's announcement of the next one.
+    unsafe fn in_staging(inner: &'a Inner, epoch: u64) -> Self {
+        Self { inner, place: Place::Staging(epoch), bytes: staging_bytes(inner.world) }
+    }
+
+    /// # Safety
+    /// The parcels of all ranks that gave one hold `bytes` bytes while the value lives.
+    pub(super) unsafe fn in_parcels(
+        inner: &'a Inner,
+        parcels: &'a [*mut u8; PUSH_RANKS],
+        bytes: usize,
+    ) -> Self {
+        Self { inner, place: Place::Parcels(parcels), bytes }
+    }
+
+    #[inline]
+    fn at(&self, rank: usize, at: usize, bytes: usize) -> *mut u8 {
+        assert!(at <= self.bytes && bytes <= self.bytes - at, "beyond a piece");
+        let start = match self.place {
+            Place::Staging(epoch) => self.inner.map(rank).staging(epoch),
+            Place::Parcels(parcels) => parcels[rank],
+        };
+        // SAFETY: within the piece.
+        unsafe { start.add(at) }
+    }
+
+    /// Copies what `rank` laid out from byte `at` on.
+    #[inline]
+    pub(super) fn read<T: Element>(&self, rank: usize, at: usize, out: &mut [T], stores: Stores) {
+        let from = self.at(rank, at, size_of_val(out));
+        // SAFETY: the piece lies there for as long as `self` may be used; `out` is private to this rank.
+        unsafe { copy::read_with(from, out.as_mut_ptr().cast(), size_of_val(out), stores) };
+    }
+
+    /// The `len` elements that everybody laid out from byte `at` on; those of `own` in the place of this rank's, if given.
+    #[inline]
+    pub(super) fn peers<'b, T: Element>(
+        &'b self,
+        at: usize,
+        len: usize,
+        own: Option<&'b [T]>,
+    ) -> Peers<'b, T> {
+        let bytes = len * size_of::<T>();
+        let own = own.map(|own| own[..len].as_ptr().cast_mut().cast());
+        let address = |rank: usize| match own {
+            Some(own) if rank == self.inner.rank => own,
+            _ => self.at(rank, at, bytes),
+        };
+        // SAFETY: the pieces lie there for as long as `self` may be used, and nobody writes them; those not shared are only
+        // read by what works on them.
+        unsafe { Peers::new(self.inner, len, false, address) }
+    }
+}
+
+/// Carries all `pieces` through staging.
+pub(super) fn run(
+    running: &Running<'_>,
+    call: &Call,
+    signature: Signature,
+    pieces: &mut impl Pieces,
+) -> Result<()> {
+    let inner = running.inner();
+    let mut before = None;
+    for index in 0..pieces.count() {
+        let epoch = staged::exchange(running, call, signature, |to| {
+            // SAFETY: nobody reads this half of the staging before this rank announces.
+            let room = unsafe { Room::new(to, staging_bytes(inner.world)) };
+            pieces.lay_out(index, &room, before.as_ref());
+        })?;
+        // SAFETY: just met. The last use is when the next piece is laid out, which is announced after that.
+        let laid = unsafe { Laid::in_staging(inner, epoch) };
+        pieces.take_up(index, &laid);
+        before = Some(laid);
+        fault::point(Point::PieceDone);
+    }
+    Ok(())
 }

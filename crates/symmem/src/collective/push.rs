@@ -7,6 +7,7 @@
 use std::mem::MaybeUninit;
 
 use super::call::Call;
+use super::pipelined::{Laid, Pieces, Room};
 use crate::Result;
 use crate::group::Running;
 use crate::sync::protocol::{PARCEL_WORDS, Signature};
@@ -65,5 +66,24 @@ pub(super) fn exchange(
     for peer in (0..inner.world).filter(|peer| *peer != me && call.gives(*peer) && call.hears(me, *peer)) {
         running.unpack(epoch, peer, parcels.cleared(peer, words));
     }
+    Ok(())
+}
+
+/// Carries the one piece of `pieces`, which fits a parcel.
+pub(super) fn run(
+    running: &Running<'_>,
+    call: &Call,
+    signature: Signature,
+    pieces: &mut impl Pieces,
+) -> Result<()> {
+    let bytes = call.bytes.next_multiple_of(WORD);
+    let mut parcels = Parcels::new();
+    exchange(running, call, signature, &mut parcels, |to| {
+        // SAFETY: this rank's parcel, which it alone sees, has that many bytes.
+        pieces.lay_out(0, &unsafe { Room::new(to, bytes) }, None);
+    })?;
+    let parcels = parcels.addresses();
+    // SAFETY: the parcels are on the stack; those of the ranks that gave one hold the call's bytes.
+    pieces.take_up(0, &unsafe { Laid::in_parcels(running.inner(), &parcels, bytes) });
     Ok(())
 }

@@ -121,11 +121,68 @@ impl Group {
     ///
     /// Started operations of a group run in the order they were started, which must be the same on all ranks. Until the last
     /// one has ended, blocking operations of this rank on the group give [`Error::Busy`](crate::Error::Busy).
-    pub fn all_reduce_start<T: Element>(&self, op: ReduceOp, mut data: Vec<T>) -> Result<Pending<Vec<T>>> {
+    pub fn all_reduce_start<T: Element>(&self, op: ReduceOp, data: Vec<T>) -> Result<Pending<Vec<T>>> {
+        self.start_private(Op::PrivateAllReduce, data, move |group, data| group.all_reduce(op, data))
+    }
+
+    /// Collective, started. [`Group::reduce`] of a buffer that comes back as the result.
+    pub fn reduce_start<T: Element>(
+        &self,
+        op: ReduceOp,
+        root: usize,
+        data: Vec<T>,
+    ) -> Result<Pending<Vec<T>>> {
+        self.start_private(Op::PrivateReduce, data, move |group, data| group.reduce(op, root, data))
+    }
+
+    /// Collective, started. [`Group::reduce_scatter`] of `input`, with a buffer that comes back as the result.
+    pub fn reduce_scatter_start<T: Element>(
+        &self,
+        op: ReduceOp,
+        input: Vec<T>,
+        out: Vec<T>,
+    ) -> Result<Pending<Vec<T>>> {
+        let work = move |group: &Group, out: &mut [T]| group.reduce_scatter(op, &input, out);
+        self.start_private(Op::PrivateReduceScatter, out, work)
+    }
+
+    /// Collective, started. [`Group::all_gather_into`] of `input`, with a buffer that comes back as the result.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let pending = group.all_gather_into_start(vec![group.rank() as u8; 3], vec![0; 6])?;
+    ///     assert_eq!(pending.wait()?, [0, 0, 0, 1, 1, 1]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_gather_into_start<T: Element>(&self, input: Vec<T>, out: Vec<T>) -> Result<Pending<Vec<T>>> {
+        let work = move |group: &Group, out: &mut [T]| group.all_gather_into(&input, out);
+        self.start_private(Op::PrivateAllGather, out, work)
+    }
+
+    /// Collective, started. [`Group::broadcast_into`] of a buffer that comes back as the result.
+    pub fn broadcast_into_start<T: Element>(&self, root: usize, data: Vec<T>) -> Result<Pending<Vec<T>>> {
+        self.start_private(Op::PrivateBroadcast, data, move |group, data| group.broadcast_into(root, data))
+    }
+
+    /// Collective, started. [`Group::all_to_all`] of `input`, with a buffer that comes back as the result.
+    pub fn all_to_all_start<T: Element>(&self, input: Vec<T>, out: Vec<T>) -> Result<Pending<Vec<T>>> {
+        let work = move |group: &Group, out: &mut [T]| group.all_to_all(&input, out);
+        self.start_private(Op::PrivateAllToAll, out, work)
+    }
+
+    /// Starts `work`, which fills `out`.
+    fn start_private<T: Element>(
+        &self,
+        op: Op,
+        mut out: Vec<T>,
+        work: impl FnOnce(&Group, &mut [T]) -> Result<()> + Send + 'static,
+    ) -> Result<Pending<Vec<T>>> {
         let group = self.for_helper();
-        self.start(Op::PrivateAllReduce, move || {
-            group.all_reduce(op, &mut data)?;
-            Ok(data)
+        self.start(op, move || {
+            work(&group, &mut out)?;
+            Ok(out)
         })
     }
 

@@ -154,14 +154,14 @@ impl<'a, T: Element> Said<'a, T> {
     }
 }
 
-fn refused(running: &Running<'_>, refusal: Refusal) -> Error {
+pub(super) fn refused(running: &Running<'_>, refusal: Refusal) -> Error {
     match refusal {
         Refusal::Rank(rank, message) => Error::Rank { context: running.context(), rank, message },
         Refusal::All(error) => error,
     }
 }
 
-fn encode(offset: usize, terms: &[Term], numbers: Result<Vec<usize>, String>) -> Vec<u8> {
+pub(super) fn encode(offset: usize, terms: &[Term], numbers: Result<Vec<usize>, String>) -> Vec<u8> {
     let numbers = match numbers {
         Ok(numbers) => numbers,
         Err(problem) => return [&PROBLEM.to_le_bytes()[..], problem.as_bytes()].concat(),
@@ -171,7 +171,7 @@ fn encode(offset: usize, terms: &[Term], numbers: Result<Vec<usize>, String>) ->
     [NUMBERS].into_iter().chain(words).flat_map(u64::to_le_bytes).collect()
 }
 
-fn decode(rank: usize, part: &[u8]) -> Result<Vec<usize>, Refusal> {
+pub(super) fn decode(rank: usize, part: &[u8]) -> Result<Vec<usize>, Refusal> {
     let mut words = part.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
     if words.next() == Some(NUMBERS) {
         return Ok(words.map(|word| word as usize).collect());

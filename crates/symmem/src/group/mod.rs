@@ -26,7 +26,7 @@ use symmem_store::{CancelToken, Store};
 pub(crate) use self::handles::{Brought, Refusal};
 pub(crate) use self::inner::Inner;
 pub use self::pending::Pending;
-pub(crate) use self::running::Running;
+pub(crate) use self::running::{Running, Stop};
 pub(crate) use self::signature::signature;
 pub use self::spawn::{ProcessSpawner, spawn, spawn_processes};
 use crate::context::RankContext;

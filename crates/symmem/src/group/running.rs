@@ -117,12 +117,43 @@ impl Group {
         Error::Busy { context: self.context_of(op, channel), started: busy & STARTED != 0 }
     }
 
-    pub(super) fn context_of(&self, op: Op, channel: Option<usize>) -> Box<Context> {
+    pub(crate) fn context_of(&self, op: Op, channel: Option<usize>) -> Box<Context> {
         let inner = &self.inner;
         let mut context = Context::new(op.name(), &inner.name, inner.rank, inner.world);
         context.channel = channel;
         context.sequence = inner.sequence.load(Ordering::Relaxed);
         context
+    }
+
+    /// The error for a wait that was interrupted, where that changed nothing for the others.
+    #[cold]
+    pub(crate) fn interrupted(
+        &self,
+        context: Box<Context>,
+        interrupt: Interrupt,
+        missing: Vec<usize>,
+    ) -> Error {
+        match interrupt {
+            Interrupt::Expired => Error::Timeout { context, missing },
+            Interrupt::Cancelled => Error::Cancelled { context },
+            Interrupt::Watch(stop) => match stop.downcast::<Stop>().map(|stop| *stop) {
+                Ok(Stop::Verdict(verdict)) => self.failed_by(context, verdict),
+                Ok(Stop::Left(rank)) => Error::PeerLeft { context, rank },
+                Ok(Stop::Died(rank)) => Error::PeerLost { context, rank, pid: self.inner.pid(rank) },
+                Err(other) => Error::Rank { context, rank: self.inner.rank, message: other.to_string() },
+            },
+        }
+    }
+
+    /// The error for an operation on a group that has failed.
+    #[cold]
+    pub(crate) fn failed_by(&self, context: Box<Context>, verdict: Verdict) -> Error {
+        let Verdict { culprit, cause } = verdict;
+        let reason = match cause {
+            Cause::Aborted | Cause::Failed => self.inner.reason(culprit),
+            _ => String::new(),
+        };
+        Error::GroupFailed { context, culprit, cause, reason }
     }
 }
 
@@ -329,17 +360,7 @@ impl<'a> Running<'a> {
     /// The error for an interrupt that changed nothing for the others.
     #[cold]
     pub(crate) fn interrupted(&self, interrupt: Interrupt, missing: Vec<usize>) -> Error {
-        let context = self.context();
-        match interrupt {
-            Interrupt::Expired => Error::Timeout { context, missing },
-            Interrupt::Cancelled => Error::Cancelled { context },
-            Interrupt::Watch(stop) => match stop.downcast::<Stop>().map(|stop| *stop) {
-                Ok(Stop::Verdict(verdict)) => self.failed_by(verdict),
-                Ok(Stop::Left(rank)) => Error::PeerLeft { context, rank },
-                Ok(Stop::Died(rank)) => Error::PeerLost { context, rank, pid: self.inner().pid(rank) },
-                Err(other) => Error::Rank { context, rank: self.inner().rank, message: other.to_string() },
-            },
-        }
+        self.group.interrupted(self.context(), interrupt, missing)
     }
 
     /// The error for a store call that failed below this op.
@@ -357,12 +378,6 @@ impl<'a> Running<'a> {
 
     #[cold]
     pub(crate) fn failed_by(&self, verdict: Verdict) -> Error {
-        let context = self.context();
-        let Verdict { culprit, cause } = verdict;
-        let reason = match cause {
-            Cause::Aborted | Cause::Failed => self.inner().reason(culprit),
-            _ => String::new(),
-        };
-        Error::GroupFailed { context, culprit, cause, reason }
+        self.group.failed_by(self.context(), verdict)
     }
 }

@@ -1,5 +1,6 @@
 //! What an op's signature says: packed for the slot, unpacked for the error message.
 
+use crate::collective::{self, WRONG};
 use crate::op::Op;
 use crate::sync::protocol::Signature;
 
@@ -20,8 +21,9 @@ pub(crate) fn describe(signature: Signature) -> String {
         Op::Close => format!("close of memory {}", signature.size),
         Op::Broadcast => format!("broadcast(root {number}, {} bytes)", signature.size),
         Op::AllGather if signature.size > 0 => format!("all_gather({} bytes)", signature.size),
-        _ if op >= Op::AllReduce && op < Op::CudaEngine => {
-            format!("{}({}, {} bytes)", op.name(), crate::collective::describe(number), signature.size)
+        _ if op.is_private() && signature.size == WRONG => format!("{} with wrong arguments", op.name()),
+        _ if op.is_collective() => {
+            format!("{}({}, {} bytes)", op.name(), collective::describe(number), signature.size)
         }
         _ => op.name().to_owned(),
     }

@@ -76,7 +76,7 @@ pub(crate) struct Waiting {
 
 /// The owner's counters; single writer.
 #[repr(C, align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CounterWords {
     pub(crate) ops: AtomicU64,
     pub(crate) spins: AtomicU64,

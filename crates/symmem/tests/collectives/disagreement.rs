@@ -23,7 +23,7 @@ struct Trial {
 type Call = fn(&mut Trial, odd: bool) -> Result<()>;
 
 /// Whatever the algorithm.
-const CALLS: [(&str, Call); 12] = [
+const CALLS: [(&str, Call); 21] = [
     ("all_reduce of another op", |on, odd| on.floats.all_reduce(either(odd, ReduceOp::Max, ReduceOp::Sum))),
     ("all_reduce of another type", |on, odd| match odd {
         true => on.words.all_reduce(ReduceOp::Sum),
@@ -59,6 +59,39 @@ const CALLS: [(&str, Call); 12] = [
     ("private all_reduce of other bytes", |on, odd| {
         on.group.all_reduce(ReduceOp::Sum, &mut vec![1u64; either(odd, 90_000, 9)])
     }),
+    ("private reduce to another root", |on, odd| {
+        on.unharmed([1u8; 40], |data| on.group.reduce(ReduceOp::Sum, either(odd, 0, 2), data))
+    }),
+    ("private reduce_scatter of another op", |on, odd| {
+        let op = either(odd, ReduceOp::Min, ReduceOp::Max);
+        on.unharmed([1f32; 2], |out| on.group.reduce_scatter(op, &[0.0; 6], out))
+    }),
+    ("private all_gather of other bytes", |on, odd| {
+        let len = either(odd, 3, 300_000);
+        on.group.all_gather_into(&vec![1u16; len], &mut vec![0; len * RANKS])
+    }),
+    ("private broadcast from another root", |on, odd| {
+        on.unharmed([1i32; 3], |data| on.group.broadcast_into(either(odd, 0, 2), data))
+    }),
+    ("private all_to_all or all_gather", |on, odd| match odd {
+        true => on.group.all_to_all(&[1u8; 3], &mut [0; 3]),
+        false => on.unharmed([7u8; 9], |out| on.group.all_gather_into(&[1u8; 3], out)),
+    }),
+    ("private all_to_all of another type", |on, odd| match odd {
+        true => on.group.all_to_all(&[1i8; 3], &mut [0; 3]),
+        false => on.unharmed([7u8; 3], |out| on.group.all_to_all(&[1u8; 3], out)),
+    }),
+    ("private all_to_all_v with other splits", |on, odd| {
+        let sends = either(odd, [0, 1, 2], [1; 3]);
+        on.unharmed([7u8; 3], |out| on.group.all_to_all_v(&[1u8; 3], &sends, out, &[1; 3]))
+    }),
+    ("private gather to another root", |on, odd| {
+        on.unharmed([7u8; 9], |out| on.group.gather(either(odd, 0, 2), &[1u8; 3], out))
+    }),
+    ("private scatter of other bytes", |on, odd| {
+        let mut out = vec![7u8; either(odd, 4, 3)];
+        on.group.scatter(0, &[1u8; 9], &mut out).inspect_err(|_| assert!(out.iter().all(|byte| *byte == 7)))
+    }),
 ];
 
 fn either<T>(odd: bool, other: T, usual: T) -> T {
@@ -74,6 +107,18 @@ impl Trial {
         let mut words = group.alloc::<u32>(LEN)?.rendezvous(&group)?;
         words.fill(rank as u32)?;
         Ok(Self { group, floats, words })
+    }
+
+    /// Makes a call that must leave `data` as it is.
+    fn unharmed<T: Copy + PartialEq + std::fmt::Debug, const N: usize>(
+        &self,
+        mut data: [T; N],
+        call: impl FnOnce(&mut [T]) -> Result<()>,
+    ) -> Result<()> {
+        let before = data;
+        let result = call(&mut data);
+        assert_eq!(data, before);
+        result
     }
 
     /// The first half of the memory for the odd one.
@@ -121,7 +166,8 @@ fn ranks_that_disagree_are_all_told_and_keep_their_memory() {
         for forced in ["", "push", "staged", "direct,two_shot,pipelined"] {
             let mut trial = Trial::new(&group, forced)?;
             for (name, call) in CALLS {
-                trial.check(&format!("{name} ({forced})"), |on| call(on, on.group.rank() == 1))?;
+                let told = trial.check(&format!("{name} ({forced})"), |on| call(on, on.group.rank() == 1))?;
+                assert!(told || !name.starts_with("private"), "{name} ({forced})");
             }
         }
         Ok(())
@@ -172,6 +218,40 @@ fn ranks_that_disagree_on_the_algorithm_are_told() {
             assert!(trial.check(&format!("{usual} or {other}"), call)?);
         }
         Ok(())
+    })
+    .unwrap();
+}
+
+/// A rank with arguments that cannot be gets to know why, the others that it has.
+#[test]
+fn a_rank_with_wrong_arguments_keeps_nobody_waiting() {
+    let calls: [Call; 8] = [
+        |on, odd| on.group.all_reduce_out(ReduceOp::Sum, &[0u8; 4], &mut vec![0; either(odd, 3, 4)]),
+        |on, odd| on.group.reduce(ReduceOp::Sum, either(odd, usize::MAX, 0), &mut [0u8; 4]),
+        |on, odd| on.group.reduce_scatter(ReduceOp::Sum, &[0f32; 6], &mut vec![0.0; either(odd, 1, 2)]),
+        |on, odd| on.group.all_gather_into(&[0u8; 2], &mut vec![0; either(odd, 7, 6)]),
+        |on, odd| on.group.broadcast_into(either(odd, RANKS, 0), &mut [0u8; 4]),
+        |on, odd| on.group.all_to_all(&vec![0u8; either(odd, 4, 3)], &mut [0; 3]),
+        |on, odd| on.group.gather(1, &[0u8; 2], &mut vec![0; either(odd, 2, 6)]),
+        |on, odd| on.group.scatter(1, &vec![0u8; either(odd, 7, 6)], &mut [0; 2]),
+    ];
+    symmem::spawn(RANKS, |group| {
+        let mut trial = Trial::new(&group, "")?;
+        for (number, call) in calls.into_iter().enumerate() {
+            let odd = group.rank() == 1;
+            match (call(&mut trial, odd), odd) {
+                (Err(Error::Invalid { .. } | Error::RankOutOfRange { .. }), true) => {}
+                (Err(Error::Mismatch { values, .. }), false) => {
+                    assert!(values[1].contains("wrong arguments"), "{values:?}");
+                }
+                (other, _) => panic!("call {number}: {other:?}"),
+            }
+            trial.go_on("wrong arguments")?;
+        }
+        let splits = either(group.rank() == 1, vec![1, 1], vec![1; 3]);
+        let told = trial.group.all_to_all_v(&[0u8; 3], &splits, &mut [0; 3], &[1; 3]);
+        assert!(matches!(told, Err(Error::Rank { rank: 1, .. })), "{told:?}");
+        trial.go_on("wrong splits")
     })
     .unwrap();
 }

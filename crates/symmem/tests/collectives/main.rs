@@ -32,9 +32,8 @@ fn try_all(group: &Group, seed: u64, types: impl Fn(&mut Random) -> Vec<DType>) 
     for forced in ["", "push", "staged", "pipelined"] {
         let mut stage = Stage::new(&same_ranks_with(group, config().algorithm(forced)?)?, SMALL)?;
         for kind in Kind::ALL {
-            let (algorithms, private) =
-                (kind.collective().algorithms(), kind as usize >= Kind::Private as usize);
-            let forced = algorithms.into_iter().map(Some).filter(|_| forced.is_empty() && !private);
+            let algorithms = kind.collective().algorithms().into_iter().map(Some);
+            let forced = algorithms.filter(|_| forced.is_empty() && !kind.is_private());
             for algorithm in [None].into_iter().chain(forced) {
                 for dtype in types(&mut random) {
                     stage.act(&Case::of(kind, dtype, algorithm, &mut random, world, SMALL));

@@ -270,7 +270,7 @@ impl Worker<'_> {
         let mut memory = self.shared.using(algorithm).first(len)?;
         memory.fill(first + rank)?;
         let mut out = vec![first + rank; len];
-        let expected = match random.below(5) {
+        let expected = match random.below(6) {
             0 => memory.broadcast(root).map(|()| first + root as u64)?,
             1 => memory.all_reduce(ReduceOp::Sum).map(|()| sum)?,
             2 => {
@@ -281,6 +281,13 @@ impl Worker<'_> {
             3 => {
                 memory.all_reduce_out(ReduceOp::Sum, &mut out)?;
                 assert!(out.iter().all(|value| *value == sum));
+                first + rank
+            }
+            4 => {
+                let mut all = vec![0; len * self.group.size()];
+                self.group.all_gather_into(&out, &mut all)?;
+                let right = |(rank, part): (usize, &[u64])| part.iter().all(|value| *value == first + rank as u64);
+                assert!(all.chunks(len).enumerate().all(right));
                 first + rank
             }
             _ => {

@@ -6,7 +6,7 @@ use symmem::{DType, ReduceOp};
 use super::Random;
 use super::number::operations;
 
-/// The collectives, the private ones by their three forms.
+/// The collectives: those on symmetric memory, then those on private memory in all their forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     AllReduce,
@@ -19,10 +19,19 @@ pub(crate) enum Kind {
     Private,
     PrivateOut,
     PrivateStrided,
+    PrivateReduce,
+    PrivateReduceOut,
+    PrivateReduceScatter,
+    PrivateAllGather,
+    PrivateBroadcast,
+    PrivateAllToAll,
+    PrivateAllToAllV,
+    PrivateGather,
+    PrivateScatter,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::AllReduce,
         Self::AllReduceOut,
         Self::Reduce,
@@ -33,6 +42,15 @@ impl Kind {
         Self::Private,
         Self::PrivateOut,
         Self::PrivateStrided,
+        Self::PrivateReduce,
+        Self::PrivateReduceOut,
+        Self::PrivateReduceScatter,
+        Self::PrivateAllGather,
+        Self::PrivateBroadcast,
+        Self::PrivateAllToAll,
+        Self::PrivateAllToAllV,
+        Self::PrivateGather,
+        Self::PrivateScatter,
     ];
 
     /// The collective that the dispatcher knows.
@@ -45,13 +63,19 @@ impl Kind {
             Self::AllGather => Collective::AllGather,
             Self::Broadcast => Collective::Broadcast,
             Self::AllToAll => Collective::AllToAll,
-            Self::Private | Self::PrivateOut | Self::PrivateStrided => Collective::Private,
+            _ => Collective::Private,
         }
+    }
+
+    /// Whether it is on private memory.
+    pub(crate) fn is_private(self) -> bool {
+        self as usize >= Self::Private as usize
     }
 
     /// Whether its elements are one chunk per rank.
     fn is_chunked(self) -> bool {
-        matches!(self, Self::ReduceScatter | Self::AllToAll)
+        use Kind::*;
+        matches!(self, ReduceScatter | AllToAll | PrivateReduceScatter | PrivateAllToAll | PrivateScatter)
     }
 }
 

@@ -111,7 +111,7 @@ impl<T: Number> Actor for Memory<T> {
         let told = |error: symmem::Error| error.to_string();
         let inputs: Vec<_> = (0..group.size()).map(|rank| Pattern::new(case.seed, rank, case.len)).collect();
         let part = Part { case, inputs, guard: self.guard, rank: group.rank(), world: group.size() };
-        if matches!(case.kind, Kind::Private | Kind::PrivateOut | Kind::PrivateStrided) {
+        if case.kind.is_private() {
             return part.act_on_private(group);
         }
         let handle = &self.handles[case.handle];
@@ -200,16 +200,19 @@ impl<T: Number> Part<'_, T> {
                 };
                 self.with_output(len, |out| memory.all_to_all(out), right)?;
             }
-            Kind::Private | Kind::PrivateOut | Kind::PrivateStrided => unreachable!("has no handle"),
+            _ => unreachable!("has no handle"),
         }
         let local = memory.local().map_err(|error| error.to_string())?;
         memory_after.check(0, &local).map_err(|problem| format!("the memory afterwards: {problem}"))
     }
 
     fn act_on_private(&self, group: &Group) -> Result<(), String> {
-        let Case { kind, op, len, .. } = *self.case;
+        let Case { kind, op, len, root, .. } = *self.case;
         let input = &self.inputs[self.rank];
+        let (at_root, chunk) = (self.rank == root, len / self.world);
         let right = |out: &[T]| self.reduced().check(0, out);
+        let kept = |out: &[T]| check_guards(self.guard, out);
+        let elements = || input.to_vec(0, len);
         match kind {
             Kind::Private => {
                 let call = |out: &mut [T]| {
@@ -219,10 +222,84 @@ impl<T: Number> Part<'_, T> {
                 self.with_output(len, call, right)
             }
             Kind::PrivateOut => {
-                let input = input.to_vec(0, len);
-                self.with_output(len, |out| group.all_reduce_out(op, &input, out), right)
+                self.with_output(len, |out| group.all_reduce_out(op, &elements(), out), right)
             }
-            _ => self.with_output(len, |out| all_reduce_strided(group, op, input, out), right),
+            Kind::PrivateStrided => {
+                self.with_output(len, |out| all_reduce_strided(group, op, input, out), right)
+            }
+            Kind::PrivateReduce => {
+                let call = |out: &mut [T]| {
+                    input.write(0, out);
+                    group.reduce(op, root, out)
+                };
+                let right = |out: &[T]| if at_root { right(out) } else { input.check(0, out) };
+                self.with_output(len, call, right)
+            }
+            Kind::PrivateReduceOut => {
+                let right = |out: &[T]| if at_root { right(out) } else { kept(out) };
+                let len = if at_root { len } else { 7 };
+                self.with_output(len, |out| group.reduce_out(op, root, &elements(), out), right)
+            }
+            Kind::PrivateReduceScatter => {
+                let right = |out: &[T]| self.reduced().check(self.rank * chunk, out);
+                self.with_output(chunk, |out| group.reduce_scatter(op, &elements(), out), right)
+            }
+            _ => self.move_private(group),
+        }
+    }
+
+    /// The private collectives that do not reduce.
+    fn move_private(&self, group: &Group) -> Result<(), String> {
+        let Case { kind, len, root, seed, .. } = *self.case;
+        let (rank, world, inputs) = (self.rank, self.world, &self.inputs);
+        let (at_root, chunk) = (rank == root, len / world);
+        let elements = || inputs[rank].to_vec(0, len);
+        let gathered =
+            |out: &[T]| (0..world).try_for_each(|rank| inputs[rank].check(0, &out[rank * len..][..len]));
+        match kind {
+            Kind::PrivateAllGather => {
+                self.with_output(len * world, |out| group.all_gather_into(&elements(), out), gathered)
+            }
+            Kind::PrivateBroadcast => {
+                let call = |out: &mut [T]| {
+                    inputs[rank].write(0, out);
+                    group.broadcast_into(root, out)
+                };
+                self.with_output(len, call, |out| inputs[root].check(0, out))
+            }
+            Kind::PrivateAllToAll => {
+                let from =
+                    |out: &[T], peer: usize| inputs[peer].check(rank * chunk, &out[peer * chunk..][..chunk]);
+                let right = |out: &[T]| (0..world).try_for_each(|peer| from(out, peer));
+                self.with_output(len, |out| group.all_to_all(&elements(), out), right)
+            }
+            Kind::PrivateAllToAllV => {
+                let splits: Vec<_> = (0..world).map(|rank| splits(seed, rank, len, world)).collect();
+                let receives: Vec<_> = splits.iter().map(|splits| splits[rank]).collect();
+                let call = |out: &mut [T]| group.all_to_all_v(&elements(), &splits[rank], out, &receives);
+                let right = |out: &[T]| {
+                    let mut at = 0;
+                    (0..world).try_for_each(|peer| {
+                        let start = splits[peer][..rank].iter().sum();
+                        let found = &out[at..at + receives[peer]];
+                        at += receives[peer];
+                        inputs[peer].check(start, found)
+                    })
+                };
+                self.with_output(receives.iter().sum(), call, right)
+            }
+            Kind::PrivateGather if at_root => {
+                self.with_output(len * world, |out| group.gather(root, &elements(), out), gathered)
+            }
+            Kind::PrivateGather => {
+                let kept = |out: &[T]| check_guards(self.guard, out);
+                self.with_output(5, |out| group.gather(root, &elements(), out), kept)
+            }
+            _ => {
+                let input = if at_root { elements() } else { Vec::new() };
+                let right = |out: &[T]| inputs[root].check(rank * chunk, out);
+                self.with_output(chunk, |out| group.scatter(root, &input, out), right)
+            }
         }
     }
 
@@ -260,4 +337,16 @@ fn all_reduce_strided<T: Number>(
         data[at] = element;
     }
     group.all_reduce_strided(op, Strided::new(&data, &shape, &strides)?, out)
+}
+
+/// How `rank` divides its `len` elements among all: anything, often nothing for some.
+fn splits(seed: u64, rank: usize, len: usize, world: usize) -> Vec<usize> {
+    let mut random = Random::new(seed ^ (rank as u64 + 7) << 40);
+    let mut edges: Vec<usize> = (1..world).map(|_| random.below(len + 1)).collect();
+    if random.below(3) == 0 {
+        edges.fill(random.below(len + 1));
+    }
+    edges.sort_unstable();
+    let starts = [0].into_iter().chain(edges.clone());
+    starts.zip(edges.iter().copied().chain([len])).map(|(start, end)| end - start).collect()
 }

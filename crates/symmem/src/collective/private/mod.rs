@@ -1,0 +1,91 @@
+//! Collectives on private memory: nothing needs to be allocated or rendezvoused before.
+//!
+//! Called by users through the group. They copy through the group's staging, so they suit what is small, or what lies where
+//! it lies; symmetric memory saves the copy. Every one hears from all ranks before it changes a byte, also those with a
+//! root: ranks that disagree all get the same `Mismatch`. A rank whose own arguments cannot be is told what is wrong with
+//! them, and the others get a `Mismatch` instead of waiting for it.
+//!
+//! An operation is written once, as [`Pieces`](super::pipelined::Pieces): reductions in [`reduction`], what only moves
+//! elements in [`movement`], by what goes from whom to whom ([`traffic`]).
+
+mod movement;
+mod reduction;
+mod splits;
+mod traffic;
+
+use super::Call;
+use super::pipelined::{self, Pieces};
+use super::push;
+use crate::group::Running;
+use crate::memory::Element;
+use crate::sync::control::staging_bytes;
+use crate::sync::protocol::Signature;
+use crate::tuning::{Algorithm, Collective};
+use crate::{Group, Result};
+
+/// Elements that large pieces are made of: no two ranks write into one cache line.
+const LINE: usize = 64;
+/// What a rank says in place of its bytes when its arguments cannot be.
+pub(crate) const WRONG: u64 = u64::MAX;
+
+/// A collective on private memory that has begun.
+struct Private<'a> {
+    running: Running<'a>,
+    call: Call,
+    signature: Signature,
+    algorithm: Algorithm,
+}
+
+impl Group {
+    /// Begins `call`; `arguments` is what was made of this rank's, or what is wrong with them.
+    fn begin_private<A>(&self, call: Call, arguments: Result<A>) -> Result<(Private<'_>, A)> {
+        let running = self.begin(call.op, None)?;
+        running.check_local()?;
+        Private::new(running, call, arguments)
+    }
+}
+
+impl<'a> Private<'a> {
+    fn new<A>(running: Running<'a>, call: Call, arguments: Result<A>) -> Result<(Self, A)> {
+        let choice = running.group().choice(Collective::Private, None);
+        let algorithm = match choice.of(Collective::Private, call.bytes) {
+            Algorithm::Push => Algorithm::Push,
+            // One piece of the pipeline is what is called staged elsewhere.
+            _ => Algorithm::Pipelined,
+        };
+        tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
+        let signature = call.signature(algorithm, 0);
+        match arguments {
+            Ok(arguments) => Ok((Self { running, call, signature, algorithm }, arguments)),
+            Err(wrong) => {
+                // Whatever comes of it, what is wrong here comes first.
+                let _ = running.meet(Signature { size: WRONG, ..signature });
+                Err(wrong)
+            }
+        }
+    }
+
+    /// This rank and the number of ranks.
+    fn ranks(&self) -> (usize, usize) {
+        let inner = self.running.inner();
+        (inner.rank, inner.world)
+    }
+
+    fn is_pushed(&self) -> bool {
+        self.algorithm == Algorithm::Push
+    }
+
+    /// Elements of each of the `parts` of what a rank lays out at once; whole lines of a large one.
+    fn room<T: Element>(&self, parts: usize) -> usize {
+        let bytes = if self.is_pushed() { self.call.bytes } else { staging_bytes(self.ranks().1) };
+        let part = (bytes / size_of::<T>() / parts).max(1);
+        if self.is_pushed() || part < LINE { part } else { part / LINE * LINE }
+    }
+
+    fn carry(&self, pieces: &mut impl Pieces) -> Result<()> {
+        match self.is_pushed() {
+            true => push::run(&self.running, &self.call, self.signature, pieces),
+            false => pipelined::run(&self.running, &self.call, self.signature, pieces),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Collectives that move private memory without changing it.
+
+use std::ops::Range;
+
+use super::Private;
+use super::splits::{self, Splits};
+use super::traffic::{Pattern, Traffic};
+use crate::collective::pipelined::{Laid, Pieces, Room};
+use crate::collective::rooted::check_even;
+use crate::collective::{Call, check_len};
+use crate::memory::Element;
+use crate::op::Op;
+use crate::sys::copy::Stores;
+use crate::tuning::Algorithm;
+use crate::{Group, Result};
+
+impl Group {
+    /// Collective. `out` becomes everybody's `input`, in rank order; all inputs are as long.
+    ///
+    /// ```
+    /// let all = symmem::spawn(2, |group| {
+    ///     let mut out = [0; 4];
+    ///     group.all_gather_into(&[group.rank() as u8, 7], &mut out)?;
+    ///     Ok(out)
+    /// })?;
+    /// assert_eq!(all, [[0, 7, 1, 7]; 2]);
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_gather_into<T: Element>(&self, input: &[T], out: &mut [T]) -> Result<()> {
+        let (op, len) = (Op::PrivateAllGather, input.len());
+        let arguments = check_len(op, "output", out.len(), len.saturating_mul(self.size()));
+        let private = self.begin_moving::<T>(op, 0, size_of_val(input), arguments)?;
+        private.transfer(Pattern::Same { root: None, len }, input, out)?;
+        out[self.rank() * len..][..len].copy_from_slice(input);
+        Ok(())
+    }
+
+    /// Collective. Everybody's `data` becomes that of rank `root`; all are as long.
+    ///
+    /// ```
+    /// let all = symmem::spawn(3, |group| {
+    ///     let mut data = [group.rank() as f32; 5];
+    ///     group.broadcast_into(1, &mut data)?;
+    ///     Ok(data)
+    /// })?;
+    /// assert_eq!(all, [[1.0; 5]; 3]);
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn broadcast_into<T: Element>(&self, root: usize, data: &mut [T]) -> Result<()> {
+        let (op, len) = (Op::PrivateBroadcast, data.len());
+        let arguments = self.check_rank(op.name(), root);
+        let private = self.begin_moving::<T>(op, root, size_of_val(data), arguments)?;
+        let pattern = Pattern::Same { root: Some(root), len };
+        match self.rank() == root {
+            true => private.transfer(pattern, data, &mut []),
+            false => private.transfer(pattern, &[], data),
+        }
+    }
+
+    /// Collective. `input` is one chunk per rank; `out` becomes, in rank order, everybody's chunk for this rank. All are as long.
+    ///
+    /// ```
+    /// let all = symmem::spawn(2, |group| {
+    ///     let rank = group.rank();
+    ///     let mut out = [0; 2];
+    ///     group.all_to_all(&[10 * rank, 10 * rank + 1].map(|x| x as u64), &mut out)?;
+    ///     Ok(out)
+    /// })?;
+    /// assert_eq!(all, [[0, 10], [1, 11]]);
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_to_all<T: Element>(&self, input: &[T], out: &mut [T]) -> Result<()> {
+        let op = Op::PrivateAllToAll;
+        let arguments = check_len(op, "output", out.len(), input.len())
+            .and_then(|()| check_even(op, input.len(), self.size()).map(drop));
+        let private = self.begin_moving::<T>(op, 0, size_of_val(input), arguments)?;
+        let chunk = input.len() / self.size();
+        private.transfer(Pattern::Chunks { chunk }, input, out)?;
+        let own = self.rank() * chunk..(self.rank() + 1) * chunk;
+        out[own.clone()].copy_from_slice(&input[own]);
+        Ok(())
+    }
+
+    /// Collective. The first `sends[0]` elements of `input` go to rank 0, the next `sends[1]` to rank 1, and so on; `out`
+    /// becomes, in rank order, `receives[rank]` elements of each rank, which must be what that rank sends. The splits make up
+    /// all of `input` and `out`.
+    ///
+    /// Ranks whose splits do not fit together all get the same `Mismatch`, and a rank whose splits do not fit its memory is
+    /// named in the same [`Error::Rank`](crate::Error::Rank) on all ranks; nothing is written.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let (input, sends, receives) = match group.rank() {
+    ///         0 => (vec![1, 2, 3], [1, 2], [1, 2]),
+    ///         _ => (vec![4, 5], [2, 0], [2, 0]),
+    ///     };
+    ///     let mut out = vec![0; receives.iter().sum()];
+    ///     group.all_to_all_v(&input, &sends, &mut out, &receives)?;
+    ///     assert_eq!(out, if group.rank() == 0 { vec![1, 4, 5] } else { vec![2, 3] });
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        input: &[T],
+        sends: &[usize],
+        out: &mut [T],
+        receives: &[usize],
+    ) -> Result<()> {
+        let running = self.begin(Op::PrivateAllToAllV, None)?;
+        running.check_local()?;
+        let call = Call { op: Op::PrivateAllToAllV, root: 0, dtype: T::DTYPE, reduce: None, bytes: 0 };
+        let number = (call.signature(Algorithm::Pipelined, 0).word >> 8) as usize;
+        let arguments = splits::check("input", sends, self.size(), input.len())
+            .and_then(|()| splits::check("output", receives, self.size(), out.len()));
+        let splits = Splits::exchange(&running, number, arguments.map(|()| (sends, receives)))?;
+        let (len, from, to) = splits.own;
+        let call = Call { bytes: splits.longest * size_of::<T>(), ..call };
+        let (private, ()) = Private::new(running, call, Ok(()))?;
+        private.transfer(Pattern::Splits(splits), input, out)?;
+        out[to..to + len].copy_from_slice(&input[from..from + len]);
+        Ok(())
+    }
+
+    /// Collective. `out` of rank `root` becomes everybody's `input`, in rank order; all inputs are as long. The others' `out` is
+    /// ignored.
+    ///
+    /// ```
+    /// let all = symmem::spawn(3, |group| {
+    ///     let mut out = [0; 3];
+    ///     group.gather(1, &[group.rank() as u16 + 5], &mut out)?;
+    ///     Ok(out)
+    /// })?;
+    /// assert_eq!(all, [[0; 3], [5, 6, 7], [0; 3]]);
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn gather<T: Element>(&self, root: usize, input: &[T], out: &mut [T]) -> Result<()> {
+        let (op, len) = (Op::PrivateGather, input.len());
+        let is_root = self.rank() == root;
+        let needed = if is_root { len.saturating_mul(self.size()) } else { out.len() };
+        let arguments =
+            self.check_rank(op.name(), root).and_then(|()| check_len(op, "output", out.len(), needed));
+        let private = self.begin_moving::<T>(op, root, size_of_val(input), arguments)?;
+        private.transfer(Pattern::Gather { root, len }, input, out)?;
+        if is_root {
+            out[root * len..][..len].copy_from_slice(input);
+        }
+        Ok(())
+    }
+
+    /// Collective. `input` of rank `root` is one chunk per rank; `out` becomes this rank's chunk, and is as long on all ranks.
+    /// The others' `input` is ignored.
+    ///
+    /// ```
+    /// let mine = symmem::spawn(3, |group| {
+    ///     let input = if group.rank() == 2 { vec!['a' as u8, 'b' as u8, 'c' as u8] } else { vec![] };
+    ///     let mut out = [0];
+    ///     group.scatter(2, &input, &mut out)?;
+    ///     Ok(out[0] as char)
+    /// })?;
+    /// assert_eq!(mine, ['a', 'b', 'c']);
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn scatter<T: Element>(&self, root: usize, input: &[T], out: &mut [T]) -> Result<()> {
+        let (op, chunk) = (Op::PrivateScatter, out.len());
+        let is_root = self.rank() == root;
+        let needed = chunk.saturating_mul(self.size());
+        let given = if is_root { input.len() } else { needed };
+        let arguments = self.check_rank(op.name(), root).and_then(|()| check_len(op, "input", given, needed));
+        let bytes = size_of_val(out).saturating_mul(self.size());
+        let private = self.begin_moving::<T>(op, root, bytes, arguments)?;
+        private.transfer(Pattern::Scatter { root, chunk }, input, out)?;
+        if is_root {
+            out.copy_from_slice(&input[root * chunk..][..chunk]);
+        }
+        Ok(())
+    }
+
+    /// Begins `op`, in which no rank lays out more than `bytes` for others.
+    fn begin_moving<T: Element>(
+        &self,
+        op: Op,
+        root: usize,
+        bytes: usize,
+        arguments: Result<()>,
+    ) -> Result<Private<'_>> {
+        // A root too large for the signature is out of range, whatever it is.
+        let root = root.min(u16::MAX.into());
+        let call = Call { op, root, dtype: T::DTYPE, reduce: None, bytes };
+        self.begin_private(call, arguments).map(|(private, ())| private)
+    }
+}
+
+impl Private<'_> {
+    /// Moves elements between this rank's `input` and `out` and those of the others, as `pattern` says.
+    fn transfer<T: Element>(&self, pattern: Pattern, input: &[T], out: &mut [T]) -> Result<()> {
+        let (me, world) = self.ranks();
+        // What everybody reads and writes, besides staging, which stays in the caches.
+        let footprint = (size_of_val(input) + size_of_val(out)).saturating_mul(world);
+        let stores = Stores::for_footprint(footprint);
+        let traffic = Traffic { pattern, me, world };
+        self.carry(&mut Transfer { traffic, input, out, window: self.room::<T>(1), stores })
+    }
+}
+
+/// Streams under way.
+struct Transfer<'a, T: Element> {
+    traffic: Traffic,
+    input: &'a [T],
+    out: &'a mut [T],
+    /// Elements of every stream that are laid out at once.
+    window: usize,
+    stores: Stores,
+}
+
+impl<T: Element> Transfer<'_, T> {
+    fn window(&self, index: usize) -> Range<usize> {
+        index * self.window..(index + 1) * self.window
+    }
+}
+
+impl<T: Element> Pieces for Transfer<'_, T> {
+    fn count(&self) -> usize {
+        // At least one meeting, so that ranks with nothing to move still agree on it.
+        self.traffic.longest().div_ceil(self.window).max(1)
+    }
+
+    fn lay_out(&mut self, index: usize, room: &Room, _: Option<&Laid<'_>>) {
+        let window = self.window(index);
+        self.traffic.given(|stretch| {
+            let (at, range) = stretch.within(&window);
+            if !range.is_empty() {
+                room.put(at * size_of::<T>(), &self.input[range]);
+            }
+        });
+    }
+
+    fn take_up(&mut self, index: usize, laid: &Laid<'_>) {
+        let window = self.window(index);
+        for source in self.traffic.others() {
+            let (at, range) = self.traffic.taken(source).within(&window);
+            if !range.is_empty() {
+                laid.read(source, at * size_of::<T>(), &mut self.out[range], self.stores);
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What all handles of a rank's mailbox share: the rings, the desk, and the one way to wait for mail.
+
+use std::error::Error as StdError;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use symmem_store::{Deadline, Interrupt, Wait, Watch};
+
+use super::desk::{Awaited, Desk, Outcome};
+use super::ring::Rings;
+use crate::error::Context;
+use crate::group::{Stop, Terms};
+use crate::op::Op;
+use crate::sync::control::CounterWords;
+use crate::sync::ladder::Ladder;
+use crate::sys::{fork, life};
+use crate::{Error, Group, Result};
+
+/// A rank's mail.
+pub(super) struct Core {
+    pub(super) rings: Rings,
+    desk: Mutex<Desk>,
+    /// Told when something was asked for, when a thread stops waiting, and when the last handle goes.
+    pub(super) unfinished: Condvar,
+}
+
+pub(super) type Locked<'a> = MutexGuard<'a, Desk>;
+
+impl Core {
+    pub(super) fn new(rings: Rings) -> Self {
+        let desk = Desk::new(rings.group().rank(), rings.group().size());
+        Self { rings, desk: Mutex::new(desk), unfinished: Condvar::new() }
+    }
+
+    pub(super) fn group(&self) -> &Group {
+        self.rings.group()
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.group().rank()
+    }
+
+    pub(super) fn lock(&self) -> Locked<'_> {
+        self.desk.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Unlocks the desk and wakes the threads that wait for something that has ended.
+    pub(super) fn tell(&self, mut desk: Locked<'_>) {
+        let news = desk.take_news();
+        drop(desk);
+        if news {
+            self.rings.ring(self.rank());
+        }
+    }
+
+    /// Refuses `op` in a forked child, before any lock, and on a group that has failed.
+    pub(super) fn check(&self, op: Op) -> Result<()> {
+        if fork::is_child() {
+            return Err(Error::Forked { op: op.name() });
+        }
+        match self.group().inner.verdict() {
+            Some(verdict) => Err(self.group().failed_by(self.context(op), verdict)),
+            None => Ok(()),
+        }
+    }
+
+    fn context(&self, op: Op) -> Box<Context> {
+        self.group().context_of(op, None)
+    }
+
+    /// Why who is awaited cannot do anything any more: a rank that died or left, or the group that failed. Of anybody, one
+    /// must have died, for the message may have been to come from that one, or all have left.
+    pub(super) fn gone(&self, awaited: Awaited) -> Option<Stop> {
+        let inner = &*self.group().inner;
+        let ranks: Vec<usize> = match awaited {
+            Awaited::Rank(rank) => vec![rank],
+            Awaited::Anybody => (0..inner.world).filter(|rank| *rank != inner.rank).collect(),
+        };
+        let staying: Vec<usize> = ranks.iter().copied().filter(|rank| !inner.has_left(*rank)).collect();
+        let lives: Vec<&life::Life> = staying.iter().map(|rank| &*inner.members[*rank].life).collect();
+        if let Some(dead) = life::any_dead(&lives).map(|dead| staying[dead]) {
+            // It may have left between the first look and its end; leaving comes before dying.
+            return Some(if inner.has_left(dead) { Stop::Left(dead) } else { Stop::Died(dead) });
+        }
+        let left = ranks.first().filter(|_| staying.is_empty()).copied().map(Stop::Left);
+        inner.verdict().map(Stop::Verdict).or(left)
+    }
+
+    /// Moves mail until operation `number` has ended, for as long as `terms` allow and its peer can make it happen.
+    pub(super) fn wait(&self, terms: &Terms, number: u64) -> Result<(), Interrupt> {
+        let _waiting = Waiting::new(self);
+        let (inner, counters) = (&*self.group().inner, CounterWords::default());
+        let mut poll = || {
+            let mut desk = self.lock();
+            desk.progress(&self.rings);
+            let ended = desk.has_ended(number);
+            self.tell(desk);
+            ended.then_some(())
+        };
+        if inner.ladder.spin(&counters, &mut poll).is_some() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        if inner.ladder.give_way(&counters, start, &mut poll).is_some() {
+            return Ok(());
+        }
+        let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));
+        let watch = PeerWatch { core: self, number };
+        let wait = Wait::new(end.map_or(Deadline::never(), Deadline::at)).with_watch(&watch);
+        let wait = match &terms.cancel {
+            Some(token) => wait.with_cancel(token),
+            None => wait,
+        };
+        Ladder::sleep(self.rings.bell(self.rank()), &counters, &wait, poll)
+    }
+
+    /// The error for `op`, which waited for `awaited` since `start`.
+    fn interrupted(
+        &self,
+        op: Op,
+        elapsed: Duration,
+        interrupt: Interrupt,
+        awaited: Option<Awaited>,
+    ) -> Error {
+        let mut context = self.context(op);
+        context.elapsed = elapsed;
+        let missing = match awaited {
+            Some(Awaited::Rank(rank)) => vec![rank],
+            _ => (0..context.world).filter(|rank| *rank != context.rank).collect(),
+        };
+        self.group().interrupted(context, interrupt, missing)
+    }
+
+    /// What an outcome is to the one who asked for the operation.
+    fn judge(&self, op: Op, outcome: Outcome) -> Result<Outcome> {
+        match outcome {
+            Outcome::WrongSize { source, tag, bytes, room } => {
+                Err(Error::MessageSize { context: self.context(op), rank: source, tag, bytes, room })
+            }
+            Outcome::Gone(stop) => {
+                let interrupt = Interrupt::Watch(Box::new(stop));
+                Err(self.interrupted(op, Duration::ZERO, interrupt, None))
+            }
+            Outcome::Changed => Err(Error::invalid(op.name(), "the buffer changed its length meanwhile")),
+            outcome => Ok(outcome),
+        }
+    }
+}
+
+/// Counts the thread among those who move mail, so that the helper need not.
+struct Waiting<'a>(&'a Core);
+
+impl<'a> Waiting<'a> {
+    fn new(core: &'a Core) -> Self {
+        core.lock().waiters += 1;
+        Self(core)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut desk = self.0.lock();
+        desk.waiters -= 1;
+        let helper = desk.waiters == 0 && desk.has_helper && !desk.is_idle();
+        drop(desk);
+        if helper {
+            self.0.unfinished.notify_one();
+        }
+    }
+}
+
+/// Looks whether the peer of an operation is still there.
+struct PeerWatch<'a> {
+    core: &'a Core,
+    number: u64,
+}
+
+impl Watch for PeerWatch<'_> {
+    fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        let awaited = self.core.lock().awaited(self.number);
+        match awaited.and_then(|awaited| self.core.gone(awaited)) {
+            Some(stop) => Err(stop.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A rank's mailbox as long as somebody has a handle of it.
+pub(super) struct Owner(pub(super) Arc<Core>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // A forked child has no helper to end, and may have got the lock locked.
+        if !fork::is_child() {
+            self.0.lock().closed = true;
+            self.0.unfinished.notify_all();
+        }
+    }
+}
+
+/// An operation that was asked for. Dropping it ends a blocking one, and lets a started one go on by itself.
+pub(super) struct Ticket {
+    pub(super) owner: Arc<Owner>,
+    pub(super) op: Op,
+    pub(super) number: u64,
+    /// Its buffer is borrowed.
+    pub(super) blocking: bool,
+}
+
+impl Ticket {
+    /// Whether the operation has ended. Never blocks.
+    pub(super) fn test(&self) -> bool {
+        if fork::is_child() {
+            return false;
+        }
+        let core = &self.owner.0;
+        let mut desk = core.lock();
+        desk.progress(&core.rings);
+        let ended = desk.has_ended(self.number);
+        core.tell(desk);
+        ended
+    }
+
+    /// Waits for the end; how it ended. What did not end in time is withdrawn.
+    pub(super) fn wait(self, terms: &Terms) -> Result<Outcome> {
+        let core = &self.owner.0;
+        let start = Instant::now();
+        let waited = match self.test() {
+            true => Ok(()),
+            false if fork::is_child() => return Err(Error::Forked { op: self.op.name() }),
+            false => core.wait(terms, self.number),
+        };
+        let mut desk = core.lock();
+        let awaited = desk.awaited(self.number);
+        let outcome = desk.take(self.number);
+        if outcome.is_none() {
+            desk.withdraw(self.number);
+            // The peer is to learn of a message that was on its way: from the helper, or else with the next one.
+            if desk.has_outgoing() {
+                let _ = core.wake_helper(&mut desk);
+            }
+        }
+        drop(desk);
+        match (outcome, waited) {
+            (Some(outcome), _) => core.judge(self.op, outcome),
+            (None, Err(interrupt)) => Err(core.interrupted(self.op, start.elapsed(), interrupt, awaited)),
+            (None, Ok(())) => Err(Error::invalid(self.op.name(), "its outcome was given out before")),
+        }
+    }
+
+    /// Waits for the end, but for at most `timeout`; whether it has ended. Changes nothing.
+    pub(super) fn wait_for(&self, terms: &Terms, timeout: Duration) -> Result<bool> {
+        let core = &self.owner.0;
+        if fork::is_child() {
+            return Err(Error::Forked { op: self.op.name() });
+        }
+        let terms = Terms { timeout: Some(timeout), cancel: terms.cancel.clone() };
+        match core.wait(&terms, self.number) {
+            Ok(()) => Ok(true),
+            Err(Interrupt::Expired) => Ok(false),
+            // `wait` will say so at once.
+            Err(Interrupt::Watch(_)) => Ok(true),
+            Err(interrupt) => Err(core.interrupted(self.op, timeout, interrupt, None)),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        let mut desk = self.owner.0.lock();
+        match self.blocking {
+            true => drop(desk.withdraw(self.number)),
+            false => desk.abandon(self.number),
+        }
+        // Buffers that come back are the caller's code to drop.
+        let outcome = desk.take(self.number);
+        drop(desk);
+        drop(outcome);
+    }
+}

@@ -1,0 +1,603 @@
+//! What one rank has to send, has asked for, and has been sent: queues and matching, without any waiting.
+//!
+//! Used by `mail` only, under one lock per rank. [`Desk::progress`] is the only place where bytes move: it takes up
+//! whatever lies in the rings for this rank, into the buffer of the receive it belongs to or, where nobody has asked for it
+//! yet, into memory of the desk; and it fills the rings of the others as far as there is room. It never waits, and
+//! never leaves a slot filled because of what nobody has asked for.
+//!
+//! Messages between two ranks arrive in the order they were sent. A receive gets the first that fits it, in the order of
+//! arrival; a message goes to the first receive that it fits, in the order these were posted.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::buffer::Buffer;
+use super::ring::{Filled, Kind, Rings};
+use crate::group::Stop;
+
+/// How an operation ended.
+pub(super) enum Outcome {
+    Sent(Buffer),
+    /// With its source and bytes.
+    Received(Buffer, usize, usize),
+    /// The message was longer or shorter than the buffer.
+    WrongSize {
+        source: usize,
+        tag: u64,
+        bytes: usize,
+        room: usize,
+    },
+    /// Its peer is gone.
+    Gone(Stop),
+    /// The buffer has another length than it had.
+    Changed,
+}
+
+/// Whom an operation waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    Rank(usize),
+    Anybody,
+}
+
+/// A message on its way out.
+struct Outgoing {
+    number: u64,
+    tag: u64,
+    buffer: Buffer,
+    total: usize,
+    sent: usize,
+    begun: bool,
+    /// Withdrawn when a part of it was out already: the receiver is to forget that.
+    void: bool,
+    /// Whether somebody asks for the outcome.
+    wanted: bool,
+}
+
+/// A receive that has not ended.
+struct Receive {
+    number: u64,
+    from: Option<usize>,
+    tag: u64,
+    room: usize,
+    buffer: Buffer,
+    wanted: bool,
+}
+
+impl Receive {
+    fn fits(&self, source: usize, tag: u64) -> bool {
+        self.tag == tag && self.from.is_none_or(|from| from == source)
+    }
+
+    fn awaited(&self) -> Awaited {
+        self.from.map_or(Awaited::Anybody, Awaited::Rank)
+    }
+}
+
+/// A message of which a part is here.
+struct Incoming {
+    /// Its place in the order of arrival.
+    number: u64,
+    tag: u64,
+    total: usize,
+    got: usize,
+    to: To,
+}
+
+/// Where the bytes of a message go.
+enum To {
+    /// To the [`Arrived`] of the same number.
+    Desk,
+    Receive(Receive),
+    Nobody,
+}
+
+/// A message that nobody has asked for: its first bytes, or all of them.
+struct Arrived {
+    number: u64,
+    source: usize,
+    tag: u64,
+    total: usize,
+    bytes: Vec<u8>,
+}
+
+/// The mail of one rank.
+pub(super) struct Desk {
+    me: usize,
+    /// The number of the last operation or arrival.
+    last: u64,
+    /// For each rank, in order.
+    outgoing: Vec<VecDeque<Outgoing>>,
+    /// Of each rank.
+    incoming: Vec<Option<Incoming>>,
+    /// By number.
+    arrived: VecDeque<Arrived>,
+    /// By number.
+    posted: VecDeque<Receive>,
+    ended: HashMap<u64, Outcome>,
+    /// Whether something ended since somebody last asked.
+    news: bool,
+    /// Threads inside a blocking call.
+    pub(super) waiters: usize,
+    /// All handles are gone.
+    pub(super) closed: bool,
+    pub(super) has_helper: bool,
+}
+
+impl Desk {
+    pub(super) fn new(me: usize, world: usize) -> Self {
+        Self {
+            me,
+            last: 0,
+            outgoing: (0..world).map(|_| VecDeque::new()).collect(),
+            incoming: (0..world).map(|_| None).collect(),
+            arrived: VecDeque::new(),
+            posted: VecDeque::new(),
+            ended: HashMap::new(),
+            news: false,
+            waiters: 0,
+            closed: false,
+            has_helper: false,
+        }
+    }
+
+    /// Whether nothing that was asked for is unfinished.
+    pub(super) fn is_idle(&self) -> bool {
+        let matched = |incoming: &Option<Incoming>| {
+            incoming.as_ref().is_some_and(|incoming| matches!(incoming.to, To::Receive(_)))
+        };
+        self.posted.is_empty() && !self.has_outgoing() && !self.incoming.iter().any(matched)
+    }
+
+    pub(super) fn has_outgoing(&self) -> bool {
+        self.outgoing.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Whether something ended since this was last asked.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Asks for a message to be sent; the operation's number.
+    pub(super) fn send(&mut self, rank: usize, tag: u64, buffer: Buffer) -> u64 {
+        let number = self.next();
+        let total = buffer.read().len();
+        if rank == self.me {
+            self.send_to_self(tag, buffer.read());
+            self.end(number, true, Outcome::Sent(buffer));
+            return number;
+        }
+        let (begun, void, wanted) = (false, false, true);
+        let message = Outgoing { number, tag, buffer, total, sent: 0, begun, void, wanted };
+        self.outgoing[rank].push_back(message);
+        number
+    }
+
+    /// Asks for a message; the operation's number.
+    pub(super) fn receive(&mut self, from: Option<usize>, tag: u64, mut buffer: Buffer) -> u64 {
+        let number = self.next();
+        let room = buffer.write().len();
+        self.post(Receive { number, from, tag, room, buffer, wanted: true });
+        number
+    }
+
+    /// Moves bytes as far as that goes without waiting; whether any moved.
+    pub(super) fn progress(&mut self, rings: &Rings) -> bool {
+        let mut moved = false;
+        for rank in self.others() {
+            moved |= self.take_in(rings, rank);
+            moved |= self.put_out(rings, rank);
+        }
+        moved
+    }
+
+    pub(super) fn has_ended(&self, number: u64) -> bool {
+        self.ended.contains_key(&number)
+    }
+
+    /// How the operation ended, if it has. Given out once.
+    pub(super) fn take(&mut self, number: u64) -> Option<Outcome> {
+        self.ended.remove(&number)
+    }
+
+    /// Whom an unfinished operation waits for.
+    pub(super) fn awaited(&self, number: u64) -> Option<Awaited> {
+        let sent = (0..self.outgoing.len())
+            .find(|rank| self.outgoing[*rank].iter().any(|message| message.number == number));
+        let receive = || self.posted.iter().find(|receive| receive.number == number).map(Receive::awaited);
+        sent.or_else(|| self.source_of(number)).map(Awaited::Rank).or_else(receive)
+    }
+
+    /// Ends an operation as if it had never been asked for; its buffer is not used any more. A message that was coming in for
+    /// it stays at the desk. False if it had ended.
+    pub(super) fn withdraw(&mut self, number: u64) -> bool {
+        if let Some(place) = self.posted.iter().position(|receive| receive.number == number) {
+            self.posted.remove(place);
+            return true;
+        }
+        if let Some(source) = self.source_of(number) {
+            self.keep_incoming(source);
+            return true;
+        }
+        let find = |queue: &VecDeque<Outgoing>| queue.iter().position(|message| message.number == number);
+        let found = self.outgoing.iter_mut().find_map(|queue| find(queue).map(|place| (queue, place)));
+        let Some((queue, place)) = found else { return false };
+        if !queue[place].begun {
+            queue.remove(place);
+        } else {
+            let message = &mut queue[place];
+            (message.buffer, message.void, message.wanted) = (Buffer::none(), true, false);
+        }
+        true
+    }
+
+    /// Lets the operation run to its end without anybody asking for the outcome.
+    pub(super) fn abandon(&mut self, number: u64) {
+        self.ended.remove(&number);
+        let outgoing = self.outgoing.iter_mut().flatten().find(|message| message.number == number);
+        if let Some(message) = outgoing {
+            message.wanted = false;
+        }
+        let matched = self.incoming.iter_mut().flatten().filter_map(|incoming| match &mut incoming.to {
+            To::Receive(receive) => Some(receive),
+            _ => None,
+        });
+        let mut receives = self.posted.iter_mut().chain(matched);
+        if let Some(receive) = receives.find(|receive| receive.number == number) {
+            receive.wanted = false;
+        }
+    }
+
+    /// Ends whatever waits for somebody of whom `gone` says that it is gone.
+    pub(super) fn sweep(&mut self, gone: impl Fn(Awaited) -> Option<Stop>) {
+        for rank in self.others() {
+            let matched = self.incoming[rank].as_ref().is_some_and(|one| matches!(one.to, To::Receive(_)));
+            if self.outgoing[rank].is_empty() && !matched {
+                continue;
+            }
+            let Some(stop) = gone(Awaited::Rank(rank)) else { continue };
+            for message in std::mem::take(&mut self.outgoing[rank]) {
+                self.end(message.number, message.wanted, Outcome::Gone(stop));
+            }
+            if matched && let Some(Incoming { to: To::Receive(receive), .. }) = self.incoming[rank].take() {
+                self.end(receive.number, receive.wanted, Outcome::Gone(stop));
+            }
+        }
+        for receive in std::mem::take(&mut self.posted) {
+            match gone(receive.awaited()) {
+                Some(stop) => self.end(receive.number, receive.wanted, Outcome::Gone(stop)),
+                None => self.posted.push_back(receive),
+            }
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.me;
+        (0..self.outgoing.len()).filter(move |rank| *rank != me)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn end(&mut self, number: u64, wanted: bool, outcome: Outcome) {
+        if wanted {
+            self.ended.insert(number, outcome);
+            self.news = true;
+        }
+    }
+
+    /// The rank whose message is coming in for receive `number`.
+    fn source_of(&self, number: u64) -> Option<usize> {
+        let is_it = |incoming: &Option<Incoming>| match incoming.as_ref().map(|incoming| &incoming.to) {
+            Some(To::Receive(receive)) => receive.number == number,
+            _ => false,
+        };
+        self.incoming.iter().position(is_it)
+    }
+
+    fn send_to_self(&mut self, tag: u64, bytes: &[u8]) {
+        let (source, total) = (self.me, bytes.len());
+        let Some(mut receive) = self.match_posted(source, tag) else {
+            let number = self.next();
+            self.arrived.push_back(Arrived { number, source, tag, total, bytes: bytes.to_vec() });
+            return;
+        };
+        let outcome = match receive.buffer.write() {
+            room if room.len() == total => {
+                room.copy_from_slice(bytes);
+                Outcome::Received(receive.buffer, source, total)
+            }
+            room => Outcome::WrongSize { source, tag, bytes: total, room: room.len() },
+        };
+        self.end(receive.number, receive.wanted, outcome);
+    }
+
+    /// Gives `receive` the first message that fits, or lets it wait in its place for one.
+    fn post(&mut self, mut receive: Receive) {
+        let fits = |arrived: &Arrived| receive.fits(arrived.source, arrived.tag);
+        let Some(arrived) = self.arrived.iter().position(fits).and_then(|at| self.arrived.remove(at)) else {
+            let place = self.posted.partition_point(|posted| posted.number < receive.number);
+            self.posted.insert(place, receive);
+            return;
+        };
+        let Arrived { number, source, tag, total, bytes } = arrived;
+        // The rest of it, if there is one, is still to come.
+        let rest = self.incoming[source].as_mut().filter(|incoming| incoming.number == number);
+        let to = receive.buffer.write().get_mut(..bytes.len()).filter(|_| receive.room == total);
+        let Some(to) = to else {
+            if let Some(rest) = rest {
+                rest.to = To::Nobody;
+            }
+            let outcome = Outcome::WrongSize { source, tag, bytes: total, room: receive.room };
+            return self.end(receive.number, receive.wanted, outcome);
+        };
+        to.copy_from_slice(&bytes);
+        match rest {
+            Some(rest) => rest.to = To::Receive(receive),
+            None => {
+                self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, source, total));
+            }
+        }
+    }
+
+    fn match_posted(&mut self, source: usize, tag: u64) -> Option<Receive> {
+        let place = self.posted.iter().position(|receive| receive.fits(source, tag))?;
+        self.posted.remove(place)
+    }
+
+    /// Empties the ring that `source` fills.
+    fn take_in(&mut self, rings: &Rings, source: usize) -> bool {
+        let mut moved = false;
+        // As often as there are slots: what comes later rings the bell again, and others have their turn.
+        for _ in 0..super::ring::SLOTS {
+            let Some(filled) = rings.filled_slot(self.me, source) else { break };
+            if !self.accept(source, &filled) {
+                break;
+            }
+            filled.empty();
+            rings.ring(source);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Takes one slot up. False if there is no memory for it: then it stays where it is, to be tried again.
+    fn accept(&mut self, source: usize, filled: &Filled<'_>) -> bool {
+        match filled.label.kind {
+            Kind::First => {
+                let Some(incoming) = self.begin(source, filled.label.tag, filled.label.total) else {
+                    return false;
+                };
+                self.incoming[source] = Some(incoming);
+            }
+            Kind::More => {}
+            Kind::Void => {
+                self.forget(source);
+                return true;
+            }
+        }
+        self.append(source, filled);
+        true
+    }
+
+    /// A new message of `source`, and where it goes.
+    fn begin(&mut self, source: usize, tag: u64, total: usize) -> Option<Incoming> {
+        let number = self.next();
+        let to = match self.match_posted(source, tag) {
+            Some(receive) if receive.room == total => To::Receive(receive),
+            Some(receive) => {
+                let outcome = Outcome::WrongSize { source, tag, bytes: total, room: receive.room };
+                self.end(receive.number, receive.wanted, outcome);
+                To::Nobody
+            }
+            None => {
+                let mut bytes = Vec::new();
+                bytes.try_reserve_exact(total).ok()?;
+                self.arrived.push_back(Arrived { number, source, tag, total, bytes });
+                To::Desk
+            }
+        };
+        Some(Incoming { number, tag, total, got: 0, to })
+    }
+
+    /// Adds the bytes of a slot to the message that they belong to.
+    fn append(&mut self, source: usize, filled: &Filled<'_>) {
+        let Some(mut incoming) = self.incoming[source].take() else { return };
+        let range = incoming.got..(incoming.got + filled.label.bytes).min(incoming.total);
+        match &mut incoming.to {
+            To::Nobody => {}
+            To::Desk => {
+                let arrived = self.arrived.iter_mut().find(|arrived| arrived.number == incoming.number);
+                if let Some(arrived) = arrived {
+                    arrived.bytes.resize(range.end, 0);
+                    filled.read(&mut arrived.bytes[range.clone()]);
+                }
+            }
+            To::Receive(receive) => match receive.buffer.write().get_mut(range.clone()) {
+                Some(to) => filled.read(to),
+                None => {
+                    let (number, wanted) = (receive.number, receive.wanted);
+                    incoming.to = To::Nobody;
+                    self.end(number, wanted, Outcome::Changed);
+                }
+            },
+        }
+        incoming.got = range.end;
+        if incoming.got < incoming.total {
+            self.incoming[source] = Some(incoming);
+        } else if let To::Receive(receive) = incoming.to {
+            let outcome = Outcome::Received(receive.buffer, source, incoming.total);
+            self.end(receive.number, receive.wanted, outcome);
+        }
+    }
+
+    /// The message that was coming in from `source` is void.
+    fn forget(&mut self, source: usize) {
+        let Some(incoming) = self.incoming[source].take() else { return };
+        match incoming.to {
+            To::Nobody => {}
+            To::Desk => self.arrived.retain(|arrived| arrived.number != incoming.number),
+            To::Receive(receive) => self.post(receive),
+        }
+    }
+
+    /// Keeps the message that is coming in from `source` at the desk, instead of the receive it was for.
+    fn keep_incoming(&mut self, source: usize) {
+        let Some(incoming) = &mut self.incoming[source] else { return };
+        let To::Receive(mut receive) = std::mem::replace(&mut incoming.to, To::Nobody) else { return };
+        let (number, tag, total) = (incoming.number, incoming.tag, incoming.total);
+        let Some(got) = receive.buffer.write().get(..incoming.got) else { return };
+        let mut bytes = Vec::new();
+        // Without memory for it, it is lost.
+        if bytes.try_reserve_exact(total).is_ok() {
+            bytes.extend_from_slice(got);
+            incoming.to = To::Desk;
+            let place = self.arrived.partition_point(|arrived| arrived.number < number);
+            self.arrived.insert(place, Arrived { number, source, tag, total, bytes });
+            // A receive that was posted later may have been waiting for just this.
+            if let Some(receive) = self.match_posted(source, tag) {
+                self.post(receive);
+            }
+        }
+    }
+
+    /// Fills the ring of `rank` as far as there is room.
+    fn put_out(&mut self, rings: &Rings, rank: usize) -> bool {
+        let mut moved = false;
+        while !self.outgoing[rank].is_empty()
+            && let Some(free) = rings.free_slot(self.me, rank)
+            && let Some(message) = self.outgoing[rank].front_mut()
+        {
+            let end = message.total.min(message.sent + free.room());
+            let part = message.buffer.read().get(message.sent..end);
+            let changed = part.is_none() && !message.void;
+            match part.filter(|_| !message.void) {
+                Some(part) => {
+                    let kind = if message.begun { Kind::More } else { Kind::First };
+                    free.fill(kind, message.tag, message.total, part);
+                }
+                None => free.fill(Kind::Void, message.tag, 0, &[]),
+            }
+            (message.begun, message.sent, moved) = (true, end, true);
+            rings.ring(rank);
+            let over = message.void || changed || end == message.total;
+            if over && let Some(message) = self.outgoing[rank].pop_front() {
+                let outcome = if changed { Outcome::Changed } else { Outcome::Sent(message.buffer) };
+                self.end(message.number, message.wanted, outcome);
+            }
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::buffer::{Inbound, Outbound};
+    use super::super::ring::SLOTS;
+    use super::*;
+    use crate::Result;
+
+    const TAG: u64 = 5;
+
+    fn inbound(room: usize) -> Buffer {
+        Buffer::Given(Box::new(Inbound(vec![0u8; room])))
+    }
+
+    fn outbound(bytes: Vec<u8>) -> Buffer {
+        Buffer::Given(Box::new(Outbound(bytes)))
+    }
+
+    fn received(desk: &mut Desk, number: u64) -> Vec<u8> {
+        match desk.take(number) {
+            Some(Outcome::Received(buffer, 0, _)) => buffer.take_back::<Inbound<Vec<u8>>>().unwrap().0,
+            _ => panic!("not received"),
+        }
+    }
+
+    /// Runs `test` with the desks of two ranks, by one thread, and the bytes of a message that fills a ring and a half.
+    fn with_desks(test: impl Fn(&Rings, &mut Desk, &mut Desk, &[u8]) + Sync) {
+        let trial = |group: crate::Group| -> Result<()> {
+            let rings = Rings::new(&group)?;
+            let room = rings.free_slot(0, 1).map_or(0, |free| free.room());
+            let bytes: Vec<u8> = (0..room * SLOTS as usize * 3 / 2).map(|at| (at / 3) as u8).collect();
+            // Nobody else uses the rings between the two ranks.
+            if group.rank() == 0 {
+                test(&rings, &mut Desk::new(0, 2), &mut Desk::new(1, 2), &bytes);
+            }
+            group.barrier()
+        };
+        crate::spawn(2, trial).unwrap();
+    }
+
+    /// Moves everything that moves.
+    fn settle(rings: &Rings, desks: [&mut Desk; 2]) {
+        let [one, other] = desks;
+        while one.progress(rings) | other.progress(rings) {}
+    }
+
+    #[test]
+    fn a_message_that_half_came_for_a_withdrawn_receive_is_kept_for_the_next() {
+        with_desks(|rings, sender, receiver, bytes| {
+            let first = receiver.receive(Some(0), TAG, inbound(bytes.len()));
+            let sent = sender.send(1, TAG, outbound(bytes.to_vec()));
+            sender.progress(rings);
+            receiver.progress(rings);
+            assert_eq!(receiver.awaited(first), Some(Awaited::Rank(0)));
+            assert!(receiver.withdraw(first) && !receiver.withdraw(first));
+            assert!(receiver.is_idle());
+            let wrong = receiver.receive(None, TAG + 1, inbound(bytes.len()));
+            let second = receiver.receive(None, TAG, inbound(bytes.len()));
+            assert!(!receiver.has_ended(second));
+            settle(rings, [sender, receiver]);
+            assert!(received(receiver, second) == bytes && sender.has_ended(sent));
+            assert!(!receiver.has_ended(wrong) && receiver.arrived.is_empty());
+        });
+    }
+
+    #[test]
+    fn a_message_that_half_came_goes_to_the_receive_posted_next() {
+        with_desks(|rings, sender, receiver, bytes| {
+            let numbers = [(); 2].map(|()| receiver.receive(None, TAG, inbound(bytes.len())));
+            sender.send(1, TAG, outbound(bytes.to_vec()));
+            sender.progress(rings);
+            receiver.progress(rings);
+            receiver.withdraw(numbers[0]);
+            settle(rings, [sender, receiver]);
+            assert!(received(receiver, numbers[1]) == bytes);
+        });
+    }
+
+    #[test]
+    fn a_void_message_leaves_its_receive_to_the_next_one() {
+        with_desks(|rings, sender, receiver, bytes| {
+            for posted_first in [true, false] {
+                let early = posted_first.then(|| receiver.receive(None, TAG, inbound(bytes.len())));
+                let void = sender.send(1, TAG, outbound(vec![9; bytes.len()]));
+                sender.progress(rings);
+                receiver.progress(rings);
+                assert!(sender.withdraw(void));
+                let number = early.unwrap_or_else(|| receiver.receive(None, TAG, inbound(bytes.len())));
+                settle(rings, [sender, receiver]);
+                assert!(!receiver.has_ended(number) && !sender.has_ended(void) && sender.is_idle());
+                sender.send(1, TAG, outbound(bytes.to_vec()));
+                settle(rings, [sender, receiver]);
+                assert!(received(receiver, number) == bytes);
+            }
+        });
+    }
+
+    #[test]
+    fn who_is_gone_ends_what_waits_for_it() {
+        with_desks(|rings, sender, receiver, bytes| {
+            let number = receiver.receive(Some(0), TAG, inbound(bytes.len()));
+            let other = receiver.receive(Some(1), TAG, inbound(1));
+            sender.send(1, TAG, outbound(bytes.to_vec()));
+            sender.progress(rings);
+            receiver.progress(rings);
+            receiver.sweep(|awaited| (awaited == Awaited::Rank(0)).then_some(Stop::Died(0)));
+            assert!(matches!(receiver.take(number), Some(Outcome::Gone(Stop::Died(0)))));
+            assert!(!receiver.has_ended(other));
+        });
+    }
+}

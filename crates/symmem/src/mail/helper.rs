@@ -1,0 +1,84 @@
+//! The thread that moves mail while nobody waits for it: what was started goes on whatever this rank does meanwhile.
+//!
+//! One per mailbox, made by the first operation that was started and did not end at once. It sleeps while nothing is
+//! unfinished, and leaves the work to threads that wait for their mail while there are any. When the last handle of the
+//! mailbox is gone it sends what is still to be sent, for as long as the group's timeout allows, and ends; nobody ever
+//! waits for the thread itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use symmem_store::{Deadline, TICK};
+
+use super::core::{Core, Locked};
+use crate::{Error, Result};
+
+/// How long who started something may take to wait for it, before the thread takes it up.
+const GRACE: Duration = Duration::from_millis(1);
+
+impl Core {
+    /// Sees to it that what is unfinished goes on.
+    pub(super) fn wake_helper(self: &Arc<Self>, desk: &mut Locked<'_>) -> Result<()> {
+        if !desk.has_helper {
+            let core = Arc::clone(self);
+            let name = format!("rank {} mail", self.rank());
+            let thread = std::thread::Builder::new().name(name).spawn(move || core.help());
+            thread.map_err(|error| Error::sys("starting a mailbox's helper thread", error))?;
+            desk.has_helper = true;
+        }
+        self.unfinished.notify_one();
+        Ok(())
+    }
+
+    /// The thread's life.
+    fn help(&self) {
+        let mut end = None;
+        loop {
+            let desk = self.lock();
+            if desk.closed {
+                let end = end.get_or_insert_with(|| self.patience());
+                if !desk.has_outgoing() || end.expired() {
+                    return;
+                }
+            } else if desk.is_idle() {
+                let desk = self.unfinished.wait(desk).unwrap_or_else(|poison| poison.into_inner());
+                self.rest(desk, GRACE);
+                continue;
+            } else if desk.waiters > 0 {
+                self.rest(desk, TICK);
+                continue;
+            }
+            drop(desk);
+            self.work();
+        }
+    }
+
+    /// Moves mail as it comes, until there is none or somebody waits for it; for a tick at most.
+    fn work(&self) {
+        let mut moved = false;
+        self.rings.bell(self.rank()).sleep(TICK, || {
+            let mut desk = self.lock();
+            moved |= desk.progress(&self.rings);
+            let over = desk.is_idle() || desk.waiters > 0;
+            self.tell(desk);
+            over
+        });
+        if !moved {
+            let mut desk = self.lock();
+            // What a rank published before it was gone is taken up first.
+            let gone = |awaited| self.gone(awaited);
+            desk.progress(&self.rings);
+            desk.sweep(gone);
+            self.tell(desk);
+        }
+    }
+
+    fn rest(&self, desk: Locked<'_>, time: Duration) {
+        let _rested = self.unfinished.wait_timeout(desk, time);
+    }
+
+    /// Until when what is still to be sent may take.
+    fn patience(&self) -> Deadline {
+        self.group().terms.timeout.map_or(Deadline::never(), Deadline::after)
+    }
+}

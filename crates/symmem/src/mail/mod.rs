@@ -1,0 +1,214 @@
+//! Mail: messages between two ranks of a group, with tags, of any size, blocking or started.
+//!
+//! Called by users. A [`Mailbox`] is made collectively, once; from then on every rank sends and receives as it likes, from
+//! several threads at once, and beside whatever else runs on the group. Bytes travel in [`ring`]s of shared memory;
+//! a rank's queues and the matching are its [`desk`]; [`core`] waits; [`helper`] goes on while nobody waits.
+//!
+//! # Why a batch of sends and receives never deadlocks
+//! Let every message that is sent be received, in whatever order, size and number the ranks ask for both.
+//! - A rank with an unfinished operation moves its mail: by a thread that waits ([`Core::wait`](core::Core::wait)), else by
+//!   its helper. Moving mail never waits, and empties every ring of this rank, also of messages that nobody has
+//!   asked for, which are kept in private memory ([`desk`]). It is done again whenever a peer filled or emptied a slot, for
+//!   that rings the bell.
+//! - Say a send to rank r stays unfinished. Its ring is full, and stays so; so r has nothing unfinished. But the receive that
+//!   the message belongs to has not ended, as the message is not complete: so r has yet to ask for it, and that is not
+//!   for the mailbox to do.
+//! - Say a receive from rank s stays unfinished, though s has asked to send. What is in the ring is taken up, so the ring
+//!   has room, and stays so; the send at s is unfinished, so s moves its mail, and fills the ring. Messages before it in
+//!   that ring do not hold it up: they are taken up, asked for or not.
+//!
+//! The price is memory for messages that come before they are asked for. A rank that has nothing unfinished takes nothing up,
+//! and its peers' sends wait once the ring is full: so that memory is bounded by what comes while it waits for something else.
+//!
+//! # Failure
+//! A timeout or a cancelled token takes back what was asked for, and nothing else: a message that was coming in stays for
+//! the next receive, and one that was going out is void at the receiver. A rank that died or left fails those who wait for
+//! it; a group that failed fails all.
+
+mod buffer;
+mod core;
+mod desk;
+mod helper;
+mod pending;
+mod ring;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::buffer::{Buffer, Inbound, Outbound};
+use self::core::{Core, Owner, Ticket};
+use self::desk::{Desk, Outcome};
+pub use self::pending::{PendingReceive, PendingSend};
+use self::ring::Rings;
+use crate::group::Terms;
+use crate::op::Op;
+use crate::{CancelToken, Error, Group, Result};
+
+/// What was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The rank that sent it.
+    pub source: usize,
+    /// Bytes of the message: as many as the buffer has.
+    pub bytes: usize,
+}
+
+/// A rank's end of the mail between the ranks of a group.
+///
+/// Messages are bytes with a tag. Those between two ranks with equal tags are received in the order they were sent; a receive
+/// names its tag, and its source or none. The receiver's buffer must be as long as the message, else the receive gives
+/// [`Error::MessageSize`] and the message is gone. A send may return before the message is received.
+///
+/// Any number of threads may use a mailbox at once, also while another operation runs on the group. Blocking calls
+/// wait for at most the group's timeout, or what [`Mailbox::within`] says. A rank that sends to one that neither waits for
+/// mail nor has started to receive waits once a few slots are full.
+///
+/// ```
+/// symmem::spawn(2, |group| {
+///     let mail = symmem::Mailbox::new(&group)?;
+///     let mut answer = [0; 5];
+///     if group.rank() == 0 {
+///         mail.send(1, 7, b"hello")?;
+///         mail.receive(1, 8, &mut answer)?;
+///         assert_eq!(&answer, b"HELLO");
+///     } else {
+///         let delivery = mail.receive(None, 7, &mut answer)?; // from anybody
+///         assert_eq!((delivery.source, delivery.bytes), (0, 5));
+///         mail.send(0, 8, &answer.map(|byte| byte.to_ascii_uppercase()))?;
+///     }
+///     Ok(())
+/// })?;
+/// # Ok::<(), symmem::Error>(())
+/// ```
+pub struct Mailbox {
+    owner: Arc<Owner>,
+    terms: Terms,
+}
+
+impl Mailbox {
+    /// Collective over `group`. A new mailbox, whose messages are no other mailbox's.
+    pub fn new(group: &Group) -> Result<Self> {
+        let core = Core::new(Rings::new(group)?);
+        Ok(Self { owner: Arc::new(Owner(Arc::new(core))), terms: group.terms.clone() })
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        self.core().group()
+    }
+
+    /// The same mailbox, whose blocking calls wait for at most `timeout`.
+    pub fn within(&self, timeout: Duration) -> Self {
+        let terms = Terms { timeout: Some(timeout), cancel: self.terms.cancel.clone() };
+        Self { owner: Arc::clone(&self.owner), terms }
+    }
+
+    /// The same mailbox, whose blocking calls end when `token` is cancelled.
+    pub fn cancelled_by(&self, token: &CancelToken) -> Self {
+        let terms = Terms { timeout: self.terms.timeout, cancel: Some(token.clone()) };
+        Self { owner: Arc::clone(&self.owner), terms }
+    }
+
+    /// Sends `bytes` to rank `rank`, which may be this one. Returns when they are on their way and the buffer may be used again.
+    pub fn send(&self, rank: usize, tag: u64, bytes: &[u8]) -> Result<()> {
+        self.check(Op::Send, Some(rank))?;
+        // SAFETY: the ticket of a blocking operation withdraws it before the borrow ends, whatever happens.
+        let buffer = unsafe { Buffer::of(bytes) };
+        let ticket = self.ask(Op::Send, true, |desk| desk.send(rank, tag, buffer))?;
+        ticket.wait(&self.terms).map(drop)
+    }
+
+    /// Receives a message with `tag` from rank `from`, or from anybody, which must be as long as `out`.
+    pub fn receive(&self, from: impl Into<Option<usize>>, tag: u64, out: &mut [u8]) -> Result<Delivery> {
+        let from = from.into();
+        self.check(Op::Receive, from)?;
+        // SAFETY: as for `send`; `out` is exclusive.
+        let buffer = unsafe { Buffer::of_mut(out) };
+        let ticket = self.ask(Op::Receive, true, |desk| desk.receive(from, tag, buffer))?;
+        delivery(&ticket.wait(&self.terms)?)
+    }
+
+    /// [`Mailbox::send`] that returns at once. The bytes come back with the result.
+    ///
+    /// ```
+    /// symmem::spawn(3, |group| {
+    ///     let mail = symmem::Mailbox::new(&group)?;
+    ///     // Everybody to everybody, in any order.
+    ///     let sent: Vec<_> =
+    ///         (0..3).map(|rank| mail.send_start(rank, 0, vec![1; 1 << 20])).collect::<Result<_, _>>()?;
+    ///     let received: Vec<_> =
+    ///         (0..3).map(|rank| mail.receive_start(rank, 0, vec![0; 1 << 20])).collect::<Result<_, _>>()?;
+    ///     sent.into_iter().try_for_each(|sent| sent.wait().map(drop))?;
+    ///     for received in received {
+    ///         assert!(received.wait()?.1.iter().all(|byte| *byte == 1));
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn send_start<B>(&self, rank: usize, tag: u64, bytes: B) -> Result<PendingSend<B>>
+    where
+        B: AsRef<[u8]> + Send + 'static,
+    {
+        self.check(Op::Send, Some(rank))?;
+        let buffer = Buffer::Given(Box::new(Outbound(bytes)));
+        let ticket = self.ask(Op::Send, false, |desk| desk.send(rank, tag, buffer))?;
+        Ok(PendingSend::new(ticket, self.terms.clone()))
+    }
+
+    /// [`Mailbox::receive`] that returns at once. The buffer comes back with the result.
+    pub fn receive_start<B>(
+        &self,
+        from: impl Into<Option<usize>>,
+        tag: u64,
+        buffer: B,
+    ) -> Result<PendingReceive<B>>
+    where
+        B: AsMut<[u8]> + Send + 'static,
+    {
+        let from = from.into();
+        self.check(Op::Receive, from)?;
+        let buffer = Buffer::Given(Box::new(Inbound(buffer)));
+        let ticket = self.ask(Op::Receive, false, |desk| desk.receive(from, tag, buffer))?;
+        Ok(PendingReceive::new(ticket, self.terms.clone()))
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.owner.0
+    }
+
+    fn check(&self, op: Op, rank: Option<usize>) -> Result<()> {
+        rank.map_or(Ok(()), |rank| self.group().check_rank(op.name(), rank))?;
+        self.core().check(op)
+    }
+
+    /// Asks the desk for an operation, and does what can be done about it at once.
+    fn ask(&self, op: Op, blocking: bool, ask: impl FnOnce(&mut Desk) -> u64) -> Result<Ticket> {
+        let core = self.core();
+        let mut desk = core.lock();
+        let number = ask(&mut desk);
+        let ticket = Ticket { owner: Arc::clone(&self.owner), op, number, blocking };
+        desk.progress(&core.rings);
+        let woken = match blocking || desk.has_ended(number) {
+            true => Ok(()),
+            false => core.wake_helper(&mut desk),
+        };
+        core.tell(desk);
+        woken.map(|()| ticket)
+    }
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").field("group", &self.group().name()).finish_non_exhaustive()
+    }
+}
+
+/// What the outcome of a receive says.
+fn delivery(outcome: &Outcome) -> Result<Delivery> {
+    match outcome {
+        Outcome::Received(_, source, bytes) => Ok(Delivery { source: *source, bytes: *bytes }),
+        _ => Err(Error::invalid(Op::Receive.name(), "it ended as something else")),
+    }
+}
