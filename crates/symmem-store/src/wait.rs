@@ -58,8 +58,14 @@ impl Deadline {
 /// token.clone().cancel();
 /// assert!(token.is_cancelled());
 /// ```
-#[derive(Clone, Debug, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+#[derive(Clone, Default)]
+pub struct CancelToken(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    cancelled: AtomicBool,
+    poll: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+}
 
 impl CancelToken {
     /// A token nobody has cancelled.
@@ -67,15 +73,40 @@ impl CancelToken {
         Self::default()
     }
 
+    /// A token that also counts as cancelled whenever `poll` says so, for runtimes that must be asked whether a signal
+    /// came. Unlike [`CancelToken::cancel`] that is not final: the next wait asks anew.
+    ///
+    /// A wait asks on its own thread and only once it found nothing and is about to sleep, so `poll` may take
+    /// microseconds; it is asked at least once per [`TICK`] from then on.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// static PRESSED: AtomicBool = AtomicBool::new(false);
+    /// let token = symmem_store::CancelToken::polled(|| PRESSED.swap(false, Ordering::Relaxed));
+    /// PRESSED.store(true, Ordering::Relaxed);
+    /// assert!(token.is_cancelled());
+    /// assert!(!token.is_cancelled());
+    /// ```
+    pub fn polled(poll: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(State { cancelled: AtomicBool::new(false), poll: Some(Box::new(poll)) }))
+    }
+
     /// Cancels: every wait that holds a clone returns within a [`TICK`].
     pub fn cancel(&self) {
         // Relaxed: the token carries no data, only the wish to stop.
-        self.0.store(true, Ordering::Relaxed);
+        self.0.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody cancelled.
+    /// Whether somebody cancelled, or the poll of [`CancelToken::polled`] says so now.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.cancelled.load(Ordering::Relaxed) || self.0.poll.as_ref().is_some_and(|poll| poll())
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let polled = self.0.poll.is_some();
+        f.debug_struct("CancelToken").field("cancelled", &self.0.cancelled).field("polled", &polled).finish()
     }
 }
 
@@ -187,5 +218,41 @@ impl<'a> Wait<'a> {
 impl fmt::Debug for Wait<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wait").field("deadline", &self.deadline).field("elapsed", &self.elapsed()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn counting() -> (CancelToken, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        (CancelToken::polled(move || count.fetch_add(1, Ordering::Relaxed) >= 2), asked)
+    }
+
+    #[test]
+    fn a_condition_that_holds_asks_no_poll() {
+        let (token, asked) = counting();
+        let wait = Wait::for_at_most(Duration::from_secs(60)).with_cancel(&token);
+        let value = wait.until(|_| Ok::<_, Interrupt>(Some(7)));
+        assert_eq!(value.unwrap(), 7);
+        assert_eq!(asked.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_poll_ends_a_wait_and_is_not_final() {
+        let (token, asked) = counting();
+        let wait = Wait::for_at_most(Duration::from_secs(60)).with_cancel(&token);
+        let ended = wait.until(|_| Ok::<Option<()>, Interrupt>(None));
+        assert!(matches!(ended, Err(Interrupt::Cancelled)));
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        asked.store(0, Ordering::Relaxed);
+        assert!(!token.is_cancelled());
+        token.cancel();
+        assert!(token.is_cancelled());
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "a cancelled token asks nobody");
     }
 }

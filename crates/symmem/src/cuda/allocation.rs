@@ -148,6 +148,18 @@ impl<T: Element> Allocation<T> {
     pub fn rendezvous_at(&self, engine: &Engine, offset: usize) -> Result<SymmetricMemory<T>> {
         SymmetricMemory::rendezvous(&self.block, engine, offset, self.len)
     }
+
+    /// Collective. [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on, which
+    /// must be a multiple of their size. For allocations whose element type is known only at run time: the ranks compare
+    /// `U`, not `T`. Ranks may differ in `start`, not in `len`.
+    pub fn rendezvous_as<U: Element>(
+        &self,
+        engine: &Engine,
+        start: usize,
+        len: usize,
+    ) -> Result<SymmetricMemory<U>> {
+        SymmetricMemory::rendezvous_part(&self.block, engine, start, len)
+    }
 }
 
 /// Copies run on the memory's own device, the only one that reaches it.

@@ -5,6 +5,7 @@
 
 mod rendezvous;
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 pub(super) use self::rendezvous::Table;
 use super::allocation::check_stream;
 use super::{Device, DeviceSlice, Engine, Stream, buffer};
-use crate::memory::Element;
+use crate::memory::{Element, element};
 use crate::{Error, Group, Result};
 
 /// Memory that the devices of all ranks of a group reach. A light handle; clones and slices share the mappings.
@@ -171,6 +172,21 @@ impl<T: Element> SymmetricMemory<T> {
         self.keep.multicast().filter(|_| same).map(|address| address + self.offset as u64)
     }
 
+    /// Where every rank's allocation begins, in rank order, whatever the offset of this handle.
+    pub fn base_ptrs(&self) -> &[u64] {
+        self.keep.data()
+    }
+
+    /// The device address of a table of [`SymmetricMemory::base_ptrs`], valid as long as any handle of this memory.
+    pub fn base_ptrs_dev(&self) -> Result<u64> {
+        self.keep.table_of(self.keep.data())
+    }
+
+    /// What keeps the addresses valid, and nothing else: neither the engine nor the membership in its group.
+    pub fn mappings(&self) -> Arc<dyn Any + Send + Sync> {
+        Arc::clone(&self.keep) as _
+    }
+
     /// Local. A part of this memory. Operations work on what the handle covers, so all ranks must cut alike.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, len) = buffer::part::<T>(range, self.len)?;
@@ -181,6 +197,34 @@ impl<T: Element> SymmetricMemory<T> {
         slice.offset += start;
         slice.len = len;
         Ok(slice)
+    }
+
+    /// Local. The same memory as elements of `U`: everybody's first byte and the length must be multiples of their size.
+    ///
+    /// ```no_run
+    /// # fn view(mem: &symmem::cuda::SymmetricMemory<u8>) -> symmem::Result<()> {
+    /// let numbers = mem.slice(64..128)?.cast::<f32>()?;
+    /// assert_eq!((numbers.offset(), numbers.len()), (16, 16));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cast<U: Element>(&self) -> Result<SymmetricMemory<U>> {
+        let mut len = self.len;
+        for (address, base) in self.data.iter().zip(self.keep.data()) {
+            let offset = (address - base) as usize / size_of::<T>();
+            len = element::recount::<T, U>(offset, self.len)?.1;
+        }
+        Ok(SymmetricMemory {
+            engine: self.engine.clone(),
+            data: Arc::clone(&self.data),
+            pads: Arc::clone(&self.pads),
+            pad_bytes: self.pad_bytes,
+            len,
+            offset: self.offset,
+            number: self.number,
+            keep: Arc::clone(&self.keep),
+            element: PhantomData,
+        })
     }
 
     /// This rank's memory, to be read by an operation.

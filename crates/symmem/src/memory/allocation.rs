@@ -90,6 +90,28 @@ impl<T: Element> Allocation<T> {
         SymmetricMemory::rendezvous(&self.block, group, offset, self.len)
     }
 
+    /// Collective. [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on, which
+    /// must be a multiple of their size. For allocations whose element type is known only at run time: the ranks compare
+    /// `U`, not `T`. Ranks may differ in `start`; collectives need the same `len` everywhere.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let bytes = group.alloc::<u8>(64)?;
+    ///     let mem = bytes.rendezvous_as::<f32>(&group, 16, 4)?;
+    ///     assert_eq!((mem.offset(), mem.len()), (4, 4));
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn rendezvous_as<U: Element>(
+        &self,
+        group: &Group,
+        start: usize,
+        len: usize,
+    ) -> Result<SymmetricMemory<U>> {
+        SymmetricMemory::rendezvous_part(&self.block, group, start, len)
+    }
+
     /// Copies the memory out whatever its state: also while borrowed, and after the group failed.
     pub fn salvage(&self) -> Vec<T> {
         salvage(&self.block, 0, self.len)

@@ -5,6 +5,7 @@ use std::fmt;
 use bytemuck::Pod;
 
 use crate::numeric::{Bool, F8E4M3, F8E5M2, bf16, f16};
+use crate::{Error, Result};
 
 /// The type of an element, as ranks compare it at rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +98,48 @@ pub trait Element: Pod + Send + Sync {
     const DTYPE: DType;
 }
 
+/// The error for `len` elements from element `start` on, where there are only `have`.
+pub(crate) fn out_of_bounds<T>(op: &'static str, start: usize, len: usize, have: usize) -> Error {
+    let bytes = |elements: usize| (elements as u64).saturating_mul(size_of::<T>() as u64);
+    Error::OutOfBounds { op, offset: bytes(start), bytes: bytes(len), size: bytes(have) }
+}
+
+/// Whether `len` elements of `T` from byte `start` on are aligned and within `bytes`.
+pub(crate) fn fit<T: Element>(op: &'static str, start: usize, len: usize, bytes: usize) -> Result<()> {
+    // Memory starts at a page, and no element is aligned to more than its size.
+    if !start.is_multiple_of(size_of::<T>()) {
+        return Err(uneven::<T>("offset", start));
+    }
+    let end = len.checked_mul(size_of::<T>()).and_then(|length| length.checked_add(start));
+    match end.is_some_and(|end| end <= bytes) {
+        true => Ok(()),
+        false => Err(Error::OutOfBounds {
+            op,
+            offset: start as u64,
+            bytes: (len as u64).saturating_mul(size_of::<T>() as u64),
+            size: bytes as u64,
+        }),
+    }
+}
+
+/// The `offset` and `len` that count elements of `T`, which are in range, counted in elements of `U`.
+pub(crate) fn recount<T: Element, U: Element>(offset: usize, len: usize) -> Result<(usize, usize)> {
+    let (offset, len) = (offset * size_of::<T>(), len * size_of::<T>());
+    if !offset.is_multiple_of(size_of::<U>()) {
+        return Err(uneven::<U>("offset", offset));
+    }
+    if !len.is_multiple_of(size_of::<U>()) {
+        return Err(uneven::<U>("length", len));
+    }
+    Ok((offset / size_of::<U>(), len / size_of::<U>()))
+}
+
+#[cold]
+fn uneven<T: Element>(what: &'static str, bytes: usize) -> Error {
+    let problem = format!("{bytes} bytes are no multiple of the {} bytes of {}", size_of::<T>(), T::DTYPE);
+    Error::invalid(what, problem)
+}
+
 macro_rules! elements {
     ($($type:ty => $dtype:ident),*) => {
         $(impl Element for $type {
@@ -115,3 +158,25 @@ elements!(
     u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
     F8E4M3 => F8E4M3, F8E5M2 => F8E5M2, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64, Bool => Bool
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_must_be_aligned_and_in_range() {
+        assert!(fit::<f32>("test", 4, 3, 16).is_ok());
+        assert!(fit::<f32>("test", 16, 0, 16).is_ok());
+        assert!(matches!(fit::<f32>("test", 4, 4, 16), Err(Error::OutOfBounds { .. })));
+        assert!(matches!(fit::<f32>("test", 0, usize::MAX, 16), Err(Error::OutOfBounds { .. })));
+        assert!(matches!(fit::<f32>("test", 2, 1, 16), Err(Error::Invalid { .. })));
+    }
+
+    #[test]
+    fn elements_are_recounted_only_where_they_come_out_even() {
+        assert_eq!(recount::<u8, u32>(8, 4).unwrap(), (2, 1));
+        assert_eq!(recount::<f64, bf16>(3, 2).unwrap(), (12, 8));
+        assert!(recount::<u8, u32>(2, 4).is_err());
+        assert!(recount::<u8, u32>(4, 3).is_err());
+    }
+}

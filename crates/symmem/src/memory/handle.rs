@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::allocation::{Local, LocalMut, salvage};
 use super::rendezvous::Table;
 use super::view::{PadView, PeerView};
-use super::{Block, Element};
+use super::{Block, Element, element};
 use crate::engine::cpu;
 use crate::group::{Running, signature};
 use crate::op::Op;
@@ -50,6 +50,19 @@ impl<T: Element> SymmetricMemory<T> {
         // Fails on every rank if the bounds are wrong on one, so the difference below is not negative.
         let table = Table::rendezvous(block, group, T::DTYPE, bounds)?;
         Ok(Self::new(Arc::clone(block), table, group.share(), offset, len - offset))
+    }
+
+    /// A handle of `len` elements from byte `start` of the allocation on.
+    pub(super) fn rendezvous_part(
+        block: &Arc<Block>,
+        group: &Group,
+        start: usize,
+        len: usize,
+    ) -> Result<Self> {
+        let op = Op::Rendezvous.name();
+        let fits = element::fit::<T>(op, start, len, block.bytes());
+        let table = Table::rendezvous(block, group, T::DTYPE, fits)?;
+        Ok(Self::new(Arc::clone(block), table, group.share(), start / size_of::<T>(), len))
     }
 
     fn new(block: Arc<Block>, table: Arc<Table>, group: Group, offset: usize, len: usize) -> Self {
@@ -120,12 +133,55 @@ impl<T: Element> SymmetricMemory<T> {
     /// alike.
     pub fn first(mut self, len: usize) -> Result<Self> {
         if len > self.len {
-            let size = size_of::<T>() as u64;
-            let (bytes, size) = ((len as u64).saturating_mul(size), self.len as u64 * size);
-            return Err(Error::OutOfBounds { op: "first", offset: 0, bytes, size });
+            return Err(element::out_of_bounds::<T>("first", 0, len, self.len));
         }
         self.len = len;
         Ok(self)
+    }
+
+    /// Local. `len` elements of this memory from element `start` on. Collectives work on what the handle covers, so all
+    /// ranks must cut alike.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let mem = group.alloc::<i32>(8)?.rendezvous(&group)?;
+    ///     let middle = mem.part(2, 4)?;
+    ///     assert_eq!((middle.offset(), middle.len()), (2, 4));
+    ///     assert!(mem.part(5, 4).is_err());
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn part(&self, start: usize, len: usize) -> Result<Self> {
+        if start.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(element::out_of_bounds::<T>("part", start, len, self.len));
+        }
+        let mut part = self.with_group(self.group.share());
+        part.offset += start;
+        part.len = len;
+        Ok(part)
+    }
+
+    /// Local. The same memory as elements of `U`: the handle's first byte and its length must be multiples of their size.
+    /// Ranks may differ in what they make of the memory, but not in one collective.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let mem = group.alloc::<u8>(16)?.rendezvous(&group)?;
+    ///     let mut words = mem.cast::<u32>()?;
+    ///     words.fill(1)?;
+    ///     words.all_reduce(symmem::ReduceOp::Sum)?;
+    ///     assert_eq!(*words.local()?, [2; 4]);
+    ///     assert!(mem.part(1, 8)?.cast::<u32>().is_err());
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn cast<U: Element>(&self) -> Result<SymmetricMemory<U>> {
+        let (offset, len) = element::recount::<T, U>(self.offset, self.len)?;
+        let (block, table) = (Arc::clone(&self.block), Arc::clone(&self.table));
+        let cast = SymmetricMemory::new(block, table, self.group.share(), offset, len);
+        Ok(SymmetricMemory { forced: self.forced, ..cast })
     }
 
     fn with_group(&self, group: Group) -> Self {

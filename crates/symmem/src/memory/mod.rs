@@ -4,7 +4,7 @@
 
 mod allocation;
 mod block;
-mod element;
+pub(crate) mod element;
 mod handle;
 mod hold;
 mod put;

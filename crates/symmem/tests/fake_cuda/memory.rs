@@ -145,3 +145,34 @@ fn sizes_and_types_must_agree() {
         assert!(fake::Live::now().has_no_memory(), "{:?}", fake::Live::now());
     });
 }
+
+#[test]
+fn bytes_rendezvous_as_elements() {
+    fake::run("memory::bytes_rendezvous_as_elements", &[DEVICES], || {
+        symmem::spawn(2, |group| {
+            let (engine, rank) = (engine(&group)?, group.rank());
+            let x = engine.device().alloc::<u8>(100)?;
+            let memory = x.rendezvous_as::<f32>(&engine, rank * 8, 5)?;
+            assert_eq!((memory.offset(), memory.len(), memory.buffer_size()), (rank * 2, 5, 100));
+            let bytes = memory.cast::<u8>()?;
+            assert_eq!((bytes.offset(), bytes.len()), (rank * 8, 20));
+            assert_eq!(bytes.peer_ptrs(), memory.peer_ptrs());
+            assert_error!(memory.slice(..3)?.cast::<u64>(), Error::Invalid { .. });
+            assert_error!(memory.slice(1..3)?.cast::<u64>(), Error::Invalid { .. });
+            check(&memory)?;
+
+            // One rank that is wrong, or of another mind, takes all with it.
+            let wrong = x.rendezvous_as::<f32>(&engine, if rank == 1 { 2 } else { 0 }, 5);
+            assert!(unanimous(&group, &wrong)?.starts_with("rank 1: "), "{wrong:?}");
+            let said = unanimous(&group, &x.rendezvous_as::<f32>(&engine, 0, 5 + rank))?;
+            assert!(said.contains("a part of 6 elements"), "{said}");
+            let said = match rank {
+                0 => unanimous(&group, &x.rendezvous_as::<f32>(&engine, 0, 5))?,
+                _ => unanimous(&group, &x.rendezvous_as::<i32>(&engine, 0, 5))?,
+            };
+            assert!(said.contains("i32"), "{said}");
+            check(&x.rendezvous_as::<f32>(&engine, 80, 5)?)
+        })
+        .unwrap();
+    });
+}

@@ -11,7 +11,7 @@ use crate::cuda::Engine;
 use crate::cuda::allocation::Block;
 use crate::cuda::exchange::{self, PeerMemory};
 use crate::group::{Brought, Running};
-use crate::memory::Element;
+use crate::memory::{Element, element};
 use crate::op::Op;
 use crate::provider::vmm::{DeviceMemory, Multicast, Vmm, check_no_capture, graveyard};
 use crate::{Error, Result};
@@ -184,6 +184,8 @@ struct Opening {
     dtype: String,
     /// In bytes; ranks may differ in it.
     offset: usize,
+    /// Elements of the handle, if it is not all that follows the offset.
+    part: Option<usize>,
     /// The rendezvous that this rank has already.
     number: Option<u64>,
     /// Why this rank cannot take part after all.
@@ -198,60 +200,87 @@ impl Brought for Opening {
     }
 
     fn terms(&self) -> String {
-        let Self { bytes, pad_bytes, dtype, .. } = self;
-        format!("{bytes} bytes of {dtype} in {}, pad of {pad_bytes} bytes", Vmm::NAME)
+        let Self { bytes, pad_bytes, dtype, part, .. } = self;
+        let part = part.map(|len| format!(", a part of {len} elements")).unwrap_or_default();
+        format!("{bytes} bytes of {dtype} in {}, pad of {pad_bytes} bytes{part}", Vmm::NAME)
     }
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Collective. A handle of the elements from `offset` on, of `len` in all. A rank whose own arguments are wrong tells
-    /// the others instead of staying away.
+    /// Collective. A handle of the elements from `offset` on, of `len` in all: as many as there are behind everybody's
+    /// offset, so that what is in range here is in range on every rank.
     pub(in crate::cuda) fn rendezvous(
         block: &Block,
         engine: &Engine,
         offset: usize,
         len: usize,
     ) -> Result<Self> {
-        let group = engine.group();
-        let span =
-            tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes = block.memory().bytes());
-        let _entered = span.enter();
-        let running = group.begin(Op::Rendezvous, None)?;
-        let sound = check_arguments::<T>(block, engine, offset, len);
-        let kept = block.table(&engine.key());
-        let opening = Opening {
-            bytes: block.memory().bytes(),
-            pad_bytes: group.context().signal_pad_size(),
-            dtype: T::DTYPE.name().to_owned(),
-            offset: offset.saturating_mul(size_of::<T>()),
-            number: kept.as_ref().map(|table| table.number),
-            error: sound.err().map(|error| error.to_string()),
-        };
-        let openings = running.compare(Op::Rendezvous, &opening)?;
-        // A table is used again only if all ranks mean the same one.
-        let again = openings.iter().all(|theirs| theirs.number == opening.number);
-        let table = match kept.filter(|_| again) {
-            Some(table) => table,
-            None => {
-                let table = Arc::new(Table::share(&running, engine, block, &openings)?);
-                block.remember(&engine.key(), &table);
-                table
-            }
-        };
-        let offsets: Vec<usize> = openings.iter().map(|opening| opening.offset).collect();
-        // As many elements as there are behind everybody's offset: what is in range here is in range on every rank.
+        let bounds = if offset > len { Err(out_of_bounds::<T>(offset, len)) } else { Ok(()) };
+        let start = offset.saturating_mul(size_of::<T>());
+        let (table, offsets) = meet::<T>(block, engine, start, None, bounds)?;
         let farthest = offsets.iter().max().map_or(0, |bytes| bytes / size_of::<T>());
         Ok(Self::new(engine, table, &offsets, len - farthest))
     }
+
+    /// Collective. A handle of `len` elements from byte `start` on.
+    pub(in crate::cuda) fn rendezvous_part(
+        block: &Block,
+        engine: &Engine,
+        start: usize,
+        len: usize,
+    ) -> Result<Self> {
+        let bounds = element::fit::<T>(Op::Rendezvous.name(), start, len, block.memory().bytes());
+        // The ranks compare `len`, and each checked its own range: kernels that reach for a peer's part find all of it.
+        let (table, offsets) = meet::<T>(block, engine, start, Some(len), bounds)?;
+        Ok(Self::new(engine, table, &offsets, len))
+    }
 }
 
-fn check_arguments<T: Element>(block: &Block, engine: &Engine, offset: usize, len: usize) -> Result<()> {
+/// Compares what the ranks bring, and gives the table of `block` and everybody's offset in bytes. A rank whose own
+/// arguments are wrong tells the others instead of staying away.
+fn meet<T: Element>(
+    block: &Block,
+    engine: &Engine,
+    offset: usize,
+    part: Option<usize>,
+    bounds: Result<()>,
+) -> Result<(Arc<Table>, Vec<usize>)> {
+    let group = engine.group();
+    let span =
+        tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes = block.memory().bytes());
+    let _entered = span.enter();
+    let running = group.begin(Op::Rendezvous, None)?;
+    let sound = check_place(block, engine).and(bounds);
+    let kept = block.table(&engine.key());
+    let opening = Opening {
+        bytes: block.memory().bytes(),
+        pad_bytes: group.context().signal_pad_size(),
+        dtype: T::DTYPE.name().to_owned(),
+        offset,
+        part,
+        number: kept.as_ref().map(|table| table.number),
+        error: sound.err().map(|error| error.to_string()),
+    };
+    let openings = running.compare(Op::Rendezvous, &opening)?;
+    // A table is used again only if all ranks mean the same one.
+    let again = openings.iter().all(|theirs| theirs.number == opening.number);
+    let table = match kept.filter(|_| again) {
+        Some(table) => table,
+        None => {
+            let table = Arc::new(Table::share(&running, engine, block, &openings)?);
+            block.remember(&engine.key(), &table);
+            table
+        }
+    };
+    Ok((table, openings.iter().map(|opening| opening.offset).collect()))
+}
+
+fn check_place(block: &Block, engine: &Engine) -> Result<()> {
     check_no_capture("rendezvous")?;
     let (memory, device) = (block.memory().device(), engine.device());
-    if memory != device {
-        let problem =
-            format!("it is on {memory}, the engine on {device}. Hint: allocate on the engine's device");
-        return Err(Error::invalid("allocation", problem));
+    if memory == device {
+        return Ok(());
     }
-    if offset > len { Err(out_of_bounds::<T>(offset, len)) } else { Ok(()) }
+    let problem = format!("it is on {memory}, the engine on {device}. Hint: allocate on the engine's device");
+    Err(Error::invalid("allocation", problem))
 }
