@@ -1,1 +1,44 @@
-//! The Python package of symmem will live here; it is empty so far.
+//! The extension module `symmem._symmem`: everything of the Python package that is hot or unsafe.
+//!
+//! Only `python/symmem` imports it; users import that package. What it guarantees: no call blocks on a peer while it
+//! holds the interpreter (`interrupt`), every failure is a typed exception (`error`), and memory lives as long as any
+//! Python object that shows it (`array`).
+
+use pyo3::prelude::*;
+
+mod array;
+mod collectives;
+mod context;
+mod cuda;
+mod dlpack;
+mod dtype;
+mod error;
+mod fork;
+mod group;
+mod interrupt;
+mod mail;
+mod memory;
+mod operand;
+mod pending;
+mod private;
+mod registry;
+mod store;
+
+/// Symmetric memory: the compiled part of the package `symmem`.
+#[pymodule]
+fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    fork::arm();
+    error::register(module)?;
+    interrupt::register(module)?;
+    dtype::register(module)?;
+    array::register(module)?;
+    context::register(module)?;
+    store::register(module)?;
+    group::register(module)?;
+    mail::register(module)?;
+    memory::register(module)?;
+    collectives::register(module)?;
+    pending::register(module)?;
+    cuda::register(module)
+}

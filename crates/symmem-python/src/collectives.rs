@@ -1,0 +1,252 @@
+//! Collectives: which output they have, and whether memory is symmetric.
+//!
+//! Called by the methods of `SymmetricMemory` and of `Group`. Arguments that every rank passes alike are checked here, before
+//! any peer is involved; what ranks may disagree on is the library's to compare.
+
+use pyo3::prelude::*;
+use symmem::{CancelToken, DType, ReduceOp};
+
+use crate::dtype;
+use crate::error::invalid;
+use crate::group::Membership;
+use crate::memory::{Call, SymmetricMemory, Terms, find_known};
+use crate::operand::{Operand, Place};
+use crate::pending::Pending;
+use crate::private;
+
+/// The reduce operation called `name`.
+pub(crate) fn reduce_op(name: &str) -> PyResult<ReduceOp> {
+    ReduceOp::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = ReduceOp::ALL.iter().map(|op| op.name()).collect();
+        invalid("op", format!("{name:?} is not one of {}", names.join(", ")))
+    })
+}
+
+impl Call {
+    /// Its name in messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce(_) => "all_reduce",
+            Self::Reduce(..) => "reduce",
+            Self::ReduceScatter(_) | Self::ReduceScatterColumns(..) => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast(_) => "broadcast",
+            Self::AllToAll => "all_to_all",
+            Self::Gather(_) => "gather",
+            Self::Scatter(_) => "scatter",
+        }
+    }
+
+    /// Whether rank `rank` has an output that is not its input.
+    pub(crate) fn has_output(self, rank: usize, given: bool) -> bool {
+        match self {
+            Self::AllReduce(_) => given,
+            Self::Reduce(_, root) | Self::Gather(root) => rank == root,
+            Self::Broadcast(_) => false,
+            _ => true,
+        }
+    }
+
+    /// The shape of the output for an input of `shape` on each of `world` ranks.
+    pub(crate) fn output_shape(self, shape: &[usize], world: usize) -> PyResult<Vec<usize>> {
+        let mut shape = shape.to_vec();
+        match self {
+            Self::AllGather | Self::Gather(_) => match shape.first_mut() {
+                Some(first) => *first *= world,
+                None => shape.push(world),
+            },
+            Self::ReduceScatter(_) | Self::Scatter(_) => divide(self, shape.first_mut(), world)?,
+            Self::ReduceScatterColumns(..) => divide(self, shape.last_mut(), world)?,
+            _ => {}
+        }
+        Ok(shape)
+    }
+}
+
+fn divide(call: Call, side: Option<&mut usize>, world: usize) -> PyResult<()> {
+    match side {
+        Some(side) if side.is_multiple_of(world) => {
+            *side /= world;
+            Ok(())
+        }
+        Some(side) => {
+            Err(invalid(call.name(), format!("a side of {side} is not divisible by {world} ranks")))
+        }
+        None => Err(invalid(call.name(), "a scalar cannot be divided among ranks")),
+    }
+}
+
+/// A new array for an output: torch's for torch, else numpy's; on a device torch's or cupy's.
+pub(crate) fn new_output<'py>(
+    py: Python<'py>,
+    torch: bool,
+    place: Place,
+    shape: &[usize],
+    dtype: DType,
+) -> PyResult<Bound<'py, PyAny>> {
+    if torch {
+        let arguments = [("dtype", dtype::torch_dtype(py, dtype)?)];
+        let arguments = pyo3::types::IntoPyDict::into_py_dict(arguments, py)?;
+        arguments.set_item("device", place.to_string())?;
+        return py.import("torch")?.call_method("empty", (shape.to_vec(),), Some(&arguments));
+    }
+    match place {
+        Place::Cpu => {
+            py.import("numpy")?.call_method1("empty", (shape.to_vec(), dtype::numpy_dtype(py, dtype)?))
+        }
+        Place::Cuda(_) => new_on_device(py, place, shape, dtype),
+    }
+}
+
+/// Of whichever library for devices the program has imported.
+fn new_on_device<'py>(
+    py: Python<'py>,
+    place: Place,
+    shape: &[usize],
+    dtype: DType,
+) -> PyResult<Bound<'py, PyAny>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    if modules.contains("torch")? {
+        return new_output(py, true, place, shape, dtype);
+    }
+    if !modules.contains("cupy")? {
+        let problem = "there is neither torch nor cupy to make one on a device. Hint: pass out=";
+        return Err(invalid("out", problem));
+    }
+    let cupy = py.import("cupy")?;
+    let Place::Cuda(ordinal) = place else { return Err(invalid("out", "not on a device")) };
+    let device = cupy.getattr("cuda")?.call_method1("Device", (ordinal,))?;
+    device.call_method0("__enter__")?;
+    let made = cupy.call_method1("empty", (shape.to_vec(), dtype::numpy_dtype(py, dtype)?));
+    device.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+    made
+}
+
+/// A collective on a handle, ready to run: its output, and what it returns.
+pub(crate) struct Plan<'py> {
+    call: Call,
+    out: Option<Operand<'py>>,
+    result: Py<PyAny>,
+}
+
+impl<'py> Plan<'py> {
+    /// `call` on `memory` into `out`; `x` is what a call in place returns, by default the memory's own array.
+    pub(crate) fn new(
+        py: Python<'py>,
+        memory: &SymmetricMemory,
+        call: Call,
+        out: Option<&Bound<'py, PyAny>>,
+        x: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let (rank, world) = (memory.membership().rank(), memory.membership().size());
+        if !call.has_output(rank, out.is_some()) {
+            let in_place = matches!(call, Call::AllReduce(_) | Call::Broadcast(_));
+            let result = match (in_place, x) {
+                (false, _) => py.None(),
+                (true, Some(x)) => x.clone().unbind(),
+                (true, None) => memory.own_array(py)?,
+            };
+            return Ok(Self { call, out: None, result });
+        }
+        let span = memory.span();
+        let object = match out {
+            Some(out) => out.clone(),
+            None => {
+                let shape = call.output_shape(&span.shape, world)?;
+                new_output(py, memory.is_torch(), memory.place(), &shape, span.dtype)?
+            }
+        };
+        let operand = Operand::output(&object)?;
+        memory.check_operand("out", &operand)?;
+        let result = object.unbind();
+        // Reducing into one's own elements is reducing in place.
+        if matches!(call, Call::AllReduce(_)) && memory.is_own(&operand) {
+            return Ok(Self { call, out: None, result });
+        }
+        memory.check_apart(&operand)?;
+        Ok(Self { call, out: Some(operand), result })
+    }
+
+    /// Runs it and gives its result.
+    pub(crate) fn run(
+        self,
+        py: Python<'_>,
+        memory: &SymmetricMemory,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<Py<PyAny>> {
+        memory.handle().run(py, self.call, self.out.as_ref(), terms)?;
+        Ok(self.result)
+    }
+
+    /// Starts it.
+    pub(crate) fn start(
+        self,
+        py: Python<'_>,
+        memory: &SymmetricMemory,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<Pending> {
+        memory.handle().start(py, self.call, self.out.as_ref(), self.result, terms)
+    }
+}
+
+/// The handle of `x` if it is symmetric on this group.
+fn symmetric(
+    membership: &Membership,
+    call: Call,
+    x: &Bound<'_, PyAny>,
+    timeout_ms: u64,
+) -> PyResult<Option<SymmetricMemory>> {
+    if x.is_none() {
+        return Ok(None);
+    }
+    // What is no contiguous array can still be private memory, where its own errors are told.
+    let Ok(operand) = Operand::input(x) else { return Ok(None) };
+    let known = find_known(&operand, membership, timeout_ms)?;
+    if known.is_some() && matches!(call, Call::AllReduce(_) | Call::Broadcast(_)) && !operand.writable {
+        return Err(invalid(call.name(), "the array is read-only"));
+    }
+    Ok(known)
+}
+
+/// A collective on `x`: zero-copy where it is symmetric on this group.
+pub(crate) fn run_on_group<'py>(
+    membership: &Membership,
+    call: Call,
+    x: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+    timeout_ms: u64,
+) -> PyResult<Py<PyAny>> {
+    let py = x.py();
+    match symmetric(membership, call, x, timeout_ms)? {
+        Some(memory) => {
+            Plan::new(py, &memory, call, out, Some(x))?.run(py, &memory, Terms::new(timeout_ms, None))
+        }
+        None => private::run(&*membership.group(call.name(), timeout_ms)?, call, x, out),
+    }
+}
+
+/// Starts what [`run_on_group`] runs.
+pub(crate) fn start_on_group<'py>(
+    membership: &Membership,
+    call: Call,
+    x: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+    timeout_ms: u64,
+) -> PyResult<Pending> {
+    let py = x.py();
+    match symmetric(membership, call, x, timeout_ms)? {
+        Some(memory) => {
+            Plan::new(py, &memory, call, out, Some(x))?.start(py, &memory, Terms::new(timeout_ms, None))
+        }
+        None => {
+            // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
+            let group = membership.group(call.name(), timeout_ms)?.cancelled_by(&CancelToken::new());
+            private::start(&group, call, x, out)
+        }
+    }
+}
+
+/// Adds what this module has to the extension module.
+pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! `Context`: the state that belongs to a rank rather than to the process.
+//!
+//! Allocations come from a context. Which one is current is per thread, because threads can be ranks: what `with group:`
+//! or `with context:` entered on this thread, else the one of the process.
+
+use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use symmem::RankContext;
+
+use crate::cuda;
+use crate::error::{invalid, raise};
+use crate::operand::Place;
+
+/// The process' own context, made when it is first asked for.
+static PROCESS: Mutex<Option<RankContext>> = Mutex::new(None);
+
+thread_local! {
+    static ENTERED: RefCell<Vec<RankContext>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A rank's own state: signal pad size, backends, persistent allocations. Threads that are ranks have one each.
+///
+/// >>> import symmem
+/// >>> context = symmem.current_context()
+/// >>> context.get_backend("cpu")
+/// 'SHM'
+#[pyclass(frozen, weakref, name = "Context", module = "symmem")]
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) inner: RankContext,
+}
+
+#[pymethods]
+impl Context {
+    /// A context of its own, with the configuration of the environment.
+    #[new]
+    fn new() -> PyResult<Self> {
+        Ok(Self { inner: RankContext::from_env().map_err(raise)? })
+    }
+
+    /// Bytes of the signal pads of later allocations.
+    #[getter]
+    fn signal_pad_size(&self) -> usize {
+        self.inner.signal_pad_size()
+    }
+
+    /// Sets the bytes of the signal pads of later allocations: a multiple of 8, at most 2**30.
+    fn set_signal_pad_size(&self, bytes: usize) -> PyResult<()> {
+        self.inner.set_signal_pad_size(bytes).map_err(raise)
+    }
+
+    /// The backend for memory on `device` ("cpu", "cuda" or "cuda:N"), None for a device that has none.
+    #[pyo3(signature = (device = None))]
+    fn get_backend(&self, device: Option<&Bound<'_, PyAny>>) -> PyResult<Option<&'static str>> {
+        let Some(device) = device else { return Ok(Some("SHM")) };
+        let text = device.str()?;
+        let kind = text.to_str()?.split(':').next().unwrap_or_default();
+        Ok(match kind {
+            "cpu" => Some("SHM"),
+            "cuda" => Some(cuda::BACKEND),
+            _ => None,
+        })
+    }
+
+    /// Chooses a backend by name. Each kind of device has exactly one so far, so this only checks the name.
+    fn set_backend(&self, name: &str) -> PyResult<()> {
+        match name.to_ascii_uppercase().as_str() {
+            "SHM" | "CUDA" => Ok(()),
+            _ => Err(invalid(
+                "backend",
+                format!("there is no backend {name:?}; there are \"SHM\" and \"CUDA\""),
+            )),
+        }
+    }
+
+    /// Whether `device` has addresses that reach all ranks at once.
+    fn has_multicast_support(&self, device: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match Place::parse(device)? {
+            Place::Cpu => Ok(self.inner.has_multicast_support()),
+            Place::Cuda(ordinal) => Ok(symmem::cuda::Device::new(ordinal as usize)
+                .map(|device| device.has_multicast())
+                .unwrap_or(false)),
+        }
+    }
+
+    /// Forgets the persistent allocation `alloc_id`; its memory goes when its last array does. True if there was one.
+    fn release_persistent(&self, alloc_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.inner.release_persistent(alloc_id.str()?.to_str()?))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        enter(&slf.get().inner);
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
+        leave();
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Context(signal_pad_size={})", self.inner.signal_pad_size())
+    }
+}
+
+/// Makes `context` the current one of this thread, until [`leave`].
+pub(crate) fn enter(context: &RankContext) {
+    ENTERED.with_borrow_mut(|entered| entered.push(context.clone()));
+}
+
+/// Ends the innermost [`enter`] of this thread.
+pub(crate) fn leave() {
+    let _left = ENTERED.with_borrow_mut(Vec::pop);
+}
+
+/// The context of the calling thread.
+pub(crate) fn current(_py: Python<'_>) -> PyResult<RankContext> {
+    if let Some(context) = ENTERED.with_borrow(|entered| entered.last().cloned()) {
+        return Ok(context);
+    }
+    let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*process {
+        Some(context) => Ok(context.clone()),
+        None => Ok(process.insert(RankContext::from_env().map_err(raise)?).clone()),
+    }
+}
+
+/// The context that `empty` allocates from on this thread.
+#[pyfunction]
+fn current_context(py: Python<'_>) -> PyResult<Context> {
+    Ok(Context { inner: current(py)? })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Context>()?;
+    module.add_function(wrap_pyfunction!(current_context, module)?)
+}

@@ -1,0 +1,251 @@
+//! What a handle on a device knows and does: shared by the handle that `memory` wraps, and by `DeviceMemory`,
+//! the short way of those who have addresses already.
+//!
+//! Operations are put on a stream and return. What they guarantee: an argument is checked before anything is
+//! launched, and after [`Core::leave`] everything that would touch memory is `Closed`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use symmem::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream};
+use symmem::{Error, Group, ReduceOp, Result};
+
+use super::engine::{Engines, Whole};
+use super::moved;
+use super::parts::{Parts, Range};
+use super::reduced::{Choice, Elements};
+use super::stream::ordinal_of;
+use crate::array::Keep;
+use crate::dtype::dispatch;
+use crate::memory::{Call, Span};
+use crate::registry::Block;
+
+/// One rank's end of symmetric memory on devices.
+pub(crate) struct Core {
+    pub(crate) span: Span,
+    pub(crate) device: Device,
+    pub(crate) rank: usize,
+    /// Everybody's allocation, and where a table of that is on the device.
+    pub(crate) bases: (Vec<usize>, usize),
+    /// The same of the signal pads.
+    pub(crate) pads: (Vec<usize>, usize),
+    pub(crate) buffer_size: usize,
+    pub(crate) pad_size: usize,
+    /// With the span's offset; 0 where there is none.
+    pub(crate) multicast: usize,
+    /// Until it is closed.
+    live: Mutex<Option<Arc<Live>>>,
+}
+
+/// What needs the membership in the group.
+pub(crate) struct Live {
+    pub(crate) whole: Arc<Whole>,
+    engines: Engines,
+    /// The bytes of the span.
+    span: Parts,
+}
+
+impl Core {
+    /// Collective for a new pair of allocation and group, else local.
+    pub(crate) fn rendezvous(
+        group: &Group,
+        engines: &Engines,
+        block: &Arc<Block>,
+        span: Span,
+    ) -> Result<Self> {
+        let (whole, memory) = engines.attach(group, block, &span)?;
+        let numbers = |addresses: &[u64]| addresses.iter().map(|address| *address as usize).collect();
+        let live = Live { whole, engines: engines.share(), span: Parts::new(memory) };
+        let memory = &live.span.memory;
+        Ok(Self {
+            device: memory.device().clone(),
+            rank: memory.rank(),
+            bases: (numbers(memory.base_ptrs()), memory.base_ptrs_dev()? as usize),
+            pads: (numbers(memory.pad_ptrs()), memory.pad_ptrs_dev()? as usize),
+            buffer_size: memory.buffer_size(),
+            pad_size: memory.signal_pad_size(),
+            multicast: memory.multicast_ptr().unwrap_or(0) as usize,
+            span,
+            live: Mutex::new(Some(Arc::new(live))),
+        })
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is there until it is closed.
+    #[inline]
+    pub(crate) fn live(&self, op: &'static str) -> Result<Arc<Live>> {
+        let live = self.slot().clone();
+        live.filter(|live| !live.whole.is_closed()).ok_or(Error::Closed { op })
+    }
+
+    /// Collective: ends the use of the allocation on the group, by this handle and by all others.
+    pub(crate) fn close(&self) -> Result<()> {
+        let live = self.live("close")?;
+        let met = live.span.memory.group().barrier();
+        // A group that failed does not meet any more; the handle is closed all the same.
+        live.whole.close();
+        live.engines.forget(&live.whole);
+        self.leave();
+        met
+    }
+
+    /// Ends the use; never blocks. Work that is under way goes on, and keeps what it needs.
+    pub(crate) fn leave(&self) {
+        let gone = self.slot().take();
+        drop(gone);
+    }
+
+    pub(crate) fn ordinal(&self) -> i32 {
+        ordinal_of(&self.device)
+    }
+
+    /// `bytes` of rank `rank` from byte `start` of its allocation on.
+    pub(crate) fn view(&self, rank: usize, start: usize, bytes: usize) -> Result<(usize, Keep)> {
+        let live = self.live("get_buffer")?;
+        live.span.memory.peer_ptr(rank)?;
+        check_range("get_buffer", start, bytes, self.buffer_size)?;
+        Ok((self.bases.0[rank] + start, live.span.memory.mappings()))
+    }
+
+    /// `bytes` of rank `rank`'s signal pad from byte `start` on.
+    pub(crate) fn pad_view(&self, rank: usize, start: usize, bytes: usize) -> Result<(usize, Keep)> {
+        let live = self.live("get_signal_pad")?;
+        live.span.memory.pad_ptr(rank)?;
+        check_range("get_signal_pad", start, bytes, self.pad_size)?;
+        Ok((self.pads.0[rank] + start, live.span.memory.mappings()))
+    }
+
+    pub(crate) fn barrier(&self, channel: usize, within: Option<Duration>, stream: &Stream) -> Result<()> {
+        let live = self.enter("barrier", within, stream)?;
+        live.span.memory.barrier(channel, stream)
+    }
+
+    pub(crate) fn put_signal(
+        &self,
+        rank: usize,
+        channel: usize,
+        within: Option<Duration>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter("put_signal", within, stream)?;
+        live.span.memory.put_signal(rank, channel, stream)
+    }
+
+    pub(crate) fn wait_signal(
+        &self,
+        rank: usize,
+        channel: usize,
+        within: Option<Duration>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter("wait_signal", within, stream)?;
+        live.span.memory.wait_signal(rank, channel, stream)
+    }
+
+    /// Copies `bytes` at `from` to rank `rank`'s span, from byte `start` of it on, by the copy engine.
+    ///
+    /// # Safety
+    /// As for [`DeviceSlice::from_raw`] of `bytes` at `from` on this device.
+    pub(crate) unsafe fn put(
+        &self,
+        rank: usize,
+        start: usize,
+        from: u64,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter("put", None, stream)?;
+        // SAFETY: as the caller promises.
+        let from = unsafe { DeviceSlice::<u8>::from_raw(from, bytes, &self.device) }?;
+        live.span.memory.put(rank, start, from, stream)
+    }
+
+    /// Copies rank `rank`'s span, from byte `start` of it on, to `bytes` at `to`: by the copy engine, or by
+    /// threads.
+    ///
+    /// # Safety
+    /// As for [`DeviceSliceMut::from_raw`] of `bytes` at `to` on this device.
+    pub(crate) unsafe fn get(
+        &self,
+        rank: usize,
+        start: usize,
+        to: u64,
+        bytes: usize,
+        by_threads: bool,
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter("get", None, stream)?;
+        // SAFETY: as the caller promises.
+        let to = unsafe { DeviceSliceMut::<u8>::from_raw(to, bytes, &self.device) }?;
+        match by_threads {
+            true => live.span.memory.copy(rank, start, to, stream),
+            false => live.span.memory.get(rank, start, to, stream),
+        }
+    }
+
+    /// Reduces a range of everybody's allocation: a part of the span, or else of what is around it, which
+    /// must be in the same place on all ranks.
+    ///
+    /// # Safety
+    /// As for [`Parts::all_reduce`].
+    #[inline]
+    pub(crate) unsafe fn all_reduce(
+        &self,
+        range: Range,
+        op: ReduceOp,
+        elements: Elements,
+        choice: Choice,
+        within: Option<Duration>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter("all_reduce", within, stream)?;
+        let whole = &live.whole.parts;
+        let parts = [&live.span, whole].into_iter().find(|parts| parts.hold(range));
+        let parts = parts.ok_or_else(|| out_of_bounds(range, whole.memory.len()))?;
+        // SAFETY: as the caller promises.
+        unsafe { parts.all_reduce(range, op, elements, choice, stream) }
+    }
+
+    /// Puts another collective of the span on `stream`; `out` is the address and the number of elements of its output.
+    ///
+    /// # Safety
+    /// As for [`DeviceSliceMut::from_raw`] of `out` on this device.
+    pub(crate) unsafe fn run(
+        &self,
+        call: Call,
+        out: Option<(u64, usize)>,
+        within: Option<Duration>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter(call.name(), within, stream)?;
+        let bytes = &live.span.memory;
+        // SAFETY: as the caller promises.
+        dispatch!(self.span.dtype, T => unsafe { moved::run(&bytes.cast::<T>()?, call, out, stream) })
+    }
+
+    /// The start of every operation.
+    #[inline]
+    fn enter(&self, op: &'static str, within: Option<Duration>, stream: &Stream) -> Result<Arc<Live>> {
+        let live = self.live(op)?;
+        if let Some(within) = within {
+            live.whole.shared.within(within, stream)?;
+        }
+        Ok(live)
+    }
+}
+
+#[cold]
+fn out_of_bounds((start, len, dtype): Range, size: usize) -> Error {
+    let bytes = (len as u64).saturating_mul(dtype.size() as u64);
+    Error::OutOfBounds { op: "all_reduce", offset: start as u64, bytes, size: size as u64 }
+}
+
+fn check_range(op: &'static str, start: usize, bytes: usize, size: usize) -> Result<()> {
+    if start.checked_add(bytes).is_some_and(|end| end <= size) {
+        return Ok(());
+    }
+    Err(Error::OutOfBounds { op, offset: start as u64, bytes: bytes as u64, size: size as u64 })
+}

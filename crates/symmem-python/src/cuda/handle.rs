@@ -1,0 +1,241 @@
+//! The handle of device memory, as `memory` wants it: arguments become addresses and streams, the rest is
+//! [`Core`]'s.
+//!
+//! Every operation returns as soon as it is on its stream.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use symmem::cuda::Stream;
+use symmem::{DType, Group, Received};
+
+use super::core::Core;
+use super::engine::Engines;
+use super::reduced::{Choice, Elements};
+use super::stream;
+use crate::array::Keep;
+use crate::error::{invalid, raise};
+use crate::interrupt::blocking;
+use crate::memory::{Call, Handle, Span, Terms};
+use crate::operand::{Operand, Place};
+use crate::pending::Pending;
+use crate::registry::Block;
+
+/// Copies of no more bytes than this are done by threads, which have less to set up than the copy engine.
+const SMALL_COPY: usize = 64 << 10;
+
+/// A handle of device memory.
+pub(crate) struct DeviceHandle {
+    pub(crate) core: Arc<Core>,
+}
+
+impl DeviceHandle {
+    /// Collective for a new pair of allocation and group, else local: see [`Engines::attach`].
+    pub(crate) fn rendezvous(
+        py: Python<'_>,
+        group: &Group,
+        engines: &Engines,
+        block: &Arc<Block>,
+        span: &Span,
+    ) -> PyResult<Self> {
+        let core = blocking(py, || Core::rendezvous(group, engines, block, span.clone()))?;
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    fn stream(&self, py: Python<'_>, terms: Terms<'_, '_>) -> PyResult<Stream> {
+        stream::stream(py, &self.core.device, terms.stream)
+    }
+
+    /// The device address of private memory, which must be on the handle's device and of its element type.
+    fn private(&self, what: &str, operand: &Operand<'_>) -> PyResult<u64> {
+        check_private(&self.core, self.core.span.dtype, what, operand)
+    }
+}
+
+/// The device address of private memory, which must be on the handle's device and have elements of `dtype`.
+pub(super) fn check_private(core: &Core, dtype: DType, what: &str, operand: &Operand<'_>) -> PyResult<u64> {
+    let place = Place::Cuda(core.ordinal());
+    if operand.device != place {
+        let problem = format!("it is on {}, the symmetric memory on {place}", operand.device);
+        return Err(invalid(what, problem));
+    }
+    if operand.dtype != dtype {
+        return Err(invalid(what, format!("it has elements of {}, the handle of {dtype}", operand.dtype)));
+    }
+    Ok(operand.address as u64)
+}
+
+/// What devices do not do, and what they do.
+#[cold]
+fn not_there(what: &str) -> PyErr {
+    let problem = "it is not done on devices. Hint: collectives (reductions: sum and avg of bfloat16, float16 and float32), \
+                   barrier, put_signal, wait_signal, put, get and get_buffer are; host memory (device=\"cpu\") has all";
+    invalid(what, problem)
+}
+
+impl Handle for DeviceHandle {
+    fn place(&self) -> Place {
+        Place::Cuda(self.core.ordinal())
+    }
+
+    fn buffer_size(&self) -> usize {
+        self.core.buffer_size
+    }
+
+    fn signal_pad_size(&self) -> usize {
+        self.core.pad_size
+    }
+
+    fn buffer_ptrs(&self) -> Vec<usize> {
+        self.core.bases.0.clone()
+    }
+
+    fn signal_pad_ptrs(&self) -> Vec<usize> {
+        self.core.pads.0.clone()
+    }
+
+    fn buffer_ptrs_dev(&self) -> usize {
+        self.core.bases.1
+    }
+
+    fn signal_pad_ptrs_dev(&self) -> usize {
+        self.core.pads.1
+    }
+
+    fn multicast_ptr(&self) -> usize {
+        self.core.multicast
+    }
+
+    fn view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)> {
+        self.core.view(rank, start, bytes)
+    }
+
+    fn pad_view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)> {
+        self.core.pad_view(rank, start, bytes)
+    }
+
+    fn barrier(&self, py: Python<'_>, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
+        let stream = self.stream(py, terms)?;
+        py.detach(|| self.core.barrier(channel, terms.timeout, &stream)).map_err(raise)
+    }
+
+    fn put_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
+        let stream = self.stream(py, terms)?;
+        py.detach(|| self.core.put_signal(rank, channel, terms.timeout, &stream)).map_err(raise)
+    }
+
+    fn wait_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
+        let stream = self.stream(py, terms)?;
+        py.detach(|| self.core.wait_signal(rank, channel, terms.timeout, &stream)).map_err(raise)
+    }
+
+    fn try_put_signal(&self, _py: Python<'_>, _rank: usize, _channel: usize) -> PyResult<bool> {
+        Err(not_there("try_put_signal"))
+    }
+
+    fn try_wait_signal(&self, _py: Python<'_>, _rank: usize, _channel: usize) -> PyResult<bool> {
+        Err(not_there("try_wait_signal"))
+    }
+
+    fn put(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        start: usize,
+        from: &Operand<'_>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<()> {
+        let address = self.private("put", from)?;
+        let (start, bytes) = (start.saturating_mul(from.dtype.size()), from.bytes());
+        let stream = self.stream(py, terms)?;
+        // SAFETY: memory of a Python object, which is there as long as its library says; libraries order
+        // frees by streams.
+        py.detach(|| unsafe { self.core.put(rank, start, address, bytes, &stream) }).map_err(raise)
+    }
+
+    fn get(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        start: usize,
+        out: &Operand<'_>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<()> {
+        let address = self.private("get", out)?;
+        let (start, bytes) = (start.saturating_mul(out.dtype.size()), out.bytes());
+        let stream = self.stream(py, terms)?;
+        let small = bytes <= SMALL_COPY;
+        // SAFETY: as for `put`.
+        py.detach(|| unsafe { self.core.get(rank, start, address, bytes, small, &stream) }).map_err(raise)
+    }
+
+    fn run(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        out: Option<&Operand<'_>>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<()> {
+        let Call::AllReduce(op) = call else {
+            let out =
+                out.map(|out| self.private("out", out).map(|address| (address, out.len))).transpose()?;
+            let stream = self.stream(py, terms)?;
+            // SAFETY: as for `put`.
+            return py.detach(|| unsafe { self.core.run(call, out, terms.timeout, &stream) }).map_err(raise);
+        };
+        let span = &self.core.span;
+        let elements = match out {
+            None => Elements::InPlace,
+            Some(out) if out.len != span.len => {
+                let problem = format!("it has {} elements, the symmetric memory {}", out.len, span.len);
+                return Err(invalid("out", problem));
+            }
+            Some(out) => Elements::Out(self.private("out", out)?),
+        };
+        let part = (span.offset, span.len, span.dtype);
+        let stream = self.stream(py, terms)?;
+        // SAFETY: as for `put`; the length was checked.
+        py.detach(|| unsafe {
+            self.core.all_reduce(part, op, elements, Choice::Table, terms.timeout, &stream)
+        })
+        .map_err(raise)
+    }
+
+    fn all_to_all_v(
+        &self,
+        _py: Python<'_>,
+        _row: usize,
+        _splits: &[usize],
+        _out: &Operand<'_>,
+        _terms: Terms<'_, '_>,
+    ) -> PyResult<Received> {
+        Err(not_there("all_to_all_v"))
+    }
+
+    fn start(
+        &self,
+        _py: Python<'_>,
+        call: Call,
+        _out: Option<&Operand<'_>>,
+        _result: Py<PyAny>,
+        _terms: Terms<'_, '_>,
+    ) -> PyResult<Pending> {
+        let name = call.name();
+        let problem = format!(
+            "operations on devices never wait: they are in the order of a stream. Hint: {name}(stream=...), and an event"
+        );
+        Err(invalid(format!("{name}_start"), problem))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        blocking(py, || self.core.close())
+    }
+
+    fn leave(&self) {
+        self.core.leave();
+    }
+
+    fn as_device(&self) -> Option<&DeviceHandle> {
+        Some(self)
+    }
+}

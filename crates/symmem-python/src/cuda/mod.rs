@@ -1,0 +1,45 @@
+//! Memory of CUDA devices in Python.
+//!
+//! `empty` and `rendezvous` come here for device memory ([`empty`], [`DeviceHandle`]), `Array` for DLPack's
+//! streams ([`hand_over`]), a group object holds its [`Engines`]. What it guarantees: no call waits for a
+//! device or a peer, except making and closing handles, and `sync`; every pointer that leaves is kept mapped
+//! by the array it is in.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `device.rs` | the devices of this process; links and multicast |
+//! | `allocation.rs` | arrays, persistent ones too |
+//! | `engine.rs` | what a group has on devices |
+//! | `core.rs`, `parts.rs`, `reduced.rs` | one rank's end of symmetric memory, and what it does |
+//! | `handle.rs`, `fast.rs` | the ways to it: the handle of `memory`, and `DeviceMemory` for `symmem.torch` |
+//! | `stream.rs` | the `stream` argument |
+//! | `words.rs` | memset32, stream_write_value32 |
+
+mod allocation;
+mod core;
+mod device;
+mod engine;
+mod fast;
+mod handle;
+mod moved;
+mod parts;
+mod reduced;
+mod stream;
+mod words;
+
+use pyo3::prelude::*;
+
+pub(crate) use self::allocation::empty;
+pub(crate) use self::engine::Engines;
+pub(crate) use self::handle::DeviceHandle;
+pub(crate) use self::stream::hand_over;
+
+/// The name of what provides memory on devices.
+pub(crate) const BACKEND: &str = "CUDA";
+
+/// Adds what this module has to the extension module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    device::register(module)?;
+    words::register(module)?;
+    fast::register(module)
+}

@@ -1,0 +1,159 @@
+//! All-reduce of a handle whose element type is known only at run time.
+
+use symmem::cuda::{Algorithm, DeviceSlice, DeviceSliceMut, Form, Stream, SymmetricMemory};
+use symmem::{DType, Element, Error, ReduceOp, Result, bf16, f16};
+
+/// How an all-reduce is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Choice {
+    /// As the engine's table says.
+    Table,
+    /// In one trip: by packets where the table says so, else one-shot.
+    OneTrip,
+    /// By this one.
+    Forced(Algorithm),
+}
+
+impl Choice {
+    /// Every name that Python has for one, by its code.
+    pub(crate) const NAMES: [&str; 5] = ["auto", "low_latency", "one_shot", "two_shot", "one_trip"];
+
+    /// From its code, the position in [`Choice::NAMES`].
+    pub(crate) fn from_code(code: u8) -> Result<Self> {
+        match code {
+            0 => Ok(Self::Table),
+            1 => Ok(Self::Forced(Algorithm::LowLatency)),
+            2 => Ok(Self::Forced(Algorithm::OneShot)),
+            3 => Ok(Self::Forced(Algorithm::TwoShot)),
+            4 => Ok(Self::OneTrip),
+            _ => Err(wrong("algorithm", format!("there is no code {code}"))),
+        }
+    }
+
+    /// From its name; `None` is the table's.
+    pub(crate) fn parse(name: Option<&str>) -> Result<Self> {
+        let Some(name) = name else { return Ok(Self::Table) };
+        let code = Self::NAMES.iter().position(|known| *known == name);
+        let problem = || format!("{name:?} must be one of {}", Self::NAMES.join(", "));
+        Self::from_code(code.ok_or_else(|| wrong("algorithm", problem()))? as u8)
+    }
+}
+
+fn wrong(what: &str, problem: String) -> Error {
+    Error::Invalid { what: what.to_owned(), problem }
+}
+
+/// Where the elements of an all-reduce are, besides the symmetric memory: device addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Elements {
+    /// There alone.
+    InPlace,
+    /// The result goes here.
+    Out(u64),
+    /// From the first to the second.
+    Private(u64, u64),
+}
+
+impl Elements {
+    pub(crate) fn form(self) -> Form {
+        match self {
+            Self::InPlace => Form::InPlace,
+            Self::Out(_) => Form::Out,
+            Self::Private(..) => Form::Private,
+        }
+    }
+}
+
+/// Symmetric memory of a type that devices reduce.
+#[derive(Debug)]
+pub(crate) enum Reduced {
+    BF16(SymmetricMemory<bf16>),
+    F16(SymmetricMemory<f16>),
+    F32(SymmetricMemory<f32>),
+}
+
+impl Reduced {
+    /// `bytes` as elements of `dtype`, to be reduced in this form by what is chosen.
+    pub(crate) fn new(bytes: &SymmetricMemory<u8>, dtype: DType, form: Form, choice: Choice) -> Result<Self> {
+        let engine = bytes.engine();
+        let algorithm = match choice {
+            Choice::Table => None,
+            Choice::Forced(algorithm) => Some(algorithm),
+            Choice::OneTrip => match engine.plan(form, dtype, bytes.len())?.algorithm {
+                Algorithm::LowLatency => None,
+                _ => Some(Algorithm::OneShot),
+            },
+        };
+        match dtype {
+            DType::BF16 => cast(bytes, algorithm).map(Self::BF16),
+            DType::F16 => cast(bytes, algorithm).map(Self::F16),
+            DType::F32 => cast(bytes, algorithm).map(Self::F32),
+            _ => Err(wrong(
+                "all_reduce",
+                format!(
+                    "{dtype} is not reduced on devices. Hint: bf16, f16 and f32 are; convert, or reduce in host memory"
+                ),
+            )),
+        }
+    }
+
+    /// Puts the operation on `stream`.
+    ///
+    /// # Safety
+    /// As for [`DeviceSlice::from_raw`] of the addresses in `elements`, with as many elements as this has.
+    pub(crate) unsafe fn all_reduce(&self, op: ReduceOp, elements: Elements, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self {
+                Self::BF16(memory) => all_reduce(memory, op, elements, stream),
+                Self::F16(memory) => all_reduce(memory, op, elements, stream),
+                Self::F32(memory) => all_reduce(memory, op, elements, stream),
+            }
+        }
+    }
+}
+
+fn cast<T: Element>(bytes: &SymmetricMemory<u8>, algorithm: Option<Algorithm>) -> Result<SymmetricMemory<T>> {
+    let memory = bytes.cast::<T>()?;
+    Ok(match algorithm {
+        Some(algorithm) => memory.using(algorithm),
+        None => memory,
+    })
+}
+
+/// # Safety
+/// As for [`Reduced::all_reduce`].
+unsafe fn all_reduce<T: Element>(
+    memory: &SymmetricMemory<T>,
+    op: ReduceOp,
+    elements: Elements,
+    stream: &Stream,
+) -> Result<()> {
+    let (len, device) = (memory.len(), memory.device());
+    // SAFETY: as the caller promises.
+    let output = |address| unsafe { DeviceSliceMut::<T>::from_raw(address, len, device) };
+    match elements {
+        Elements::InPlace => memory.all_reduce(op, stream),
+        Elements::Out(out) => memory.all_reduce_out(op, output(out)?, stream),
+        Elements::Private(input, out) => {
+            // SAFETY: as the caller promises.
+            let input = unsafe { DeviceSlice::<T>::from_raw(input, len, device) }?;
+            memory.all_reduce_from(op, input, output(out)?, stream)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_say_the_same() {
+        for (code, name) in Choice::NAMES.iter().enumerate() {
+            assert_eq!(Choice::parse(Some(name)).unwrap(), Choice::from_code(code as u8).unwrap());
+        }
+        assert_eq!(Choice::parse(None).unwrap(), Choice::Table);
+        assert!(Choice::parse(Some("ring")).unwrap_err().to_string().contains("two_shot"));
+        assert!(Choice::from_code(5).is_err());
+    }
+}

@@ -1,0 +1,160 @@
+//! The exceptions: one Python class per variant of [`symmem::Error`], defined in `exceptions.py`.
+//!
+//! Everything else in this crate raises through [`raise`] or [`invalid`]. The text of an exception is the
+//! error's; what the error knows besides is in attributes.
+
+use std::ffi::CString;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+use symmem::Error;
+use symmem::store::StoreError;
+
+static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+
+/// The exception of `error`: the class named like its variant, with its attributes, and its text.
+#[cold]
+pub(crate) fn raise(error: Error) -> PyErr {
+    Python::attach(|py| exception(py, &error).unwrap_or_else(|failure| failure))
+}
+
+/// `symmem.Invalid`: the argument `what` cannot be right.
+#[cold]
+pub(crate) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> PyErr {
+    raise(Error::Invalid { what: what.into(), problem: problem.into() })
+}
+
+fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let Some(classes) = CLASSES.get(py) else {
+        return Ok(PyRuntimeError::new_err(error.to_string()));
+    };
+    let exception = classes.bind(py).as_any().get_item(class_of(error))?.call1((error.to_string(),))?;
+    describe(&exception, error)?;
+    Ok(PyErr::from_value(exception))
+}
+
+fn class_of(error: &Error) -> &'static str {
+    match error {
+        Error::Timeout { .. } => "Timeout",
+        Error::Cancelled { .. } => "Cancelled",
+        Error::PeerLost { .. } => "PeerLost",
+        Error::PeerLeft { .. } => "PeerLeft",
+        Error::GroupFailed { .. } => "GroupFailed",
+        Error::Mismatch { .. } => "Mismatch",
+        Error::Rank { .. } => "RankFailed",
+        Error::Busy { .. } => "Busy",
+        Error::Borrowed { .. } => "Borrowed",
+        Error::Poisoned { .. } => "Poisoned",
+        Error::Closed { .. } => "Closed",
+        Error::Forked { .. } => "Forked",
+        Error::OutOfMemory { .. } => "OutOfMemory",
+        Error::RankOutOfRange { .. } => "RankOutOfRange",
+        Error::ChannelOutOfRange { .. } => "ChannelOutOfRange",
+        Error::OutOfBounds { .. } => "OutOfBounds",
+        Error::Invalid { .. } => "Invalid",
+        Error::Persistent { .. } => "Persistent",
+        Error::NotLocal { .. } => "NotLocal",
+        Error::Store(error) => class_of_store(error),
+        Error::Channel { .. } => "ChannelFailed",
+        Error::Sys { .. } => "SystemFailed",
+        Error::NoCuda { .. } => "NoCuda",
+        Error::Cuda { .. } => "CudaFailed",
+        Error::OverlappingDevices { .. } => "OverlappingDevices",
+        Error::NoPeerAccess { .. } => "NoPeerAccess",
+        Error::Device { .. } => "DeviceFailed",
+        Error::Spawned { .. } => "Spawned",
+        _ => "Error",
+    }
+}
+
+fn class_of_store(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Timeout { .. } | StoreError::Unreachable { .. } | StoreError::ClientsMissing { .. } => {
+            "StoreTimeout"
+        }
+        StoreError::Cancelled { .. } => "Cancelled",
+        StoreError::QueueEmpty { .. } => "QueueEmpty",
+        _ => "StoreFailed",
+    }
+}
+
+/// Sets the attributes of `exception`.
+fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
+    if let Some(context) = context_of(error) {
+        exception.setattr("op", context.op)?;
+        exception.setattr("group", &context.group)?;
+        exception.setattr("rank", context.rank)?;
+        exception.setattr("world_size", context.world)?;
+    }
+    if let Some(op) = op_of(error) {
+        exception.setattr("op", op)?;
+    }
+    if let Some(culprit) = error.culprit() {
+        exception.setattr("culprit", culprit)?;
+    }
+    match error {
+        Error::Timeout { missing, .. } => exception.setattr("missing", missing.as_slice()),
+        Error::PeerLost { rank, pid, .. } => {
+            exception.setattr("rank", rank)?;
+            exception.setattr("pid", pid)
+        }
+        Error::PeerLeft { rank, .. }
+        | Error::Rank { rank, .. }
+        | Error::Spawned { rank, .. }
+        | Error::RankOutOfRange { rank, .. }
+        | Error::Channel { rank, .. }
+        | Error::NoPeerAccess { rank, .. } => exception.setattr("rank", rank),
+        Error::GroupFailed { cause, .. } | Error::Device { cause, .. } => {
+            exception.setattr("cause", cause.to_string())
+        }
+        Error::Sys { source, .. } => exception.setattr("errno", source.raw_os_error()),
+        Error::Cuda { code, .. } => exception.setattr("code", code),
+        _ => Ok(()),
+    }
+}
+
+fn context_of(error: &Error) -> Option<&symmem::Context> {
+    match error {
+        Error::Timeout { context, .. }
+        | Error::Cancelled { context }
+        | Error::PeerLost { context, .. }
+        | Error::PeerLeft { context, .. }
+        | Error::GroupFailed { context, .. }
+        | Error::Mismatch { context, .. }
+        | Error::Rank { context, .. }
+        | Error::Busy { context, .. }
+        | Error::Device { context, .. } => Some(context),
+        _ => None,
+    }
+}
+
+fn op_of(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::Borrowed { op, .. }
+        | Error::Poisoned { op, .. }
+        | Error::Closed { op }
+        | Error::Forked { op }
+        | Error::RankOutOfRange { op, .. }
+        | Error::ChannelOutOfRange { op, .. }
+        | Error::OutOfBounds { op, .. }
+        | Error::NotLocal { op, .. } => Some(op),
+        _ => None,
+    }
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let source = CString::new(include_str!("exceptions.py"))?;
+    let classes = PyDict::new(py);
+    // The classes are users' by this name, also in tracebacks and pickles.
+    classes.set_item("__name__", "symmem")?;
+    py.run(&source, Some(&classes), None)?;
+    let names: Vec<String> = classes.as_any().get_item("__all__")?.extract()?;
+    for name in names {
+        module.add(&*name, classes.as_any().get_item(&name)?)?;
+    }
+    CLASSES.get_or_init(py, || classes.unbind());
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Groups: ranks that know each other.
+//!
+//! [`Group`] is the Python class. What all its copies share is a [`Membership`]: the Rust group, which carries the token that
+//! makes waits end on Ctrl-C, and what was made on it. Closing gives all of that up at once, so that peers learn that this
+//! rank has left without waiting for Python's garbage collector.
+
+mod class;
+mod join;
+mod mail;
+mod objects;
+mod source;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use symmem::{Error, RankContext};
+
+use crate::cuda::Engines;
+use crate::error::raise;
+use crate::interrupt;
+use crate::memory::{Handle, Workspace};
+use crate::registry::Block;
+
+pub(crate) use self::class::Group;
+
+/// A rank's place in a group, and how long its calls wait.
+#[derive(Clone)]
+pub(crate) struct Membership {
+    shared: Arc<Shared>,
+    /// What `within` said; else the group's default.
+    timeout: Option<Duration>,
+}
+
+struct Shared {
+    rank: usize,
+    size: usize,
+    name: String,
+    id: String,
+    pids: Vec<u32>,
+    context: RankContext,
+    /// The store the user passed.
+    store: Option<Py<PyAny>>,
+    /// `None` once closed.
+    group: Mutex<Option<Arc<symmem::Group>>>,
+    /// Allocations that were rendezvoused on the group, by address.
+    known: Mutex<HashMap<usize, Weak<Block>>>,
+    /// Handles that still hold the membership.
+    handles: Mutex<Vec<Weak<dyn Handle>>>,
+    workspace: Mutex<Option<Workspace>>,
+    /// What the group has on devices.
+    engines: Engines,
+    /// The group's `Mailbox`.
+    mail: Mutex<Option<Py<PyAny>>>,
+    /// How many `with` blocks of this group are open.
+    entered: Mutex<usize>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Membership {
+    /// The membership that `group` is, made by a rank in `context`.
+    pub(crate) fn new(
+        group: &symmem::Group,
+        name: Option<String>,
+        context: &RankContext,
+        store: Option<Py<PyAny>>,
+    ) -> Self {
+        let group = group.cancelled_by(&interrupt::token());
+        let shared = Shared {
+            rank: group.rank(),
+            size: group.size(),
+            name: name.unwrap_or_else(|| group.name().to_owned()),
+            id: group.id().to_owned(),
+            pids: group.pids(),
+            context: context.clone(),
+            store,
+            group: Mutex::new(Some(Arc::new(group))),
+            known: Mutex::default(),
+            handles: Mutex::default(),
+            workspace: Mutex::default(),
+            engines: Engines::default(),
+            mail: Mutex::default(),
+            entered: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared), timeout: None }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.shared.size
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.shared.id
+    }
+
+    /// Where this rank's allocations for the group come from.
+    pub(crate) fn context(&self) -> &RankContext {
+        &self.shared.context
+    }
+
+    /// The group, for `op`. Calls on it wait for `timeout_ms`, or for 0 as long as this membership says.
+    #[inline]
+    pub(crate) fn group(&self, op: &'static str, timeout_ms: u64) -> PyResult<Arc<symmem::Group>> {
+        let group = lock(&self.shared.group).clone().ok_or_else(|| raise(Error::Closed { op }))?;
+        let asked = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        Ok(match asked.or(self.timeout) {
+            None => group,
+            Some(timeout) => Arc::new(group.within(timeout)),
+        })
+    }
+
+    /// How long calls wait, if not as the group's default says.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.shared.group).is_none()
+    }
+
+    /// Whether `block` was rendezvoused on this group.
+    pub(crate) fn knows(&self, block: &Arc<Block>) -> bool {
+        let known = lock(&self.shared.known);
+        known.get(&block.address()).is_some_and(|known| known.as_ptr() == Arc::as_ptr(block))
+    }
+
+    /// `block` was rendezvoused on this group, and `handle` holds the membership.
+    pub(crate) fn remember(&self, block: &Arc<Block>, handle: &Arc<dyn Handle>) {
+        let mut known = lock(&self.shared.known);
+        known.retain(|_, block| block.strong_count() > 0);
+        known.insert(block.address(), Arc::downgrade(block));
+        drop(known);
+        let mut handles = lock(&self.shared.handles);
+        handles.retain(|handle| handle.strong_count() > 0);
+        handles.push(Arc::downgrade(handle));
+    }
+
+    /// The allocation at `address` is no longer used on this group.
+    pub(crate) fn forget(&self, address: usize) {
+        lock(&self.shared.known).remove(&address);
+    }
+
+    /// The group's workspace, if it has one.
+    pub(crate) fn workspace(&self) -> MutexGuard<'_, Option<Workspace>> {
+        lock(&self.shared.workspace)
+    }
+
+    /// What the group has on devices.
+    pub(crate) fn engines(&self) -> &Engines {
+        &self.shared.engines
+    }
+
+    /// Local; never blocks. Gives up everything that makes this rank a member.
+    pub(crate) fn close(&self) {
+        let workspace = self.workspace().take();
+        let handles = std::mem::take(&mut *lock(&self.shared.handles));
+        handles.iter().filter_map(Weak::upgrade).for_each(|handle| handle.leave());
+        lock(&self.shared.known).clear();
+        self.shared.engines.clear();
+        self.close_mail();
+        let group = lock(&self.shared.group).take();
+        drop((workspace, group));
+    }
+}
+
+/// Adds what this module has to the extension module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Group>()
+}

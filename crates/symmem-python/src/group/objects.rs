@@ -1,0 +1,42 @@
+//! Python objects between ranks: pickled, and sent as bytes.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use super::Membership;
+use crate::interrupt::blocking;
+
+fn dump(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    object.py().import("pickle")?.call_method1("dumps", (object,))?.extract()
+}
+
+fn load<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    py.import("pickle")?.call_method1("loads", (PyBytes::new(py, bytes),))
+}
+
+pub(super) fn all_gather<'py>(
+    membership: &Membership,
+    object: &Bound<'py, PyAny>,
+    timeout_ms: u64,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = object.py();
+    let group = membership.group("all_gather_object", timeout_ms)?;
+    let mine = dump(object)?;
+    let parts = blocking(py, || group.all_gather_bytes(&mine))?;
+    let objects = parts.iter().map(|part| load(py, part)).collect::<PyResult<Vec<_>>>()?;
+    PyList::new(py, objects)
+}
+
+pub(super) fn broadcast<'py>(
+    membership: &Membership,
+    object: &Bound<'py, PyAny>,
+    root: usize,
+    timeout_ms: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let group = membership.group("broadcast_object", timeout_ms)?;
+    let is_root = membership.rank() == root;
+    let mine = if is_root { dump(object)? } else { Vec::new() };
+    let theirs = blocking(py, || group.broadcast_bytes(root, &mine))?;
+    if is_root { Ok(object.clone()) } else { load(py, &theirs) }
+}

@@ -1,0 +1,598 @@
+//! The Python class `SymmetricMemory`: arguments in, arrays out. The work is behind [`Handle`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use pyo3::prelude::*;
+use symmem::DType;
+
+use super::{Call, Handle, Span, Terms};
+use crate::collectives::{Plan, reduce_op};
+use crate::dtype;
+use crate::error::invalid;
+use crate::group::{Group, Membership};
+use crate::operand::{Operand, Place};
+use crate::pending::Pending;
+use crate::registry::Block;
+
+/// Memory that every rank of a group maps. Made by `rendezvous`.
+///
+/// Views (`get_buffer`, `get_remote_tensor`, `get_signal_pad`, `local`) are plain memory: who reads what a peer writes must
+/// synchronise with it, by `barrier` or by `put_signal` and `wait_signal`.
+///
+///     x = symmem.empty(1024, dtype="float32")
+///     mem = symmem.rendezvous(x, group)
+///     mem.all_reduce()
+///     mem.close()
+#[pyclass(frozen, weakref, module = "symmem")]
+pub(crate) struct SymmetricMemory {
+    handle: Arc<dyn Handle>,
+    span: Span,
+    membership: Membership,
+    /// Whether it was made from a torch tensor, so that new outputs are too.
+    torch: bool,
+    /// The allocation, if anybody still has an array of it. A handle alone does not keep it in use.
+    block: Weak<Block>,
+    closed: AtomicBool,
+}
+
+impl SymmetricMemory {
+    pub(crate) fn new(
+        handle: Arc<dyn Handle>,
+        span: Span,
+        membership: &Membership,
+        block: &Arc<Block>,
+        torch: bool,
+    ) -> Self {
+        let (membership, block) = (membership.clone(), Arc::downgrade(block));
+        Self { handle, span, membership, torch, block, closed: AtomicBool::new(false) }
+    }
+
+    pub(super) fn block(&self) -> Option<Arc<Block>> {
+        self.block.upgrade()
+    }
+
+    pub(crate) fn handle(&self) -> &dyn Handle {
+        &*self.handle
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.handle.place()
+    }
+
+    pub(crate) fn is_torch(&self) -> bool {
+        self.torch
+    }
+}
+
+/// Bytes of `sizes` elements, or more than there can be.
+fn bytes_of(sizes: &[usize], dtype: DType) -> usize {
+    sizes.iter().fold(dtype.size(), |bytes, side| bytes.saturating_mul(*side))
+}
+
+#[pymethods]
+impl SymmetricMemory {
+    /// This rank in the group.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.membership.rank()
+    }
+
+    /// Number of ranks.
+    #[getter]
+    fn world_size(&self) -> usize {
+        self.membership.size()
+    }
+
+    /// Every rank's allocation, at its address in this process; without the handle's offset.
+    #[getter]
+    fn buffer_ptrs(&self) -> Vec<usize> {
+        self.handle.buffer_ptrs()
+    }
+
+    /// The address, for kernels on the memory's device, of an array of `buffer_ptrs`.
+    #[getter]
+    fn buffer_ptrs_dev(&self) -> usize {
+        self.handle.buffer_ptrs_dev()
+    }
+
+    /// Every rank's signal pad, at its address in this process.
+    #[getter]
+    fn signal_pad_ptrs(&self) -> Vec<usize> {
+        self.handle.signal_pad_ptrs()
+    }
+
+    /// The address, for kernels on the memory's device, of an array of `signal_pad_ptrs`.
+    #[getter]
+    fn signal_pad_ptrs_dev(&self) -> usize {
+        self.handle.signal_pad_ptrs_dev()
+    }
+
+    /// Bytes of each rank's signal pad.
+    #[getter]
+    fn signal_pad_size(&self) -> usize {
+        self.handle.signal_pad_size()
+    }
+
+    /// Bytes of the whole allocation.
+    #[getter]
+    fn buffer_size(&self) -> usize {
+        self.handle.buffer_size()
+    }
+
+    /// Bytes from the start of the allocation to this rank's elements.
+    #[getter]
+    fn offset(&self) -> usize {
+        self.span.offset
+    }
+
+    /// The address that reaches all ranks at once; 0 if there is none.
+    #[getter]
+    fn multicast_ptr(&self) -> usize {
+        self.handle.multicast_ptr()
+    }
+
+    /// Where the memory is: "cpu" or "cuda:N".
+    #[getter]
+    fn device(&self) -> String {
+        self.place().to_string()
+    }
+
+    /// The name of the group.
+    #[getter]
+    fn group_name(&self) -> &str {
+        self.membership.name()
+    }
+
+    /// The group.
+    #[getter]
+    fn group(&self) -> Group {
+        Group::of(self.membership.clone())
+    }
+
+    /// The element type.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::numpy_dtype(py, self.span.dtype)
+    }
+
+    /// The shape of each rank's elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        pyo3::types::PyTuple::new(py, &self.span.shape)
+    }
+
+    /// Whether `close` was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// `sizes` elements of rank `rank`'s allocation, from its element `storage_offset` on. Counted from the start of the
+    /// allocation, whatever the handle's offset is.
+    #[pyo3(signature = (rank, sizes, dtype, storage_offset = 0))]
+    fn get_buffer(
+        &self,
+        py: Python<'_>,
+        rank: isize,
+        sizes: Vec<usize>,
+        dtype: &Bound<'_, PyAny>,
+        storage_offset: usize,
+    ) -> PyResult<Py<PyAny>> {
+        let (rank, dtype) = (self.rank_of("get_buffer", rank)?, dtype::parse(dtype)?);
+        let start = storage_offset.saturating_mul(dtype.size());
+        self.array(py, self.handle.view(rank, start, bytes_of(&sizes, dtype)), &sizes, dtype)
+    }
+
+    /// `sizes` elements of rank `peer`, from the handle's offset on.
+    ///
+    ///     theirs = mem.get_remote_tensor(mem.group.next, x.shape, x.dtype)
+    fn get_remote_tensor(
+        &self,
+        py: Python<'_>,
+        peer: isize,
+        sizes: Vec<usize>,
+        dtype: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let (rank, dtype) = (self.rank_of("get_remote_tensor", peer)?, dtype::parse(dtype)?);
+        self.array(py, self.handle.view(rank, self.span.offset, bytes_of(&sizes, dtype)), &sizes, dtype)
+    }
+
+    /// `sizes` elements of rank `rank`'s signal pad, from its element `storage_offset` on; by default all of it, as uint32.
+    #[pyo3(signature = (rank, sizes = Vec::new(), dtype = None, storage_offset = 0))]
+    fn get_signal_pad(
+        &self,
+        py: Python<'_>,
+        rank: isize,
+        sizes: Vec<usize>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        storage_offset: usize,
+    ) -> PyResult<Py<PyAny>> {
+        let rank = self.rank_of("get_signal_pad", rank)?;
+        let dtype = dtype.map_or(Ok(DType::U32), dtype::parse)?;
+        let whole = vec![(self.signal_pad_size() / dtype.size()).saturating_sub(storage_offset)];
+        let sizes = if sizes.is_empty() { whole } else { sizes };
+        let start = storage_offset.saturating_mul(dtype.size());
+        self.array(py, self.handle.pad_view(rank, start, bytes_of(&sizes, dtype)), &sizes, dtype)
+    }
+
+    /// This rank's own elements.
+    fn local(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.own_array(py)
+    }
+
+    /// Collective. Returns once every rank is here (on a device: makes `stream` wait for that); what any rank wrote before is
+    /// visible to all after.
+    #[pyo3(signature = (channel = 0, timeout_ms = 0, *, stream = None))]
+    fn barrier(
+        &self,
+        py: Python<'_>,
+        channel: usize,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.handle.barrier(py, channel, Terms::new(timeout_ms, stream))
+    }
+
+    /// Raises this rank's signal on `channel` at `dst_rank`, after waiting until the previous one was consumed.
+    #[pyo3(signature = (dst_rank, channel = 0, timeout_ms = 0, *, stream = None))]
+    fn put_signal(
+        &self,
+        py: Python<'_>,
+        dst_rank: isize,
+        channel: usize,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let rank = self.rank_of("put_signal", dst_rank)?;
+        self.handle.put_signal(py, rank, channel, Terms::new(timeout_ms, stream))
+    }
+
+    /// Consumes the signal on `channel` from `src_rank`, waiting for it. What that rank wrote before is visible after.
+    #[pyo3(signature = (src_rank, channel = 0, timeout_ms = 0, *, stream = None))]
+    fn wait_signal(
+        &self,
+        py: Python<'_>,
+        src_rank: isize,
+        channel: usize,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let rank = self.rank_of("wait_signal", src_rank)?;
+        self.handle.wait_signal(py, rank, channel, Terms::new(timeout_ms, stream))
+    }
+
+    /// `put_signal` without waiting: False if the previous signal is still there.
+    #[pyo3(signature = (dst_rank, channel = 0))]
+    fn try_put_signal(&self, py: Python<'_>, dst_rank: isize, channel: usize) -> PyResult<bool> {
+        self.handle.try_put_signal(py, self.rank_of("put_signal", dst_rank)?, channel)
+    }
+
+    /// `wait_signal` without waiting: False if there is no signal.
+    #[pyo3(signature = (src_rank, channel = 0))]
+    fn try_wait_signal(&self, py: Python<'_>, src_rank: isize, channel: usize) -> PyResult<bool> {
+        self.handle.try_wait_signal(py, self.rank_of("wait_signal", src_rank)?, channel)
+    }
+
+    /// Writes `x` into rank `rank`'s elements, from element `offset` on. The receiver takes no part: synchronise.
+    #[pyo3(signature = (rank, x, offset = 0, *, timeout_ms = 0, stream = None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        rank: isize,
+        x: &Bound<'_, PyAny>,
+        offset: usize,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (rank, from) = (self.rank_of("put", rank)?, Operand::input(x)?);
+        self.check_operand("x", &from)?;
+        self.handle.put(py, rank, offset, &from, Terms::new(timeout_ms, stream))
+    }
+
+    /// Reads as many of rank `rank`'s elements as `out` has, from element `offset` on, into `out`. Returns `out`.
+    #[pyo3(signature = (rank, offset, out, *, timeout_ms = 0, stream = None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        rank: isize,
+        offset: usize,
+        out: Bound<'py, PyAny>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (rank, operand) = (self.rank_of("get", rank)?, Operand::output(&out)?);
+        self.check_operand("out", &operand)?;
+        self.handle.get(py, rank, offset, &operand, Terms::new(timeout_ms, stream))?;
+        Ok(out)
+    }
+
+    /// Collective. The first `splits[0]` rows (entries of the first dimension) go to rank 0, the next `splits[1]` to rank 1, and
+    /// so on; `out` becomes the rows for this rank, in rank order, and may be longer than they need.
+    ///
+    /// Returns how many rows came from each rank, and at which row of `out` they start.
+    #[pyo3(signature = (splits, out, *, timeout_ms = 0, stream = None))]
+    fn all_to_all_v(
+        &self,
+        py: Python<'_>,
+        splits: Vec<usize>,
+        out: &Bound<'_, PyAny>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Vec<usize>, Vec<usize>)> {
+        let out = Operand::output(out)?;
+        self.check_operand("out", &out)?;
+        self.check_apart(&out)?;
+        let row = self.span.shape.iter().skip(1).product();
+        let received = self.handle.all_to_all_v(py, row, &splits, &out, Terms::new(timeout_ms, stream))?;
+        Ok((received.splits, received.offsets))
+    }
+
+    /// Collective. Ends the use of the memory on this group: later methods raise `Closed`. Arrays and views stay valid, and the
+    /// allocation can be rendezvoused again.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.closed() {
+            return Ok(());
+        }
+        self.handle.close(py)?;
+        self.membership.forget(self.handle.buffer_ptrs()[self.membership.rank()]);
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        let (rank, world) = (self.membership.rank(), self.membership.size());
+        let (shape, dtype) = (&self.span.shape, dtype::name(self.span.dtype));
+        let (place, name) = (self.place(), self.membership.name());
+        format!(
+            "<symmem.SymmetricMemory {shape:?} {dtype} on {place}: rank {rank} of {world} of group {name:?}>"
+        )
+    }
+
+    /// Collective. The reduction of everybody's elements by `op` ("sum", "avg", "min", "max", "prod", "and", "or", "xor"), with the
+    /// same bits on every rank: in place, or into `out`. Returns where it is.
+    ///
+    ///     mem.all_reduce("max")
+    #[pyo3(signature = (op = "sum", out = None, *, timeout_ms = 0, stream = None))]
+    fn all_reduce(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, Call::AllReduce(reduce_op(op)?), out, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Collective. The reduction of everybody's elements, at `root`, into `out` (a new array by default). None elsewhere.
+    #[pyo3(signature = (op = "sum", root = 0, out = None, *, timeout_ms = 0, stream = None))]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        root: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, Call::Reduce(reduce_op(op)?, root), out, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Collective. The elements are one part per rank along the first dimension, or the last one with `split_last_dim`; gives the
+    /// reduction of everybody's part for this rank.
+    #[pyo3(signature = (op = "sum", out = None, split_last_dim = false, *, timeout_ms = 0, stream = None))]
+    fn reduce_scatter(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        split_last_dim: bool,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, self.reduce_scatter_call(op, split_last_dim)?, out, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Collective. Everybody's elements along the first dimension, in rank order.
+    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
+    fn all_gather(
+        &self,
+        py: Python<'_>,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, Call::AllGather, out, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Collective. Everybody's elements become those of `root`, in place.
+    #[pyo3(signature = (root = 0, *, timeout_ms = 0, stream = None))]
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        root: usize,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, Call::Broadcast(root), None, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Collective. The elements are one part per rank along the first dimension; gives, in rank order, the parts for this rank.
+    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
+    fn all_to_all(
+        &self,
+        py: Python<'_>,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, Call::AllToAll, out, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Collective. At `root` everybody's elements along the first dimension, in rank order; None elsewhere.
+    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        root: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, Call::Gather(root), out, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Collective. The elements of `root` are one part per rank along the first dimension; gives this rank's part.
+    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        root: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = Plan::new(py, self, Call::Scatter(root), out, None)?;
+        plan.run(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `all_reduce`.
+    #[pyo3(signature = (op = "sum", out = None, *, timeout_ms = 0, stream = None))]
+    fn all_reduce_start(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, Call::AllReduce(reduce_op(op)?), out, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `reduce`.
+    #[pyo3(signature = (op = "sum", root = 0, out = None, *, timeout_ms = 0, stream = None))]
+    fn reduce_start(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        root: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, Call::Reduce(reduce_op(op)?, root), out, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `reduce_scatter`.
+    #[pyo3(signature = (op = "sum", out = None, split_last_dim = false, *, timeout_ms = 0, stream = None))]
+    fn reduce_scatter_start(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        split_last_dim: bool,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, self.reduce_scatter_call(op, split_last_dim)?, out, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `all_gather`.
+    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
+    fn all_gather_start(
+        &self,
+        py: Python<'_>,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, Call::AllGather, out, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `broadcast`.
+    #[pyo3(signature = (root = 0, *, timeout_ms = 0, stream = None))]
+    fn broadcast_start(
+        &self,
+        py: Python<'_>,
+        root: usize,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, Call::Broadcast(root), None, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `all_to_all`.
+    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
+    fn all_to_all_start(
+        &self,
+        py: Python<'_>,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, Call::AllToAll, out, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `gather`.
+    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
+    fn gather_start(
+        &self,
+        py: Python<'_>,
+        root: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, Call::Gather(root), out, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+
+    /// Starts `scatter`.
+    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
+    fn scatter_start(
+        &self,
+        py: Python<'_>,
+        root: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let plan = Plan::new(py, self, Call::Scatter(root), out, None)?;
+        plan.start(py, self, Terms::new(timeout_ms, stream))
+    }
+}
+
+/// Nanoseconds of one barrier, from a loop of `count` in Rust alone: what `mem.barrier()` is compared with.
+#[pyfunction]
+fn _barrier_loop(py: Python<'_>, memory: &SymmetricMemory, count: u32) -> PyResult<f64> {
+    let host = memory.handle.as_host();
+    host.ok_or_else(|| invalid("_barrier_loop", "it is for host memory"))?.barrier_loop(py, count)
+}
+
+/// Adds what this module has to the extension module.
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<SymmetricMemory>()?;
+    module.add_function(wrap_pyfunction!(_barrier_loop, module)?)
+}

@@ -1,0 +1,205 @@
+//! Handles of symmetric memory: what Python can do once every rank maps every rank's memory.
+//!
+//! [`SymmetricMemory`] is the Python class; it checks arguments and makes arrays. What depends on where the memory is, is
+//! behind [`Handle`]: [`host`] here, `cuda::handle` for devices. Handles hold the membership in their group until
+//! [`Handle::leave`]; arrays made from them hold mappings only, and so stay valid whatever becomes of the handle.
+
+mod allocate;
+mod checks;
+mod class;
+mod host;
+mod rendezvous;
+mod workspace;
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use symmem::{DType, ReduceOp};
+
+use crate::array::Keep;
+use crate::operand::{Operand, Place};
+use crate::pending::Pending;
+
+pub(crate) use self::class::SymmetricMemory;
+pub(crate) use self::host::land;
+pub(crate) use self::rendezvous::{attach, find_known};
+pub(crate) use self::workspace::Workspace;
+
+/// The elements of a handle: where they start in the allocation, and what they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    /// First byte in the allocation.
+    pub(crate) offset: usize,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: DType,
+    /// Number of elements.
+    pub(crate) len: usize,
+}
+
+impl Span {
+    /// Bytes of all elements.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+}
+
+/// On what terms a call runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms<'a, 'py> {
+    /// How long to wait; `None` is the group's default.
+    pub(crate) timeout: Option<Duration>,
+    /// The `stream=` argument. Host memory has no use for it.
+    pub(crate) stream: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl<'a, 'py> Terms<'a, 'py> {
+    /// From Python's arguments: 0 ms is the group's default.
+    pub(crate) fn new(timeout_ms: u64, stream: Option<&'a Bound<'py, PyAny>>) -> Self {
+        let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        Self { timeout, stream }
+    }
+}
+
+/// A collective. Where it takes an output, that is passed beside it: contiguous, on the handle's device, of its element
+/// type, and disjoint from everybody's elements. The number of its elements is not checked yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// In place without an output.
+    AllReduce(ReduceOp),
+    /// The output is at the root only.
+    Reduce(ReduceOp, usize),
+    ReduceScatter(ReduceOp),
+    /// Of a matrix with so many columns: each rank gets a part of every row.
+    ReduceScatterColumns(ReduceOp, usize),
+    AllGather,
+    /// In place, from this root.
+    Broadcast(usize),
+    AllToAll,
+    /// The output is at the root only.
+    Gather(usize),
+    /// From this root.
+    Scatter(usize),
+}
+
+/// What a handle does, wherever its memory is. Ranks and channels come unchecked; lengths and offsets of elements too.
+///
+/// Calls that wait for peers do so without the interpreter ([`crate::interrupt::blocking`]). After [`Handle::close`] or
+/// [`Handle::leave`] every call gives `Closed`, except those that only tell numbers.
+pub(crate) trait Handle: Send + Sync {
+    /// Where the memory is.
+    fn place(&self) -> Place;
+
+    /// Bytes of the whole allocation.
+    fn buffer_size(&self) -> usize;
+
+    /// Bytes of each rank's signal pad.
+    fn signal_pad_size(&self) -> usize;
+
+    /// Every rank's allocation, at its address in this process; without the span's offset.
+    fn buffer_ptrs(&self) -> Vec<usize>;
+
+    /// Every rank's signal pad, at its address in this process.
+    fn signal_pad_ptrs(&self) -> Vec<usize>;
+
+    /// The address, for this place, of an array of [`Handle::buffer_ptrs`].
+    fn buffer_ptrs_dev(&self) -> usize;
+
+    /// The address, for this place, of an array of [`Handle::signal_pad_ptrs`].
+    fn signal_pad_ptrs_dev(&self) -> usize;
+
+    /// The address that reaches all ranks at once, with the span's offset; 0 where there is none.
+    fn multicast_ptr(&self) -> usize {
+        0
+    }
+
+    /// `bytes` of rank `rank` from byte `start` of the allocation on: their address, and what keeps them mapped.
+    fn view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)>;
+
+    /// `bytes` of rank `rank`'s signal pad from byte `start` on.
+    fn pad_view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)>;
+
+    fn barrier(&self, py: Python<'_>, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
+
+    fn put_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
+
+    fn wait_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
+
+    /// Without waiting: false if the previous signal is still there.
+    fn try_put_signal(&self, py: Python<'_>, rank: usize, channel: usize) -> PyResult<bool>;
+
+    /// Without waiting: false if there is no signal.
+    fn try_wait_signal(&self, py: Python<'_>, rank: usize, channel: usize) -> PyResult<bool>;
+
+    /// Writes `from` into rank `rank`'s elements, from element `start` of the span on.
+    fn put(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        start: usize,
+        from: &Operand<'_>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<()>;
+
+    /// Reads rank `rank`'s elements, from element `start` of the span on, into `out`.
+    fn get(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        start: usize,
+        out: &Operand<'_>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<()>;
+
+    /// Runs a collective (on devices: enqueues it).
+    fn run(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        out: Option<&Operand<'_>>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<()>;
+
+    /// Collective. The first `splits[0]` rows of `row` elements go to rank 0, the next to rank 1 ...
+    fn all_to_all_v(
+        &self,
+        py: Python<'_>,
+        row: usize,
+        splits: &[usize],
+        out: &Operand<'_>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<symmem::Received>;
+
+    /// Starts a collective; `result` is what waiting for it gives.
+    fn start(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        out: Option<&Operand<'_>>,
+        result: Py<PyAny>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<Pending>;
+
+    /// Collective. Ends the use of the memory on its group.
+    fn close(&self, py: Python<'_>) -> PyResult<()>;
+
+    /// Local; never blocks. Gives up the membership in the group, which was closed.
+    fn leave(&self);
+
+    /// The handle as the host's, for what is only there for host memory.
+    fn as_host(&self) -> Option<&host::Host> {
+        None
+    }
+
+    /// The handle as a device's, for what is only there for device memory.
+    fn as_device(&self) -> Option<&crate::cuda::DeviceHandle> {
+        None
+    }
+}
+
+/// Adds what this module has to the extension module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    allocate::register(module)?;
+    class::register(module)?;
+    rendezvous::register(module)?;
+    workspace::register(module)
+}

@@ -1,0 +1,90 @@
+//! From an array to a handle: whose allocation it is in, and who takes part.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use super::host::Host;
+use super::{Handle, Span, SymmetricMemory};
+use crate::cuda::DeviceHandle;
+use crate::error::invalid;
+use crate::group::{Group, Membership};
+use crate::operand::Operand;
+use crate::registry::{self, Block, Memory};
+
+/// The span of `operand` in the allocation that holds it.
+fn locate(operand: &Operand<'_>) -> Option<(Arc<Block>, Span)> {
+    let (block, offset) = registry::find(operand.address)?;
+    let span = Span { offset, shape: operand.shape.clone(), dtype: operand.dtype, len: operand.len };
+    (span.bytes() <= block.bytes() - offset).then_some((block, span))
+}
+
+/// Collective: the handle of `x` on the group.
+pub(crate) fn open(
+    x: &Bound<'_, PyAny>,
+    membership: &Membership,
+    timeout_ms: u64,
+) -> PyResult<SymmetricMemory> {
+    let operand = Operand::input(x)?;
+    let Some((block, span)) = locate(&operand) else {
+        let problem = "the array is not in symmetric memory of this rank. Hint: allocate it with symmem.empty; memory of a \
+                       peer, or a copy of symmetric memory, cannot be rendezvoused";
+        return Err(invalid("rendezvous", problem));
+    };
+    let handle = attach(x.py(), membership, &block, &span, timeout_ms)?;
+    membership.remember(&block, &handle);
+    Ok(SymmetricMemory::new(handle, span, membership, &block, is_torch(x)))
+}
+
+/// Local: the handle of an array that was rendezvoused on the group before, by whatever view of its allocation.
+pub(crate) fn find_known(
+    operand: &Operand<'_>,
+    membership: &Membership,
+    timeout_ms: u64,
+) -> PyResult<Option<SymmetricMemory>> {
+    let Some((block, span)) = locate(operand).filter(|(block, _)| membership.knows(block)) else {
+        return Ok(None);
+    };
+    let x = &operand.object;
+    let handle = attach(x.py(), membership, &block, &span, timeout_ms)?;
+    Ok(Some(SymmetricMemory::new(handle, span, membership, &block, is_torch(x))))
+}
+
+/// Collective for a new pair of allocation and group, else local: a handle of `span`.
+pub(crate) fn attach(
+    py: Python<'_>,
+    membership: &Membership,
+    block: &Arc<Block>,
+    span: &Span,
+    timeout_ms: u64,
+) -> PyResult<Arc<dyn Handle>> {
+    let group = membership.group("rendezvous", timeout_ms)?;
+    match &block.memory {
+        Memory::Host(allocation) => Ok(Arc::new(Host::rendezvous(py, &group, allocation, span)?)),
+        Memory::Cuda(_) => {
+            Ok(Arc::new(DeviceHandle::rendezvous(py, &group, membership.engines(), block, span)?))
+        }
+    }
+}
+
+/// Whether `x` is a torch tensor, so that outputs should be too.
+fn is_torch(x: &Bound<'_, PyAny>) -> bool {
+    let module = x.get_type().module();
+    module.is_ok_and(|module| module.to_str().is_ok_and(|module| module.split('.').next() == Some("torch")))
+}
+
+/// Collective. The handle through which every rank of `group` reaches every rank's `x`.
+///
+/// `x` is any array or view in memory from `symmem.empty`: a symmem, numpy or torch one. All ranks must bring the same
+/// element type and allocations of the same size; where in its allocation a rank's `x` starts may differ. Local when the
+/// allocation was rendezvoused on this group before.
+#[pyfunction]
+#[pyo3(signature = (x, group, *, timeout_ms = 0))]
+fn rendezvous(x: &Bound<'_, PyAny>, group: &Group, timeout_ms: u64) -> PyResult<SymmetricMemory> {
+    open(x, group.membership(), timeout_ms)
+}
+
+/// Adds what this module has to the extension module.
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(rendezvous, module)?)
+}

@@ -1,0 +1,389 @@
+//! Arguments that hold elements: a symmem, numpy or torch array, or anything with DLPack, an array interface or a buffer.
+//!
+//! Every function that takes an array takes it as an [`Operand`]. Nothing is copied, except by
+//! [`Operand::input_or_copy`]. The three that matter take well under a microsecond; the rest are asked in the order in
+//! which they say most about what they are.
+
+mod foreign;
+
+use std::fmt;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{IntoPyDict, PyTuple, PyType};
+use symmem::{DType, Element};
+
+use crate::array::Array;
+use crate::dtype;
+use crate::error::invalid;
+
+use self::foreign::Hold;
+
+/// Where elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// Host memory.
+    Cpu,
+    /// Memory of the CUDA device with this ordinal.
+    Cuda(i32),
+}
+
+impl Place {
+    /// From "cpu", "cuda", "cuda:1", or an object whose text is one (a `torch.device`). "cuda" is torch's current device, or 0.
+    pub(crate) fn parse(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let text = object.str()?;
+        let text = text.to_str()?;
+        if text == "cpu" || text == "cpu:0" {
+            return Ok(Self::Cpu);
+        }
+        if text == "cuda" {
+            return current_cuda(object.py()).map(Self::Cuda);
+        }
+        let ordinal = text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse::<u16>().ok());
+        match ordinal {
+            Some(ordinal) => Ok(Self::Cuda(ordinal.into())),
+            None => Err(invalid("device", format!("{text:?} is not \"cpu\", \"cuda\" or \"cuda:N\""))),
+        }
+    }
+}
+
+fn current_cuda(py: Python<'_>) -> PyResult<i32> {
+    let Some(torch) = dtype::imported(py, "torch")? else { return Ok(0) };
+    let cuda = torch.getattr(intern!(py, "cuda"))?;
+    if !cuda.call_method0(intern!(py, "is_available"))?.is_truthy()? {
+        return Ok(0);
+    }
+    cuda.call_method0(intern!(py, "current_device"))?.extract()
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// Contiguous elements of a Python object, which it keeps alive and in place.
+#[derive(Debug)]
+pub(crate) struct Operand<'py> {
+    pub(crate) address: usize,
+    /// Number of elements.
+    pub(crate) len: usize,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) device: Place,
+    pub(crate) writable: bool,
+    /// What was passed: the result of in-place forms.
+    pub(crate) object: Bound<'py, PyAny>,
+    /// Whether the elements are dense, in C order and aligned.
+    dense: bool,
+    /// What keeps the elements in place besides the object.
+    _hold: Hold<'py>,
+}
+
+impl<'py> Operand<'py> {
+    /// `object`, to be read. C-contiguous, else ValueError.
+    pub(crate) fn input(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let operand = Self::view(object)?;
+        if !operand.dense {
+            return Err(not_dense(&operand));
+        }
+        Ok(operand)
+    }
+
+    /// `object`, to be written: also writable.
+    pub(crate) fn output(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let operand = Self::input(object)?;
+        if !operand.writable {
+            return Err(invalid("array", "it is read-only, and this writes it. Hint: pass a writable copy"));
+        }
+        Ok(operand)
+    }
+
+    /// `object`, to be read; a copy of it where it is strided.
+    pub(crate) fn input_or_copy(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let operand = Self::view(object)?;
+        if operand.dense {
+            return Ok(operand);
+        }
+        let copy = Self::input(&dense_copy(object)?)?;
+        let hold = Hold::Object(copy.object.clone());
+        Ok(Self { object: object.clone(), _hold: hold, ..copy })
+    }
+
+    /// Bytes of all elements.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+
+    /// Its elements. Of no use where [`Operand::device`] is not the CPU.
+    ///
+    /// # Safety
+    /// It is on the CPU, `T` is the type of [`Operand::dtype`], and nobody writes the elements while the slice lives
+    /// (another Python thread that does races, as it does with numpy).
+    pub(crate) unsafe fn slice<T: Element>(&self) -> &[T] {
+        debug_assert!(T::DTYPE == self.dtype && self.device == Place::Cpu);
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: dense, aligned (`view`), kept alive by `self`; else the caller's duty.
+        unsafe { std::slice::from_raw_parts(self.address as *const T, self.len) }
+    }
+
+    /// Its elements, to be written.
+    ///
+    /// # Safety
+    /// As for [`Operand::slice`]; it is an output, and nobody reads the elements meanwhile either.
+    #[allow(clippy::mut_from_ref)] // The elements are not part of the operand; who else has them is the caller's duty.
+    pub(crate) unsafe fn slice_mut<T: Element>(&self) -> &mut [T] {
+        debug_assert!(T::DTYPE == self.dtype && self.device == Place::Cpu && self.writable);
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.address as *mut T, self.len) }
+    }
+
+    /// The bytes of its elements.
+    ///
+    /// # Safety
+    /// As for [`Operand::slice`], whatever the type.
+    pub(crate) unsafe fn bytes_of(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: as in `slice`.
+        unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes()) }
+    }
+
+    /// The bytes of its elements, to be written.
+    ///
+    /// # Safety
+    /// As for [`Operand::slice_mut`], whatever the type.
+    #[allow(clippy::mut_from_ref)] // As for `slice_mut`.
+    pub(crate) unsafe fn bytes_of_mut(&self) -> &mut [u8] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.bytes()) }
+    }
+
+    /// An object that keeps the elements where they are, if one alone does.
+    pub(crate) fn keeper(&self) -> Option<Py<PyAny>> {
+        match &self._hold {
+            Hold::Nothing => Some(self.object.clone().unbind()),
+            Hold::Object(object) => Some(object.clone().unbind()),
+            _ => None,
+        }
+    }
+
+    /// `object` as it is, dense or not.
+    fn view(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(array) = object.cast::<Array>() {
+            return of_array(array.get(), object);
+        }
+        let py = object.py();
+        if is_a(object, numpy_array(py)?) {
+            return of_numpy(object);
+        }
+        if is_tensor(object)? {
+            return of_torch(object);
+        }
+        foreign::view(object)
+    }
+
+    /// The operand of what a protocol says of `object`.
+    fn new(object: &Bound<'py, PyAny>, described: Described, hold: Hold<'py>) -> Self {
+        let Described { address, dtype, shape, strides, place, writable } = described;
+        let len = shape.iter().product();
+        let even = strides.is_none_or(|strides| is_dense(&shape, &strides, dtype.size()));
+        let dense = len == 0 || even && address.is_multiple_of(dtype.size());
+        Self {
+            address,
+            len,
+            dtype,
+            shape,
+            device: place,
+            writable,
+            object: object.clone(),
+            dense,
+            _hold: hold,
+        }
+    }
+}
+
+/// What the protocols say of an array, each in its own way.
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub(crate) address: usize,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+    /// In bytes; none: dense.
+    pub(crate) strides: Option<Vec<isize>>,
+    pub(crate) place: Place,
+    pub(crate) writable: bool,
+}
+
+/// Whether elements of `size` bytes with these strides follow each other in C order.
+pub(crate) fn is_dense(shape: &[usize], strides: &[isize], size: usize) -> bool {
+    let mut expected = size as isize;
+    for (side, stride) in shape.iter().zip(strides).rev() {
+        // One element has no next one, whatever its stride.
+        if *side != 1 && *stride != expected {
+            return false;
+        }
+        expected = expected.wrapping_mul(*side as isize);
+    }
+    true
+}
+
+#[cold]
+fn not_dense(operand: &Operand<'_>) -> PyErr {
+    let shape = &operand.shape;
+    let problem = format!(
+        "its {shape:?} elements are not C-contiguous and aligned. Hint: numpy.ascontiguousarray(x), x.contiguous()"
+    );
+    invalid("array", problem)
+}
+
+/// A dense copy of `object`, of the kind it is.
+fn dense_copy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    if is_tensor(object)? {
+        return object.call_method0(intern!(py, "contiguous"));
+    }
+    // cupy and others that numpy cannot read have a copy of their own, which is dense.
+    if object.hasattr(intern!(py, "__cuda_array_interface__"))? {
+        return object.call_method1(intern!(py, "copy"), ("C",));
+    }
+    // `array` and not `ascontiguousarray`, which leaves unaligned elements where they are.
+    let numpy = py.import(intern!(py, "numpy"))?;
+    numpy.call_method(intern!(py, "array"), (object,), Some(&[("order", "C")].into_py_dict(py)?))
+}
+
+fn of_array<'py>(array: &Array, object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
+    array.check("array")?;
+    Ok(Operand {
+        address: array.address,
+        len: array.len,
+        dtype: array.dtype,
+        shape: array.shape.to_vec(),
+        device: array.place,
+        writable: true,
+        object: object.clone(),
+        dense: array.dense,
+        _hold: Hold::Nothing,
+    })
+}
+
+fn numpy_array(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    TYPE.import(py, "numpy", "ndarray")
+}
+
+/// Whether `object` is of `class` or a subclass, by its type alone: torch's metaclass takes long to say the same.
+fn is_a(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> bool {
+    // SAFETY: an attached thread and two live objects.
+    unsafe { pyo3::ffi::PyObject_TypeCheck(object.as_ptr(), class.as_type_ptr()) != 0 }
+}
+
+/// Whether `object` is a torch tensor.
+pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(torch_tensor(object.py())?.is_some_and(|class| is_a(object, class)))
+}
+
+/// `torch.Tensor`, if torch is imported.
+fn torch_tensor(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyType>>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if let Some(class) = TYPE.get(py) {
+        return Ok(Some(class.bind(py)));
+    }
+    let Some(torch) = dtype::imported(py, "torch")? else { return Ok(None) };
+    let Some(class) = torch.getattr_opt("Tensor")? else { return Ok(None) };
+    let class = class.cast_into::<PyType>()?.unbind();
+    Ok(Some(TYPE.get_or_init(py, || class).bind(py)))
+}
+
+/// numpy's `PyArrayInterface`, behind `__array_struct__`: all of an array without making a Python object of any of it.
+#[repr(C)]
+struct ArrayInterface {
+    two: i32,
+    nd: i32,
+    kind: u8,
+    itemsize: i32,
+    flags: i32,
+    shape: *const isize,
+    strides: *const isize,
+    data: *mut u8,
+}
+
+const C_CONTIGUOUS: i32 = 0x1;
+const ALIGNED: i32 = 0x100;
+const NOT_SWAPPED: i32 = 0x200;
+const WRITEABLE: i32 = 0x400;
+
+fn of_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
+    let py = object.py();
+    let capsule = object.getattr(intern!(py, "__array_struct__"))?;
+    // SAFETY: an attached thread and a live object; what is no such capsule gives null and an error.
+    let interface = unsafe { pyo3::ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
+    if interface.is_null() {
+        return Err(PyErr::fetch(py));
+    }
+    // SAFETY: numpy's own array gives a capsule of this struct, valid while the capsule lives.
+    let interface = unsafe { &*interface.cast::<ArrayInterface>() };
+    let (flags, size) = (interface.flags, interface.itemsize as usize);
+    let dtype = match dtype::of_kind(interface.kind, size) {
+        Some(dtype) if flags & NOT_SWAPPED != 0 => dtype,
+        // ml_dtypes' types have no kind of their own; others get their message here.
+        _ => dtype::of_numpy(&object.getattr(intern!(py, "dtype"))?)?,
+    };
+    let shape = match interface.nd {
+        0 => Vec::new(),
+        // SAFETY: the array has that many sides.
+        nd => unsafe { std::slice::from_raw_parts(interface.shape.cast::<usize>(), nd as usize) }.to_vec(),
+    };
+    Ok(Operand {
+        address: interface.data as usize,
+        len: shape.iter().product(),
+        dtype,
+        shape,
+        device: Place::Cpu,
+        writable: flags & WRITEABLE != 0,
+        object: object.clone(),
+        dense: flags & C_CONTIGUOUS != 0 && flags & ALIGNED != 0,
+        _hold: Hold::Nothing,
+    })
+}
+
+fn of_torch<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
+    let py = object.py();
+    let theirs = object.getattr(intern!(py, "dtype"))?;
+    let dtype = match dtype::of_torch(&theirs)? {
+        Some(dtype) => dtype,
+        None => dtype::parse(&theirs)?,
+    };
+    let shape = object.getattr(intern!(py, "shape"))?;
+    let shape =
+        shape.cast::<PyTuple>()?.iter().map(|side| side.extract()).collect::<PyResult<Vec<usize>>>()?;
+    let device = match object.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+        true => Place::Cpu,
+        false => Place::parse(&object.getattr(intern!(py, "device"))?)?,
+    };
+    let dense = object.call_method0(intern!(py, "is_contiguous"))?.is_truthy()?;
+    Ok(Operand {
+        address: object.call_method0(intern!(py, "data_ptr"))?.extract()?,
+        len: shape.iter().product(),
+        dtype,
+        shape,
+        device,
+        writable: true,
+        object: object.clone(),
+        dense,
+        _hold: Hold::Nothing,
+    })
+}

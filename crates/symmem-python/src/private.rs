@@ -1,0 +1,222 @@
+//! Collectives on memory that is not symmetric: numpy arrays, torch tensors, whatever lies on the host.
+//!
+//! Called by `collectives` where an array is not symmetric on the group. The library copies through the group's staging, so
+//! nothing needs to be allocated or rendezvoused before; inputs may be strided, outputs may not.
+
+use pyo3::prelude::*;
+use symmem::{DType, Element, Group};
+
+use crate::collectives::new_output;
+use crate::dtype::dispatch;
+use crate::error::{invalid, raise};
+use crate::interrupt::blocking;
+use crate::memory::{Call, land};
+use crate::operand::{Operand, Place, is_tensor};
+use crate::pending::{Pending, Running, Started};
+
+/// A collective, ready to run.
+struct Job<'py> {
+    call: Call,
+    dtype: DType,
+    /// Absent in place, and where only the root has one.
+    input: Option<Operand<'py>>,
+    /// In place: input and output. Absent where only the root has one.
+    out: Option<Operand<'py>>,
+    result: Py<PyAny>,
+}
+
+impl<'py> Job<'py> {
+    fn new(
+        group: &Group,
+        call: Call,
+        x: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = x.py();
+        if let Call::ReduceScatterColumns(..) = call {
+            return Err(invalid(call.name(), "columns are reduced in symmetric memory only"));
+        }
+        // Reducing into the same array is reducing in place.
+        let same = || out.is_none_or(|out| out.is(x));
+        if matches!(call, Call::Broadcast(_)) || matches!(call, Call::AllReduce(_)) && same() {
+            let out = on_host(call, Operand::output(x)?)?;
+            return Ok(Self {
+                call,
+                dtype: out.dtype,
+                input: None,
+                result: x.clone().unbind(),
+                out: Some(out),
+            });
+        }
+        let reads = !matches!(call, Call::Scatter(root) if root != group.rank());
+        let input =
+            reads.then(|| Operand::input_or_copy(x).and_then(|input| on_host(call, input))).transpose()?;
+        let out = output(group, call, input.as_ref(), out)?;
+        check_apart(input.as_ref(), out.as_ref())?;
+        let Some(dtype) = input.as_ref().or(out.as_ref()).map(|operand| operand.dtype) else {
+            return Err(invalid(call.name(), "there is neither an input nor an output"));
+        };
+        let result = out.as_ref().map_or_else(|| py.None(), |out| out.object.clone().unbind());
+        Ok(Self { call, dtype, input, out, result })
+    }
+
+    /// Input and output.
+    ///
+    /// # Safety
+    /// `T` is the type of `dtype`; nobody else uses the elements.
+    #[allow(clippy::mut_from_ref)] // The elements are not part of the job; who else has them is the caller's duty.
+    unsafe fn slices<T: Element>(&self) -> (&[T], &mut [T]) {
+        let input = self.input.as_ref();
+        // SAFETY: on the host, of one type, and apart from each other, as `new` saw; else the caller's duty.
+        unsafe {
+            let out = self.out.as_ref();
+            (input.map_or(&[], |x| x.slice()), out.map_or(&mut [], |out| out.slice_mut()))
+        }
+    }
+}
+
+fn on_host<'py>(call: Call, operand: Operand<'py>) -> PyResult<Operand<'py>> {
+    match operand.device {
+        Place::Cpu => Ok(operand),
+        place => {
+            let problem = format!(
+                "memory on {place} must be symmetric on the group. Hint: symmem.empty(..., device={place:?}), then rendezvous"
+            );
+            Err(invalid(call.name(), problem))
+        }
+    }
+}
+
+/// Where the result goes on this rank: what was passed, or a new array; `None` where only the root has one.
+fn output<'py>(
+    group: &Group,
+    call: Call,
+    input: Option<&Operand<'py>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Option<Operand<'py>>> {
+    if !call.has_output(group.rank(), out.is_some()) {
+        return Ok(None);
+    }
+    let object = match (out, input) {
+        (Some(out), _) => out.clone(),
+        (None, Some(input)) => {
+            let shape = call.output_shape(&input.shape, group.size())?;
+            new_output(input.object.py(), is_tensor(&input.object)?, Place::Cpu, &shape, input.dtype)?
+        }
+        (None, None) => return Err(invalid(call.name(), "a rank without an input needs out=")),
+    };
+    let out = on_host(call, Operand::output(&object)?)?;
+    match input {
+        Some(input) if input.dtype != out.dtype => {
+            let problem = format!("its elements are {}, those of the input {}", out.dtype, input.dtype);
+            Err(invalid("out", problem))
+        }
+        _ => Ok(Some(out)),
+    }
+}
+
+fn check_apart(input: Option<&Operand<'_>>, out: Option<&Operand<'_>>) -> PyResult<()> {
+    let (Some(input), Some(out)) = (input, out) else { return Ok(()) };
+    let apart = input.address + input.bytes() <= out.address || out.address + out.bytes() <= input.address;
+    if apart || input.len == 0 || out.len == 0 {
+        return Ok(());
+    }
+    Err(invalid("out", "it overlaps the input. Hint: leave it out to work in place"))
+}
+
+/// Collective. Runs `call` on `x`, into `out` or a new array; gives where the result is.
+pub(crate) fn run<'py>(
+    group: &Group,
+    call: Call,
+    x: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Py<PyAny>> {
+    let job = Job::new(group, call, x, out)?;
+    dispatch!(job.dtype, T => {
+        // SAFETY: the type of the job; other Python threads race with it as they do with numpy.
+        let (input, out) = unsafe { job.slices::<T>() };
+        blocking(x.py(), || run_typed(group, call, input, out))
+    })?;
+    Ok(job.result)
+}
+
+fn run_typed<T: Element>(group: &Group, call: Call, input: &[T], out: &mut [T]) -> symmem::Result<()> {
+    match call {
+        // In place there is no input.
+        Call::AllReduce(op) if input.is_empty() => group.all_reduce(op, out),
+        Call::AllReduce(op) => group.all_reduce_out(op, input, out),
+        Call::Reduce(op, root) => group.reduce_out(op, root, input, out),
+        Call::ReduceScatter(op) | Call::ReduceScatterColumns(op, _) => group.reduce_scatter(op, input, out),
+        Call::AllGather => group.all_gather_into(input, out),
+        Call::Broadcast(root) => group.broadcast_into(root, out),
+        Call::AllToAll => group.all_to_all(input, out),
+        Call::Gather(root) => group.gather(root, input, out),
+        Call::Scatter(root) => group.scatter(root, input, out),
+    }
+}
+
+/// Collective. The first `sends[0]` rows of `x` go to rank 0, the next to rank 1 ...; `out` takes `receives[rank]` rows of each.
+pub(crate) fn all_to_all_v<'py>(
+    group: &Group,
+    x: &Bound<'py, PyAny>,
+    sends: &[usize],
+    out: &Bound<'py, PyAny>,
+    receives: &[usize],
+) -> PyResult<Py<PyAny>> {
+    let input = on_host(Call::AllToAll, Operand::input_or_copy(x)?)?;
+    let out = on_host(Call::AllToAll, Operand::output(out)?)?;
+    if input.dtype != out.dtype {
+        return Err(invalid("out", format!("its elements are {}, those of x {}", out.dtype, input.dtype)));
+    }
+    check_apart(Some(&input), Some(&out))?;
+    // Ranks may have no rows at all, but agree on how long one is.
+    let row = |shape: &[usize]| shape.iter().skip(1).product::<usize>();
+    let (sends, receives) = (in_elements(sends, row(&input.shape)), in_elements(receives, row(&out.shape)));
+    dispatch!(input.dtype, T => {
+        // SAFETY: both are on the host, of this type, and apart.
+        let (from, to) = unsafe { (input.slice::<T>(), out.slice_mut::<T>()) };
+        blocking(x.py(), || group.all_to_all_v(from, &sends, to, &receives))
+    })?;
+    Ok(out.object.unbind())
+}
+
+fn in_elements(rows: &[usize], row: usize) -> Vec<usize> {
+    rows.iter().map(|rows| rows.saturating_mul(row)).collect()
+}
+
+/// Starts what [`run`] runs.
+pub(crate) fn start<'py>(
+    group: &Group,
+    call: Call,
+    x: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Pending> {
+    let job = Job::new(group, call, x, out)?;
+    let started = dispatch!(job.dtype, T => start_typed::<T>(group, &job, x.py()))?;
+    Ok(Pending::new(started))
+}
+
+fn start_typed<T: Element>(group: &Group, job: &Job<'_>, py: Python<'_>) -> PyResult<Box<dyn Running>> {
+    // SAFETY: the type of the job; copied before Python runs again.
+    let (input, out) = unsafe { job.slices::<T>() };
+    let pending = match job.call {
+        Call::AllReduce(op) if job.input.is_none() => group.all_reduce_start(op, out.to_vec()),
+        Call::AllReduce(op) => group.all_reduce_start(op, input.to_vec()),
+        Call::Reduce(op, root) => group.reduce_start(op, root, input.to_vec()),
+        Call::ReduceScatter(op) => group.reduce_scatter_start(op, input.to_vec(), out.to_vec()),
+        Call::AllGather => group.all_gather_into_start(input.to_vec(), out.to_vec()),
+        Call::Broadcast(root) => group.broadcast_into_start(root, out.to_vec()),
+        Call::AllToAll => group.all_to_all_start(input.to_vec(), out.to_vec()),
+        Call::ReduceScatterColumns(..) | Call::Gather(_) | Call::Scatter(_) => {
+            let problem = "it has no started form. Hint: call it in a thread of its own";
+            return Err(invalid(job.call.name(), problem));
+        }
+    };
+    let (pending, lands, result) = (pending.map_err(raise)?, job.out.is_some(), job.result.clone_ref(py));
+    Ok(Started::boxed(pending, move |py, data| {
+        if lands {
+            land(py, &result, &data)?;
+        }
+        Ok(result)
+    }))
+}
