@@ -1,0 +1,101 @@
+"""Every collective as a function. Without `group` they run on `symmem.current_group()`.
+
+The methods of `symmem.Group` say what each one does; `op` is one of "sum", "avg", "min", "max", "prod", "and", "or",
+"xor", and `timeout_ms=0` means the group's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from symmem._groups import current_group
+from symmem._symmem import Group, Pending
+
+
+def _of(group: Group | None) -> Group:
+    return current_group() if group is None else group
+
+
+def barrier(group: Group | None = None, *, timeout_ms: int = 0) -> None:
+    """Collective. Returns when every rank has come here."""
+    _of(group).barrier(timeout_ms)
+
+
+def all_reduce(x: Any, op: str = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. Reduces everybody's `x` with `op`; every rank gets the result. See `Group.all_reduce`."""
+    return _of(group).all_reduce(x, op, out, timeout_ms=timeout_ms)
+
+
+def reduce(
+    x: Any, op: str = "sum", root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+) -> Any:
+    """Collective. Reduces everybody's `x` with `op`; `root` gets the result, the others None."""
+    return _of(group).reduce(x, op, root, out, timeout_ms=timeout_ms)
+
+
+def reduce_scatter(
+    x: Any, op: str = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+) -> Any:
+    """Collective. Reduces everybody's `x` with `op`; rank r gets the r-th part of the result."""
+    return _of(group).reduce_scatter(x, op, out, timeout_ms=timeout_ms)
+
+
+def all_gather(x: Any, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. Every rank gets everybody's `x`, in rank order."""
+    return _of(group).all_gather(x, out, timeout_ms=timeout_ms)
+
+
+def broadcast(x: Any, root: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. Every rank's `x` becomes that of `root`, in place."""
+    return _of(group).broadcast(x, root, timeout_ms=timeout_ms)
+
+
+def all_to_all(x: Any, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. The r-th part of `x` goes to rank r; part s of the result came from rank s."""
+    return _of(group).all_to_all(x, out, timeout_ms=timeout_ms)
+
+
+def gather(x: Any, root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. `root` gets everybody's `x` in rank order, the others None."""
+    return _of(group).gather(x, root, out, timeout_ms=timeout_ms)
+
+
+def scatter(x: Any, root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. Rank r gets the r-th part of the `x` of `root`; elsewhere `x` is None and `out` says what is expected."""
+    return _of(group).scatter(x, root, out, timeout_ms=timeout_ms)
+
+
+def send(x: Any, dst: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> None:
+    """Sends `x` to rank `dst`, which must `recv` it with the same tag."""
+    _of(group).send(x, dst, tag, timeout_ms=timeout_ms)
+
+
+def recv(x: Any, src: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Any:
+    """Receives into `x` what rank `src` sends with the same tag; returns `x`."""
+    return _of(group).recv(x, src, tag, timeout_ms=timeout_ms)
+
+
+def isend(x: Any, dst: int, tag: int = 0, group: Group | None = None) -> Pending:
+    """Starts a `send`."""
+    return _of(group).isend(x, dst, tag)
+
+
+def irecv(x: Any, src: int, tag: int = 0, group: Group | None = None) -> Pending:
+    """Starts a `recv`."""
+    return _of(group).irecv(x, src, tag)
+
+
+def all_gather_object(value: Any, group: Group | None = None) -> list[Any]:
+    """Collective. Everybody's picklable `value`, in rank order."""
+    return _of(group).all_gather_object(value)
+
+
+def broadcast_object(value: Any, root: int = 0, group: Group | None = None) -> Any:
+    """Collective. The picklable `value` of `root`."""
+    return _of(group).broadcast_object(value, root)
+
+
+def subgroup(ranks: Sequence[int], name: str = "", group: Group | None = None) -> Group | None:
+    """Collective among `ranks`. A group of those; None on a rank that is not among them."""
+    return _of(group).subgroup(ranks, name)

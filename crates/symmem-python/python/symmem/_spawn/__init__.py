@@ -1,0 +1,52 @@
+"""`spawn`: ranks for programs that nobody launched.
+
+`processes` starts them as new interpreters (`child` is their part), `threads` as threads of this one; `job` is what
+travels between launcher and rank, `outcome` how a failure becomes the exception of the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from symmem._spawn import job, processes, threads as as_threads
+
+__all__ = ["spawn"]
+
+
+def spawn(
+    fn: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any] = (),
+    *,
+    threads: bool | None = None,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    return_exceptions: bool = False,
+) -> list[Any]:
+    """Runs `fn(group, *args)` on `ranks` new ranks and returns their results in rank order.
+
+    Ranks are processes: fresh interpreters that import the script and find `fn` by its name, so the call must be under
+    `if __name__ == "__main__":`. Lambdas, closures and functions of a notebook travel by value when cloudpickle is
+    installed. `threads=True` makes the ranks threads of this process, which needs none of that; it is also what a notebook
+    gets where cloudpickle is missing.
+
+    The first rank that fails by itself ends the others and raises `symmem.Spawned` here, with `rank` and `traceback` (its
+    text). With `return_exceptions` nobody is ended, and the exceptions come in the list. `timeout` in seconds bounds the
+    whole call (`symmem.Timeout`). `env` adds to the environment of the processes, which is otherwise as torchrun sets it.
+    Processes are ended by Ctrl-C and when this process dies.
+
+    >>> import symmem
+    >>> def twice(group, x):
+    ...     return x * 2 + group.rank
+    >>> symmem.spawn(twice, ranks=3, args=(10,), threads=True)
+    [20, 21, 22]
+    """
+    job.refuse_without_guard()
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks}")
+    if threads or (threads is None and job.is_only_for_threads(fn, args)):
+        if env:
+            raise ValueError("env= needs processes: threads share the environment of this one")
+        return as_threads.run(fn, ranks, args, timeout, return_exceptions)
+    return processes.run(job.encode(fn, args), ranks, timeout, dict(env or {}), return_exceptions)

@@ -1,0 +1,72 @@
+"""Which `symmem.Group` a torch process group means.
+
+Made collectively at the first rendezvous on a process group, from its store; kept as long as the process group, and
+closed with it. It is no group that the backend "symmem" works on, so operations on symmetric memory and collectives of
+`torch.distributed` do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TypeAlias
+
+from torch._C._distributed_c10d import ProcessGroup, _resolve_process_group
+from torch.distributed import distributed_c10d
+
+import symmem
+
+GroupLike: TypeAlias = "symmem.Group | ProcessGroup | str | None"
+
+_groups: weakref.WeakKeyDictionary[ProcessGroup, symmem.Group] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def resolve(group: GroupLike) -> symmem.Group:
+    """The symmem group for a group, a process group, the name of one, or None: the default one.
+
+    Collective when a process group comes for the first time.
+    """
+    if isinstance(group, symmem.Group):
+        return group
+    process_group = process_group_of(group)
+    if process_group is None:
+        return symmem.current_group()
+    with _lock:
+        made = _groups.get(process_group)
+    if made is None or made.closed:
+        made = symmem.Group.from_torch(process_group)
+        _remember(process_group, made)
+    return made
+
+
+def process_group_of(group: ProcessGroup | str | None) -> ProcessGroup | None:
+    """The process group that is meant; None where torch has no default one."""
+    if isinstance(group, ProcessGroup):
+        return group
+    if isinstance(group, str):
+        return _resolve_process_group(group_name(group))
+    if group is None:
+        return distributed_c10d._get_default_group() if distributed_c10d.is_initialized() else None
+    raise TypeError(f"rendezvous: unsupported group type: {type(group).__name__}")
+
+
+def group_name(name: str) -> distributed_c10d.GroupName:
+    """torch types names of groups as a kind of string of its own."""
+    return distributed_c10d.GroupName(name)
+
+
+def forget(process_group: ProcessGroup) -> None:
+    """The process group was destroyed: leaves its symmem group."""
+    with _lock:
+        made = _groups.pop(process_group, None)
+    if made is not None:
+        made.close()
+
+
+def _remember(process_group: ProcessGroup, group: symmem.Group) -> None:
+    with _lock:
+        _groups[process_group] = group
+    finalizer = weakref.finalize(process_group, group.close)
+    # A process that ends leaves its groups anyway, and then Python objects may be gone.
+    finalizer.atexit = False

@@ -1,0 +1,264 @@
+"""Symmetric memory as torch tensors: allocation, rendezvous, handles, and what can be asked about them.
+
+The names, arguments and properties are those of `torch.distributed._symmetric_memory`. Handles are remembered with the
+tensor's storage, so finding one again is cheap, local, and never finds that of freed memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import symmem
+from symmem.torch._groups import GroupLike, resolve
+
+_REMEMBERED = "_symmem_handles"
+
+
+def empty(
+    *size: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+) -> Tensor:
+    """A zeroed tensor in symmetric memory; all ranks make the same one, then `rendezvous` it.
+
+    >>> import symmem.torch as symm_mem
+    >>> symm_mem.empty(2, 3).shape
+    torch.Size([2, 3])
+    """
+    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
+    return _allocate(shape, dtype or torch.get_default_dtype(), device or torch.get_default_device(), None)
+
+
+def empty_strided_p2p(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    group_name: str | None = None,
+    alloc_id: int | None = None,
+) -> Tensor:
+    """`empty` with strides; with `alloc_id` the same memory every time, which is never freed."""
+    flat = _allocate((math.prod(size),), dtype, device, alloc_id)
+    return torch.as_strided(flat, tuple(size), tuple(stride))
+
+
+def _allocate(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | str, alloc_id: int | None
+) -> Tensor:
+    where = torch.device(device)
+    if where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", torch.cuda.current_device())
+    array = symmem.empty(tuple(shape), dtype=dtype, device=str(where), alloc_id=alloc_id)
+    tensor: Tensor = array.torch()
+    return tensor
+
+
+def rendezvous(tensor: Tensor, group: GroupLike = None) -> SymmetricMemory:
+    """Collective. The handle through which every rank of `group` reaches every rank's `tensor`.
+
+    `tensor` is any contiguous view of memory from `empty`; `group` a `symmem.Group`, a process group or its name.
+    """
+    return SymmetricMemory(find(tensor, group))
+
+
+def find(tensor: Tensor, group: GroupLike) -> symmem.SymmetricMemory:
+    """The handle of a tensor, remembered; else made, which is collective for new memory.
+
+    Operations come here every time: few calls, and nothing that copies.
+    """
+    storage = tensor.untyped_storage()
+    remembered: dict[Any, symmem.SymmetricMemory] | None = getattr(storage, _REMEMBERED, None)
+    key = (group, tensor.storage_offset(), tensor.shape, tensor.dtype)
+    if remembered is not None:
+        handle = remembered.get(key)
+        if handle is not None and not handle.group.closed:
+            return handle
+    handle = _open(tensor, group)
+    if remembered is None:
+        remembered = {}
+        setattr(storage, _REMEMBERED, remembered)
+    remembered[key] = handle
+    return handle
+
+
+def _open(tensor: Tensor, group: GroupLike) -> symmem.SymmetricMemory:
+    if not symmem.is_symm_mem_tensor(tensor):
+        raise symmem.Invalid("the tensor must be allocated with symmem.torch.empty() or empty_strided_p2p()")
+    return symmem.rendezvous(tensor, resolve(group))
+
+
+class SymmetricMemory:
+    """The memory of all ranks: what torch calls `_SymmetricMemory`. Made by `rendezvous`.
+
+    `raw` is symmem's own handle, with more methods: collectives, `put`, `get`, `close`.
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: symmem.SymmetricMemory) -> None:
+        self.raw = raw
+
+    def __repr__(self) -> str:
+        return f"symmem.torch.SymmetricMemory(rank={self.rank}, world_size={self.world_size}, device={self.device})"
+
+    @staticmethod
+    def rendezvous(tensor: Tensor, group_name: GroupLike = None) -> SymmetricMemory:
+        """The function `rendezvous`, where torch has it too."""
+        return rendezvous(tensor, group_name)
+
+    @staticmethod
+    def empty_strided_p2p(*args: Any, **kwargs: Any) -> Tensor:
+        """The function `empty_strided_p2p`, where torch has it too."""
+        return empty_strided_p2p(*args, **kwargs)
+
+    @staticmethod
+    def has_multicast_support(device_type: Any, device_idx: int = 0) -> bool:
+        """The function `has_multicast_support`, where torch has it too."""
+        return has_multicast_support(device_type, device_idx)
+
+    @property
+    def rank(self) -> int:
+        """This rank in the group."""
+        return self.raw.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.raw.world_size
+
+    @property
+    def group_name(self) -> str:
+        """The name of the group."""
+        return self.raw.group_name
+
+    @property
+    def device(self) -> torch.device:
+        """Where the memory is."""
+        return torch.device(self.raw.device)
+
+    @property
+    def buffer_ptrs(self) -> list[int]:
+        """Every rank's allocation, as addresses in this process."""
+        return list(self.raw.buffer_ptrs)
+
+    @property
+    def buffer_ptrs_dev(self) -> int:
+        """The address of an array of `buffer_ptrs`, for kernels."""
+        return self.raw.buffer_ptrs_dev
+
+    @property
+    def signal_pad_ptrs(self) -> list[int]:
+        """Every rank's signal pad, as addresses in this process."""
+        return list(self.raw.signal_pad_ptrs)
+
+    @property
+    def signal_pad_ptrs_dev(self) -> int:
+        """The address of an array of `signal_pad_ptrs`, for kernels."""
+        return self.raw.signal_pad_ptrs_dev
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes of the allocation."""
+        return self.raw.buffer_size
+
+    @property
+    def signal_pad_size(self) -> int:
+        """Bytes of a signal pad."""
+        return self.raw.signal_pad_size
+
+    @property
+    def offset(self) -> int:
+        """Where the tensor starts in its allocation, in bytes."""
+        return self.raw.offset
+
+    @property
+    def multicast_ptr(self) -> int:
+        """The address that reaches all ranks at once; 0 where there is none."""
+        return self.raw.multicast_ptr
+
+    def get_buffer(
+        self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0
+    ) -> Tensor:
+        """A tensor in the memory of `rank`; `storage_offset` counts elements from the start of the allocation."""
+        tensor: Tensor = self.raw.get_buffer(rank, tuple(sizes), dtype, storage_offset).torch()
+        return tensor
+
+    def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor in the memory of `peer`, from where this rank's tensor starts."""
+        tensor: Tensor = self.raw.get_remote_tensor(peer, tuple(sizes), dtype).torch()
+        return tensor
+
+    def get_signal_pad(
+        self, rank: int, sizes: Sequence[int] = (), dtype: torch.dtype | None = None, storage_offset: int = 0
+    ) -> Tensor:
+        """The signal pad of `rank`, all of it unless `sizes` says otherwise, as uint32 unless `dtype` does."""
+        pad = self.raw.get_signal_pad(rank, tuple(sizes), dtype or torch.uint32, storage_offset)
+        tensor: Tensor = pad.torch()
+        return tensor
+
+    def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Collective. Returns once every rank is here (on GPUs: the current stream waits)."""
+        self.raw.barrier(channel, timeout_ms)
+
+    def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Raises this rank's signal on `channel` at `dst_rank`."""
+        self.raw.put_signal(dst_rank, channel, timeout_ms)
+
+    def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Waits for the signal of `src_rank` on `channel`, and consumes it."""
+        self.raw.wait_signal(src_rank, channel, timeout_ms)
+
+
+def is_symm_mem_tensor(tensor: Tensor) -> bool:
+    """Whether the tensor is in symmetric memory of this rank."""
+    return symmem.is_symm_mem_tensor(tensor)
+
+
+def set_signal_pad_size(size: int) -> None:
+    """How large the signal pads of later allocations are, in bytes."""
+    symmem.set_signal_pad_size(size)
+
+
+def get_signal_pad_size() -> int:
+    """How large the signal pads of later allocations are, in bytes."""
+    return symmem.get_signal_pad_size()
+
+
+def set_backend(name: str) -> None:
+    """Chooses where symmetric memory comes from, before any was made."""
+    symmem.set_backend(name)
+
+
+def get_backend(device: torch.device | str) -> str | None:
+    """Where symmetric memory of a device comes from: "SHM" for the CPU, "CUDA" for GPUs; None for others."""
+    return symmem.get_backend(str(torch.device(device)))
+
+
+def has_multicast_support(device_type: Any, device_idx: int = 0) -> bool:
+    """Whether a device can reach the memory of all ranks at once; `device_type` by torch's enum or by name."""
+    name = device_type if isinstance(device_type, str) else str(device_type).rpartition(".")[2]
+    return symmem.has_multicast_support(name.lower(), device_idx)
+
+
+def is_nvshmem_available() -> bool:
+    """No: there is no such backend yet."""
+    return False
+
+
+def get_mem_pool(device: torch.device | str) -> Any:
+    """Not there: symmetric memory comes from `empty` only."""
+    raise NotImplementedError("symmem.torch has no memory pool. Hint: allocate with symmem.torch.empty()")
+
+
+def get_symm_mem_workspace(group: GroupLike, min_size: int) -> SymmetricMemory:
+    """Collective. The group's workspace of at least `min_size` bytes; it grows when asked for more."""
+    return SymmetricMemory(symmem.get_symm_mem_workspace(resolve(group), min_size))
+
+
+def get_remote_tensors(x: Tensor, group: GroupLike = None) -> tuple[Tensor, ...]:
+    """Every rank's `x`, in rank order. Collective for new memory; ValueError if `x` is not symmetric."""
+    handle = rendezvous(x, group)
+    return tuple(handle.get_remote_tensor(peer, x.shape, x.dtype) for peer in range(handle.world_size))

@@ -1,0 +1,286 @@
+"""The operations of torch's namespace `symm_mem`, by their names and with their order of arguments.
+
+Every rank of `group` calls them. The symmetric argument must come from `empty`; it is rendezvoused when it comes for the
+first time. The algorithm in a name is a hint: symmem chooses by size and measured tables, and without multicast the
+`multimem_` names do the same as the others. Reductions know every operation of symmem, not just "sum".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import symmem
+from symmem.torch import _device as device
+from symmem.torch._groups import GroupLike, resolve
+from symmem.torch._memory import SymmetricMemory, find
+
+
+def _check_like(name: str, out: Tensor, like: Tensor) -> None:
+    if out.dtype != like.dtype or out.device != like.device:
+        raise symmem.Invalid(f"{name}: the output is {out.dtype} on {out.device}, the input {like.dtype} on {like.device}")
+    if out.shape != like.shape:
+        raise symmem.Invalid(f"{name}: the output has sizes {list(out.shape)}, the input {list(like.shape)}")
+    _check_contiguous(name, "output", out)
+
+
+def _check_contiguous(name: str, what: str, tensor: Tensor) -> None:
+    if not tensor.is_contiguous():
+        raise symmem.Invalid(f"{name}: the {what} must be contiguous")
+
+
+def _reduce_into(name: str, input: Tensor, op: str, group: GroupLike, out: Tensor) -> Tensor:
+    """The all_reduce of a symmetric tensor into another one. Eager code on GPUs comes here: keep it short."""
+    if not input.is_contiguous():
+        _check_contiguous(name, "input", input)
+    if input.numel() == 0:
+        return out
+    if input.is_cuda:
+        device.all_reduce(input, op, group, None, out)
+    else:
+        find(input, group).all_reduce(op, out)
+    return out
+
+
+def _reduce_in_place(name: str, input: Tensor, op: str, group: GroupLike) -> Tensor:
+    _check_contiguous(name, "input", input)
+    if input.numel() == 0:
+        return input
+    if input.is_cuda:
+        device.all_reduce(input, op, group, None, None)
+    else:
+        find(input, group).all_reduce(op)
+    return input
+
+
+def one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+    """The reduction of all ranks' symmetric `input`, as a new tensor."""
+    return _reduce_into("one_shot_all_reduce", input, reduce_op, group_name, torch.empty_like(input))
+
+
+def one_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor) -> Tensor:
+    """`one_shot_all_reduce` into `out`."""
+    _check_like("one_shot_all_reduce_out", out, input)
+    return _reduce_into("one_shot_all_reduce_out", input, reduce_op, group_name, out)
+
+
+def one_shot_all_reduce_copy(
+    symm_buffer: Tensor, local_input: Tensor, reduce_op: str, group_name: GroupLike
+) -> Tensor:
+    """The reduction of all ranks' `local_input`, which goes through `symm_buffer`."""
+    out = torch.empty_like(local_input)
+    return one_shot_all_reduce_copy_out(symm_buffer, local_input, reduce_op, group_name, out)
+
+
+def one_shot_all_reduce_copy_out(
+    symm_buffer: Tensor, local_input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor
+) -> Tensor:
+    """`one_shot_all_reduce_copy` into `out`."""
+    name = "one_shot_all_reduce_copy"
+    _check_contiguous(name, "input", local_input)
+    _check_contiguous(name, "symmetric buffer", symm_buffer)
+    _check_like(name, out, local_input)
+    if local_input.numel() > symm_buffer.numel() or local_input.dtype != symm_buffer.dtype:
+        raise symmem.Invalid(
+            f"{name}: {local_input.numel()} {local_input.dtype} elements do not fit into a symmetric buffer of "
+            f"{symm_buffer.numel()} {symm_buffer.dtype}"
+        )
+    if local_input.numel() == 0:
+        return out
+    if symm_buffer.is_cuda:
+        device.all_reduce(symm_buffer, reduce_op, group_name, local_input, out)
+        return out
+    room = symm_buffer.view(-1)[: local_input.numel()]
+    handle = find(room, group_name)
+    room.copy_(local_input.view(-1))
+    handle.all_reduce(reduce_op, out.view(-1))
+    return out
+
+
+def two_shot_all_reduce_(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+    """Every rank's symmetric `input` becomes the reduction of all."""
+    return _reduce_in_place("two_shot_all_reduce_", input, reduce_op, group_name)
+
+
+def two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike, output: Tensor) -> Tensor:
+    """The reduction of all ranks' symmetric `input` into `output`. torch's version overwrites the input, this does not."""
+    _check_like("two_shot_all_reduce_out", output, input)
+    return _reduce_into("two_shot_all_reduce_out", input, reduce_op, group_name, output)
+
+
+def multimem_all_reduce_(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+    """`two_shot_all_reduce_`, by multicast where there is any."""
+    return _reduce_in_place("multimem_all_reduce_", input, reduce_op, group_name)
+
+
+def multimem_one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+    """`one_shot_all_reduce`, by multicast where there is any."""
+    return _reduce_into("multimem_one_shot_all_reduce", input, reduce_op, group_name, torch.empty_like(input))
+
+
+def multimem_one_shot_all_reduce_out(
+    input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor
+) -> Tensor:
+    """`one_shot_all_reduce_out`, by multicast where there is any."""
+    _check_like("multimem_one_shot_all_reduce_out", out, input)
+    return _reduce_into("multimem_one_shot_all_reduce_out", input, reduce_op, group_name, out)
+
+
+def multimem_one_shot_reduce_out(
+    input: Tensor, reduce_op: str, root: int, group_name: GroupLike, out: Tensor
+) -> Tensor:
+    """The reduction of all ranks' symmetric `input` into the root's `out`; the others' stays as it is."""
+    name = "multimem_one_shot_reduce_out"
+    _check_contiguous(name, "input", input)
+    handle = find(input, group_name)
+    if not 0 <= root < handle.world_size:
+        raise symmem.Invalid(f"{name}: root must be in [0, {handle.world_size}), not {root}")
+    if handle.rank != root:
+        handle.reduce(reduce_op, root)
+        return out
+    _check_like(name, out, input)
+    handle.reduce(reduce_op, root, out)
+    return out
+
+
+def multimem_all_gather_out(input: Tensor, group_name: GroupLike, out: Tensor) -> Tensor:
+    """Everybody's `input`, in rank order, into the symmetric `out`."""
+    name = "multimem_all_gather_out"
+    group = find(out, group_name).group
+    expected = [input.shape[0] * group.size, *input.shape[1:]] if input.dim() else [group.size]
+    if list(out.shape) != expected or out.dtype != input.dtype:
+        raise symmem.Invalid(f"{name}: the output is {list(out.shape)} {out.dtype}, not {expected} {input.dtype}")
+    _check_contiguous(name, "output", out)
+    group.all_gather(input.contiguous(), out)
+    return out
+
+
+def reduce_scatter_out(input: Tensor, group_name: GroupLike, split_last_dim: bool, output: Tensor) -> Tensor:
+    """`output` becomes the sum of this rank's part of all ranks' symmetric `input`.
+
+    Parts are slices of a one-dimensional tensor, or with `split_last_dim` of the last dimension.
+    """
+    name = "reduce_scatter_out"
+    _check_contiguous(name, "input", input)
+    _check_contiguous(name, "output", output)
+    if output.dtype != input.dtype:
+        raise symmem.Invalid(f"{name}: the output is {output.dtype}, the input {input.dtype}")
+    if input.numel() == 0:
+        return output
+    handle = find(input, group_name)
+    _check_parts(name, input, handle.world_size, split_last_dim, output)
+    handle.reduce_scatter("sum", output, split_last_dim)
+    return output
+
+
+def _check_parts(name: str, input: Tensor, ranks: int, split_last_dim: bool, output: Tensor) -> None:
+    last = input.shape[-1] if input.dim() else 1
+    if last % ranks:
+        raise symmem.Invalid(f"{name}: the last dimension, {last}, must be divisible by the {ranks} ranks")
+    if not split_last_dim and input.dim() != 1:
+        raise symmem.Invalid(f"{name}: without split_last_dim the input must be 1-D, not {input.dim()}-D")
+    expected = [*input.shape[:-1], last // ranks]
+    if list(output.shape) != expected:
+        raise symmem.Invalid(f"{name}: the output has sizes {list(output.shape)}, not {expected}")
+
+
+def stream_write_value32_(input: Tensor, offset: int, val: int) -> Tensor:
+    """Writes one number into a flat uint32 tensor, on GPUs in the order of the current stream."""
+    if input.is_cuda:
+        symmem.stream_write_value32(input, offset, val)
+        return input
+    return _fill_words("stream_write_value32_", input, offset, val, 1)
+
+
+def memset32_(input: Tensor, offset: int, val: int, count: int = 1) -> Tensor:
+    """Writes one number `count` times into a flat uint32 tensor, on GPUs in the order of the current stream."""
+    if input.is_cuda:
+        symmem.memset32(input, offset, val, count)
+        return input
+    return _fill_words("memset32_", input, offset, val, count)
+
+
+def _fill_words(name: str, words: Tensor, offset: int, value: int, count: int) -> Tensor:
+    if words.dtype != torch.uint32 or words.dim() != 1 or not words.is_contiguous():
+        raise symmem.Invalid(f"{name}: input must be a flat, contiguous uint32 tensor")
+    if offset < 0:
+        raise symmem.Invalid(f"{name}: offset must be greater than or equal to 0, not {offset}")
+    if count <= 0:
+        raise symmem.Invalid(f"{name}: count must be a positive integer, not {count}")
+    if not 0 <= value < 2**32:
+        raise symmem.Invalid(f"{name}: val must be in the range of [0, 4294967295], not {value}")
+    if offset + count > words.numel():
+        raise symmem.Invalid(
+            f"{name}: offset + count ({offset + count}) exceeded the numel of the input ({words.numel()})"
+        )
+    # Few operations of torch know unsigned words; the bits are the same.
+    words.view(torch.int32)[offset : offset + count] = value - 2**32 if value >= 2**31 else value
+    return words
+
+
+def memcpy_to_multicast_(symm_mem_out: Tensor, src: Tensor, byte_offset: int, group_name: GroupLike) -> Tensor:
+    """Copies `src` into every rank's `symm_mem_out` at once. Needs multicast, which nothing here has yet."""
+    raise symmem.Invalid(
+        "memcpy_to_multicast_: multicast is not available. Hint: multimem_all_gather_out works without"
+    )
+
+
+def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
+    """Everybody's `tensor` along the first dimension. It is complete on return: no `wait_tensor` is needed."""
+    group = resolve(group_name)
+    out = tensor.new_empty((tensor.shape[0] * group.size, *tensor.shape[1:]))
+    group.all_gather(tensor.contiguous(), out)
+    return out
+
+
+def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+    """This rank's part, along the first dimension, of the sum or average of all ranks' `tensor`."""
+    if reduce_op not in ("sum", "avg"):
+        raise ValueError(f"reduce_op must be sum or avg, not {reduce_op}")
+    group = resolve(group_name)
+    if tensor.shape[0] % group.size:
+        raise symmem.Invalid(f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks")
+    out = tensor.new_empty((tensor.shape[0] // group.size, *tensor.shape[1:]))
+    group.reduce_scatter(tensor.contiguous(), reduce_op, out)
+    return out
+
+
+def get(dst: Tensor, hdl: SymmetricMemory, peer: int, offset: int = 0) -> Tensor:
+    """Reads as many elements as `dst` has from `peer`'s tensor, from element `offset` on. Nobody else takes part."""
+    if dst.device != hdl.device:
+        raise symmem.Invalid(f"get: dst is on {dst.device}, the symmetric memory on {hdl.device}")
+    _check_contiguous("get", "destination", dst)
+    if offset < 0:
+        raise symmem.Invalid(f"get: offset must be non-negative, not {offset}")
+    if not 0 <= peer < hdl.world_size:
+        raise symmem.Invalid(f"get: invalid peer {peer} of {hdl.world_size}")
+    if hdl.offset % dst.element_size():
+        raise RuntimeError(f"get: the tensor starts at byte {hdl.offset}, which is no multiple of {dst.element_size()}")
+    room = (hdl.buffer_size - hdl.offset) // dst.element_size()
+    if offset + dst.numel() > room:
+        raise symmem.Invalid(f"get: element {offset} and {dst.numel()} more exceeds the {room} that the peer has")
+    start = hdl.offset // dst.element_size() + offset
+    dst.copy_(hdl.get_buffer(peer, dst.shape, dst.dtype, start))
+    return dst
+
+
+def put_signal(src: Tensor, hdl: SymmetricMemory, peer: int) -> None:
+    """Writes `src` to the start of `peer`'s tensor, then raises this rank's signal there."""
+    _check_contiguous("put_signal", "source", src)
+    hdl.get_remote_tensor(peer, src.shape, src.dtype).copy_(src)
+    hdl.put_signal(peer)
+
+
+def wait_signal(hdl: SymmetricMemory, peer: int) -> None:
+    """Waits for the signal of `peer`; what it put before is there then."""
+    hdl.wait_signal(peer)
+
+
+def reduce_scatter_offset(*_args: object, **_kwargs: object) -> None:
+    """Not there: torch has it for NCCL only."""
+    raise NotImplementedError("reduce_scatter_offset is an operation of torch's NCCL backend")
+
+
+def all_to_all_nd(*_args: object, **_kwargs: object) -> None:
+    """Not there: torch has it for NCCL only."""
+    raise NotImplementedError("all_to_all_nd is an operation of torch's NCCL backend")

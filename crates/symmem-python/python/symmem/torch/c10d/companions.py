@@ -1,0 +1,91 @@
+"""The backends for other devices beside ours: what `cuda:nccl` means in `cpu:symmem,cuda:nccl`.
+
+torch takes a process group made in Python as a whole, and makes no backend for the devices that come after it. So the
+group makes them itself, from the same backend string, when the first tensor of such a device comes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
+from torch.distributed import distributed_c10d
+
+import symmem
+
+
+class Companions:
+    """The backends of one process group for tensors that are not on the CPU."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout = timeout
+        self._name = name
+        self._backends: dict[str, Any] = {}
+
+    def devices(self, group: ProcessGroup) -> list[str]:
+        """The device types that the group's backend string names; just "cpu" before torch has noted it."""
+        return list(self._config(group))
+
+    def of(self, group: ProcessGroup, device: str) -> Any:
+        """The backend for a device type, made when it is asked for first."""
+        if device not in self._backends:
+            self._backends[device] = self._make(device, self._config(group).get(device))
+        return self._backends[device]
+
+    def shutdown(self) -> None:
+        """Ends all of them."""
+        for backend in self._backends.values():
+            backend.shutdown()
+        self._backends.clear()
+
+    def _config(self, group: ProcessGroup) -> dict[str, str]:
+        noted = distributed_c10d._world.pg_backend_config.get(group)
+        if noted is None:
+            return {"cpu": "symmem"}
+        return {device: str(name) for device, name in distributed_c10d.BackendConfig(distributed_c10d.Backend(noted)).device_backend_map.items()}
+
+    def _make(self, device: str, name: str | None) -> Any:
+        if name is None or name == "symmem":
+            raise symmem.Invalid(
+                f"the backend symmem moves CPU tensors, and this one is on {device}. "
+                f'Hint: init_process_group("cpu:symmem,{device}:<backend>")'
+            )
+        store = PrefixStore(f"companion/{device}/", self._store)
+        if name == "nccl":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            return dist.ProcessGroupNCCL(store, self._rank, self._size, options)
+        if name == "gloo":
+            return dist.ProcessGroupGloo(store, self._rank, self._size, self._timeout)
+        raise symmem.Invalid(f"symmem knows nccl and gloo beside itself, not {name}")
+
+
+def first_tensor(values: tuple[Any, ...]) -> Tensor | None:
+    """The first tensor in nested lists: an operation's tensors are all on one device."""
+    for value in values:
+        while isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, Tensor):
+            return value
+    return None
+
+
+def routed(method: Callable[..., Any]) -> Any:
+    """Sends calls with tensors of other devices to their backend. Untyped, like the overloads of c10d."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = first_tensor(args)
+        if tensor is None or tensor.is_cpu:
+            return method(self, *args, **kwargs)
+        return getattr(self._companions.of(self, tensor.device.type), method.__name__)(*args, **kwargs)
+
+    return call

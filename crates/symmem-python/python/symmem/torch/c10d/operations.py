@@ -1,0 +1,205 @@
+"""What each collective does, on CPU tensors and a `symmem.Group`.
+
+Blocking functions that the process group's worker runs. Reductions see the tensors' elements; whatever only moves
+sees bytes, so every dtype moves. Strided tensors are copied in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+import symmem
+
+_NAMES = {
+    "SUM": "sum",
+    "AVG": "avg",
+    "MIN": "min",
+    "MAX": "max",
+    "PRODUCT": "prod",
+    "BAND": "and",
+    "BOR": "or",
+    "BXOR": "xor",
+}
+_OPS = {getattr(ReduceOp, theirs): ours for theirs, ours in _NAMES.items()}
+
+
+def op_name(op: ReduceOp) -> str:
+    """symmem's name of a torch reduction; `symmem.Invalid` for one that there is not."""
+    known = getattr(op, "op", op)
+    name = _OPS.get(known)
+    if name is None:
+        raise symmem.Invalid(f"reduction {known} is not supported; there are {', '.join(_NAMES)}")
+    return name
+
+
+def real(tensor: Tensor) -> Tensor:
+    """A view of complex numbers as pairs of real ones."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor as a flat one: a view if it is contiguous, else of a copy."""
+    flat = tensor.contiguous().view(-1)
+    # Of one element or none any stride is contiguous, but only 1 can be viewed as bytes.
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
+
+
+def store_bytes(tensor: Tensor, received: Tensor) -> None:
+    """Writes received bytes into a tensor, unless `received` is a view of it."""
+    if not tensor.is_contiguous():
+        tensor.copy_(received.view(tensor.dtype).view(tensor.shape))
+        return
+    own = as_bytes(tensor)
+    if own.data_ptr() != received.data_ptr():
+        own.copy_(received)
+
+
+def total_bytes(tensors: Sequence[Tensor]) -> int:
+    """How many bytes the elements of all of them take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def check_equal(what: str, tensors: Sequence[Tensor], like: Tensor, count: int) -> None:
+    """One tensor for every rank, each with as many bytes as `like`."""
+    if len(tensors) != count:
+        raise symmem.Invalid(f"{what}: {len(tensors)} tensors for {count} ranks")
+    for tensor in tensors:
+        if tensor.numel() != like.numel() or tensor.dtype != like.dtype:
+            raise symmem.Invalid(
+                f"{what}: a tensor of {tensor.numel()} {tensor.dtype} elements beside one of {like.numel()} {like.dtype}"
+            )
+
+
+def pack(tensors: Sequence[Tensor]) -> Tensor:
+    """The bytes of all of them, one behind the other."""
+    return torch.cat([as_bytes(tensor) for tensor in tensors])
+
+
+def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Undoes `pack`, into existing tensors."""
+    start = 0
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        store_bytes(tensor, packed[start : start + size])
+        start += size
+
+
+def all_reduce(group: symmem.Group, tensor: Tensor, op: str) -> None:
+    """Every rank's `tensor` becomes the reduction of all."""
+    tensor = real(tensor)
+    whole = tensor.contiguous()
+    group.all_reduce(whole, op)
+    if not tensor.is_contiguous():
+        tensor.copy_(whole)
+
+
+def reduce(group: symmem.Group, tensor: Tensor, op: str, root: int) -> None:
+    """The root's `tensor` becomes the reduction of all; the others keep theirs."""
+    tensor = real(tensor)
+    if group.rank != root:
+        group.reduce(tensor.contiguous(), op, root)
+        return
+    whole = torch.empty(tensor.shape, dtype=tensor.dtype)
+    group.reduce(tensor.contiguous(), op, root, whole)
+    tensor.copy_(whole)
+
+
+def reduce_scatter(group: symmem.Group, out: Tensor, parts: Tensor, op: str) -> None:
+    """`out` becomes the reduction of this rank's slice of everybody's `parts`."""
+    out, parts = real(out), real(parts)
+    if parts.numel() != out.numel() * group.size:
+        raise symmem.Invalid(
+            f"reduce_scatter: an input of {parts.numel()} elements into {group.size} outputs of {out.numel()}"
+        )
+    part = out if out.is_contiguous() else torch.empty(out.shape, dtype=out.dtype)
+    group.reduce_scatter(parts.contiguous().view(-1), op, part.view(-1))
+    if part is not out:
+        out.copy_(part)
+
+
+def reduce_scatter_list(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], op: str) -> None:
+    """`reduce_scatter` of a list with one tensor for every rank."""
+    check_equal("reduce_scatter", parts, out, group.size)
+    reduce_scatter(group, out, torch.stack([part.reshape(-1) for part in parts]), op)
+
+
+def broadcast(group: symmem.Group, tensor: Tensor, root: int) -> None:
+    """Everybody's `tensor` becomes the root's."""
+    data = as_bytes(tensor)
+    group.broadcast(data, root)
+    if group.rank != root:
+        store_bytes(tensor, data)
+
+
+def all_gather(group: symmem.Group, out: Tensor, tensor: Tensor) -> None:
+    """`out` becomes everybody's `tensor`, in rank order."""
+    if out.numel() != tensor.numel() * group.size or out.dtype != tensor.dtype:
+        raise symmem.Invalid(
+            f"all_gather: {group.size} inputs of {tensor.numel()} {tensor.dtype} elements into an output of "
+            f"{out.numel()} {out.dtype}"
+        )
+    data = as_bytes(out)
+    group.all_gather(as_bytes(tensor), data)
+    store_bytes(out, data)
+
+
+def all_gather_list(group: symmem.Group, outs: Sequence[Tensor], tensor: Tensor) -> None:
+    """`all_gather` into one tensor for every rank."""
+    check_equal("all_gather", outs, tensor, group.size)
+    packed = torch.empty(total_bytes(outs), dtype=torch.uint8)
+    group.all_gather(as_bytes(tensor), packed)
+    unpack(packed, outs)
+
+
+def gather(group: symmem.Group, outs: Sequence[Tensor], tensor: Tensor, root: int) -> None:
+    """The root's `outs` become everybody's `tensor`."""
+    if group.rank != root:
+        group.gather(as_bytes(tensor), root)
+        return
+    check_equal("gather", outs, tensor, group.size)
+    packed = torch.empty(total_bytes(outs), dtype=torch.uint8)
+    group.gather(as_bytes(tensor), root, packed)
+    unpack(packed, outs)
+
+
+def scatter(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], root: int) -> None:
+    """Everybody's `out` becomes its part of the root's `parts`."""
+    packed = None
+    if group.rank == root:
+        check_equal("scatter", parts, out, group.size)
+        packed = pack(parts)
+    part = as_bytes(out)
+    group.scatter(packed, root, part)
+    store_bytes(out, part)
+
+
+def all_to_all(group: symmem.Group, outs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+    """Rank r's `outs[s]` becomes rank s's `parts[r]`; they may differ in size."""
+    if len(outs) != group.size or len(parts) != group.size:
+        raise symmem.Invalid(f"all_to_all: {len(outs)} outputs and {len(parts)} inputs for {group.size} ranks")
+    received = torch.empty(total_bytes(outs), dtype=torch.uint8)
+    sends, receives = ([total_bytes([each]) for each in tensors] for tensors in (parts, outs))
+    group.all_to_all_v(pack(parts), sends, received, receives)
+    unpack(received, outs)
+
+
+def all_to_all_even(group: symmem.Group, out: Tensor, tensor: Tensor) -> None:
+    """`all_to_all` of equal slices of two tensors."""
+    if out.numel() != tensor.numel() or tensor.numel() % group.size:
+        raise symmem.Invalid(
+            f"all_to_all: {tensor.numel()} elements into {out.numel()} do not split evenly over {group.size} ranks"
+        )
+    data = as_bytes(out)
+    group.all_to_all(as_bytes(tensor), data)
+    store_bytes(out, data)
+
+
+def split_rows(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The slices of the first dimension that `all_to_all_single` names, as views."""
+    if sum(sizes) != tensor.shape[0]:
+        raise symmem.Invalid(f"all_to_all: split sizes {list(sizes)} of a dimension of {tensor.shape[0]}")
+    return list(torch.split(tensor, list(sizes)))

@@ -1,0 +1,381 @@
+"""What a rank does in a test on devices: `python cases.py NAME`, started by `harness.run_ranks`.
+
+Cases named `fake_...` need the fake driver, on which kernels do nothing; the others need a GPU and torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from typing import Any
+
+import symmem
+from symmem import _symmem
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def raises(kind: type[BaseException], words: str, call: Any) -> None:
+    """`call` must raise a `kind` whose text has `words`."""
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), f"{words!r} is not in {str(error)!r}"
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def main() -> None:
+    result = globals()[sys.argv[1]]()
+    print(json.dumps({"result": result}), flush=True)
+
+
+# ----------------------------------------------------------------------------------------------- on the fake driver
+
+
+def fake_array() -> None:
+    """One rank, no group: arrays on a device, and what other libraries see of them."""
+    import capsule
+    import fake
+
+    assert symmem.get_backend("cuda") == "CUDA"
+    x = symmem.empty(4, 6, dtype="float32", device="cuda:0")
+    assert (x.shape, x.device, x.nbytes, x.strides) == ((4, 6), "cuda:0", 96, (24, 4))
+    assert symmem.is_symm_mem_tensor(x)
+    assert fake.peek(x.data_ptr(), 24) == [0] * 24
+
+    interface = x.__cuda_array_interface__
+    assert interface["shape"] == (4, 6) and interface["typestr"] == "<f4"
+    assert interface["data"] == (x.data_ptr(), False) and interface["version"] >= 3
+    assert not hasattr(x, "__array_interface__")
+    raises(Exception, "", x.numpy)
+
+    assert x.__dlpack_device__() == (2, 0)
+    for arguments in ({}, {"max_version": (1, 0)}, {"stream": 1}, {"stream": -1}, {"stream": 2}):
+        tensor = capsule.read(x.__dlpack__(**arguments))
+        assert tensor.device == (2, 0) and tensor.data == x.data_ptr(), tensor
+        assert (tensor.code, tensor.bits, tensor.lanes) == (2, 32, 1) and tensor.shape == [4, 6], tensor
+        assert tensor.versioned == ("max_version" in arguments)
+    raises(ValueError, "", lambda: x.__dlpack__(stream=0))
+
+    # A capsule keeps the memory; the last one gives it back.
+    before = fake.live(fake.MAPPINGS)
+    address, kept = x.data_ptr(), x.__dlpack__()
+    del x
+    gc.collect()
+    assert fake.live(fake.MAPPINGS) == before and fake.peek(address, 1) == [0]
+    del kept
+    gc.collect()
+    assert fake.live(fake.MAPPINGS) == before - 1
+
+    raises(symmem.Invalid, "0, 1", lambda: symmem.empty(1, device="cuda:7"))
+    empty = symmem.empty(0, dtype="float16", device="cuda:0")
+    assert empty.nbytes == 0 and empty.shape == (0,)
+
+
+def fake_persistent() -> None:
+    """One rank, no group: the same id is the same memory, one array at a time."""
+
+    def weights(count: int) -> symmem.Array:
+        return symmem.empty(count, dtype="int32", device="cuda:0", alloc_id="weights")
+
+    x = weights(8)
+    address = x.data_ptr()
+    raises(symmem.Persistent, "still active", lambda: weights(8))
+    del x
+    gc.collect()
+    raises(symmem.Persistent, "32", lambda: weights(9))
+    assert weights(8).data_ptr() == address
+    # Ids of the host are others.
+    assert symmem.empty(8, dtype="int32", alloc_id="weights").device == "cpu"
+
+
+def fake_words() -> None:
+    """One rank, no group: memset32 and stream_write_value32, with the reference's checks in its order."""
+    import fake
+
+    x = symmem.empty(100, dtype="uint32", device="cuda:0")
+    symmem.memset32(x, 10, 42, 3)
+    symmem.memset32(x, 99, 0xFFFFFFFF)
+    symmem.stream_write_value32(x, 0, 7, stream=0)
+    words = fake.peek(x.data_ptr(), 100)
+    assert (words[0], words[9:14], words[99]) == (7, [0, 42, 42, 42, 0], 0xFFFFFFFF), words
+    for arguments, text in (
+        ((-1, -1, 0), "offset must be greater than or equal to 0"),
+        ((0, 1, 0), "count must be a positive integer"),
+        ((0, -1, 1), "val must be in the range of"),
+        ((0, 1 << 32, 1), "val must be in the range of"),
+        ((100, 1, 1), "exceeded the numel of the input"),
+        ((0, 1, 101), "exceeded the numel of the input"),
+    ):
+        raises(symmem.Invalid, text, lambda: symmem.memset32(x, *arguments))
+    raises(symmem.Invalid, "exceeded the numel", lambda: symmem.stream_write_value32(x, 100, 1))
+    flat = "flat, contiguous uint32"
+    raises(symmem.Invalid, flat, lambda: symmem.memset32(symmem.empty(8, dtype="int32", device="cuda:0"), 0, 1))
+    raises(symmem.Invalid, flat, lambda: symmem.memset32(symmem.empty(2, 2, dtype="uint32", device="cuda:0"), 0, 1))
+    raises(symmem.Invalid, "devices", lambda: symmem.memset32(symmem.empty(2, dtype="uint32"), 0, 1))
+    raises(TypeError, "cuda_stream", lambda: symmem.memset32(x, 0, 1, stream="zero"))
+
+
+# Elements of 4 bytes: more than a copy by a kernel has, for kernels do nothing on the fake driver.
+COUNT = 20_000
+
+
+def fake_handle() -> None:
+    """Everybody maps everybody: pointers, tables, views, copies, signals, close."""
+    import fake
+
+    with symmem.init() as group:
+        x = symmem.empty(COUNT, dtype="float32", device=f"cuda:{RANK}")
+        fake.poke(x.data_ptr(), [RANK + 1] * COUNT)
+        mem = symmem.rendezvous(x, group)
+        assert (mem.rank, mem.world_size, mem.offset, mem.buffer_size) == (RANK, WORLD, 0, 4 * COUNT)
+        assert mem.device == f"cuda:{RANK}" and mem.multicast_ptr == 0
+        assert mem.buffer_ptrs[RANK] == x.data_ptr() and len(set(mem.buffer_ptrs)) == WORLD
+        assert table(mem.buffer_ptrs_dev) == mem.buffer_ptrs
+        assert table(mem.signal_pad_ptrs_dev) == mem.signal_pad_ptrs
+        group.barrier()
+        for rank in range(WORLD):
+            theirs = mem.get_buffer(rank, (10, 10), "int32", 5)
+            assert theirs.device == mem.device and theirs.data_ptr() == mem.buffer_ptrs[rank] + 20
+            assert fake.peek(theirs.data_ptr(), 1) == [rank + 1]
+            pad = mem.get_signal_pad(rank)
+            assert (pad.data_ptr(), pad.nbytes) == (mem.signal_pad_ptrs[rank], mem.signal_pad_size)
+        raises(symmem.RankOutOfRange, "", lambda: mem.get_buffer(WORLD, (1,), "int32"))
+        raises(symmem.OutOfBounds, "", lambda: mem.get_buffer(0, (COUNT + 1,), "int32"))
+
+        # Another view of the same allocation: local, and the same memory.
+        part = symmem.rendezvous(view(x, 100, 50), group)
+        assert (part.offset, part.buffer_ptrs) == (400, mem.buffer_ptrs)
+        remote = part.get_remote_tensor(group.next, (50,), "float32")
+        assert remote.data_ptr() == mem.buffer_ptrs[group.next] + 400
+
+        # Copies are real on the fake driver.
+        got = symmem.empty(COUNT, dtype="float32", device=f"cuda:{RANK}")
+        mem.get(group.next, 0, got)
+        assert fake.peek(got.data_ptr(), COUNT) == [group.next + 1] * COUNT
+        group.barrier()
+        part.put(group.next, view(got, 0, 5))
+        group.barrier()
+        assert fake.peek(x.data_ptr() + 400, 6) == [RANK + 1] * 6
+        raises(symmem.Invalid, "cpu", lambda: mem.get(0, 0, symmem.empty(COUNT, dtype="float32")))
+        operations(mem, got)
+        by_the_group(group, x, mem.get_buffer(group.next, (10,), "float32"))
+
+        # Arrays outlive the handle, also a closed one.
+        peer = mem.get_buffer(group.next, (COUNT,), "float32")
+        group.barrier()
+        mem.close()
+        raises(symmem.Closed, "", lambda: mem.barrier())
+        raises(symmem.Closed, "", lambda: part.all_reduce())
+        assert fake.peek(peer.data_ptr(), 1) == [group.next + 1]
+
+        # It can be met over again.
+        again = symmem.rendezvous(x, group)
+        assert fake.peek(again.buffer_ptrs[group.prev], 1) == [group.prev + 1]
+        group.barrier()
+    raises(symmem.Closed, "", lambda: again.barrier())
+    assert fake.peek(peer.data_ptr(), 1) == [(RANK + 1) % WORLD + 1]
+    before = fake.live(fake.RANGES)
+    del x, mem, part, remote, theirs, pad, got, again, peer
+    gc.collect()
+    assert fake.live(fake.RANGES) < before
+    raises(symmem.Error, "", lambda: symmem.rendezvous(symmem.empty(1, device=f"cuda:{RANK}"), group))
+
+
+def table(address: int) -> list[int]:
+    """The table of addresses at a fake device address."""
+    import ctypes
+
+    return list((ctypes.c_uint64 * WORLD).from_address(address))
+
+
+def view(x: Any, start: int, count: int) -> Any:
+    """A part of a flat array on a device, as another library would make it."""
+
+    class View:
+        def __init__(self) -> None:
+            before = x.__cuda_array_interface__
+            address = before["data"][0] + start * x.itemsize
+            self.kept = x
+            self.__cuda_array_interface__ = {**before, "shape": (count,), "data": (address, False), "strides": None}
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return tuple(x.__dlpack_device__())
+
+    return View()
+
+
+def operations(mem: Any, private: Any) -> None:
+    """What launches, on a driver whose kernels do nothing; and what devices do not do."""
+    import fake
+
+    launched = fake.live(fake.LAUNCHES)
+    mem.barrier()
+    mem.barrier(3, stream=0)
+    mem.put_signal((RANK + 1) % WORLD, 1)
+    mem.wait_signal((RANK - 1) % WORLD, 1)
+    mem.all_reduce("sum")
+    mem.all_reduce("avg", out=private)
+    assert fake.live(fake.LAUNCHES) == launched + 6
+    raises(symmem.ChannelOutOfRange, "", lambda: mem.barrier(mem.signal_pad_size))
+    raises(symmem.RankOutOfRange, "", lambda: mem.put_signal(WORLD))
+    raises(symmem.Invalid, "sum and avg", lambda: mem.all_reduce("max"))
+    raises(symmem.Error, "not done on devices", lambda: mem.broadcast())
+    raises(symmem.Error, "stream", lambda: mem.all_reduce_start())
+
+    fast = _symmem._device_memory(mem)
+    codes = type(fast).DTYPES.index("float32"), type(fast).OPS.index("sum")
+    launched = fake.live(fake.LAUNCHES)
+    for algorithm in ("auto", "low_latency", "two_shot"):
+        code = type(fast).ALGORITHMS.index(algorithm)
+        fast.all_reduce_ptr(mem.buffer_ptrs[RANK] + 16, 0, 0, 100, *codes, code, 0)
+    for algorithm in ("one_shot", "one_trip"):
+        code = type(fast).ALGORITHMS.index(algorithm)
+        fast.all_reduce_ptr(mem.buffer_ptrs[RANK], 0, private.data_ptr(), COUNT, *codes, code, 0)
+    fast.all_reduce_from(private)
+    fast.all_reduce_using("two_shot")
+    assert fake.live(fake.LAUNCHES) == launched + 7
+    fast.sync()
+    assert fast.status() is None
+    assert fast.plan("out", COUNT)[0] in type(fast).ALGORITHMS
+    one_shot = type(fast).ALGORITHMS.index("one_shot")
+    raises(symmem.Invalid, "in place", lambda: fast.all_reduce_ptr(fast.base, 0, 0, 100, *codes, one_shot, 0))
+    raises(symmem.OutOfBounds, "", lambda: fast.all_reduce_ptr(fast.base, 0, 0, COUNT + 1, *codes, 0, 0))
+    raises(symmem.OutOfBounds, "", lambda: fast.all_reduce_ptr(fast.base - 4, 0, 0, 1, *codes, 0, 0))
+
+
+def by_the_group(group: Any, symmetric: Any, other: Any) -> None:
+    """Collectives of a group know symmetric arrays on devices, and say what they cannot do with others."""
+    import fake
+
+    launched = fake.live(fake.LAUNCHES)
+    assert group.all_reduce(symmetric) is symmetric
+    assert fake.live(fake.LAUNCHES) == launched + 1
+    raises(symmem.Error, "", lambda: group.broadcast(symmetric))
+    # Alone a rank is its own peer.
+    if WORLD > 1:
+        raises(symmem.Error, "cuda", lambda: group.all_reduce(other))
+    assert fake.live(fake.LAUNCHES) == launched + 1
+
+
+def fake_threads() -> list[int]:
+    """Ranks that are threads of one process, each on a device of its own."""
+
+    def rank(group: Any) -> int:
+        import fake
+
+        x = symmem.empty(100, dtype="float32", device=f"cuda:{group.rank}")
+        fake.poke(x.data_ptr(), [group.rank + 1] * 100)
+        mem = symmem.rendezvous(x, group)
+        group.barrier()
+        seen = fake.peek(mem.buffer_ptrs[group.next], 1)[0]
+        group.barrier()
+        # The legacy default stream would make ranks of one process wait for each other only on one device.
+        mem.all_reduce()
+        mem.close()
+        return seen
+
+    return symmem.spawn(rank, 3, threads=True, timeout=60)
+
+
+def fake_mismatch() -> None:
+    """Ranks that bring different memory get the same error, and go on."""
+    with symmem.init() as group:
+        odd = RANK == WORLD - 1
+        device = f"cuda:{RANK}"
+        raises(
+            symmem.Mismatch,
+            "bytes",
+            lambda: symmem.rendezvous(symmem.empty(11 if odd else 10, device=device), group),
+        )
+        dtype = "int32" if odd else "float32"
+        raises(symmem.Mismatch, "", lambda: symmem.rendezvous(symmem.empty(10, dtype=dtype, device=device), group))
+        mem = symmem.rendezvous(symmem.empty(10, device=device), group)
+        assert len(mem.buffer_ptrs) == WORLD
+        theirs = mem.get_buffer(0 if RANK else 1, (1,), "uint8")
+        raises(symmem.Error, "symmem.empty", lambda: symmem.rendezvous(theirs, group))
+        group.barrier()
+
+
+def fake_cost() -> float:
+    """Nanoseconds of an operation from Python on a driver that does nothing, torch's look-ups apart."""
+    import time
+
+    with symmem.init() as group:
+        x = symmem.empty(1 << 15, dtype="bfloat16", device="cuda:0")
+        fast = _symmem._device_memory(symmem.rendezvous(x, group))
+        at, out = x.data_ptr(), symmem.empty(1 << 15, dtype="bfloat16", device="cuda:0")
+        arguments = (at, 0, out.data_ptr(), 1 << 15, type(fast).DTYPES.index("bfloat16"), 0, 4, 0)
+        best = float("inf")
+        for _ in range(20):
+            began = time.perf_counter_ns()
+            for _ in range(1000):
+                fast.all_reduce_ptr(*arguments)
+            best = min(best, (time.perf_counter_ns() - began) / 1000)
+        return best
+
+
+# ------------------------------------------------------------------------------------------------------ on a GPU
+
+
+def gpu_all() -> dict[str, str]:
+    """Every trial of `trials.py`, in turn; what became of each. Ends with the first that failed on any rank."""
+    import trials
+
+    outcomes = {}
+    with symmem.init() as group:
+        stage = trials.Stage(group)
+        for name, trial in trials.all_trials():
+            try:
+                outcomes[name] = trial(stage) or "ok"
+                stage.settle()
+            except Exception as error:
+                import traceback
+
+                traceback.print_exc()
+                outcomes[name] = f"{type(error).__name__}: {error}"[:500]
+            said = group.all_gather_object(outcomes[name])
+            wrong = [f"rank {rank}: {words}" for rank, words in enumerate(said) if not words.startswith(FINE)]
+            if wrong:
+                outcomes[name] = "; ".join(wrong)
+                break
+    return outcomes
+
+
+# How `gpu_all` begins what it says of a trial that did not fail.
+FINE = "ok", "skipped"
+
+
+def gpu_failure() -> str:
+    """A rank that waits alone gives up at its deadline, and says so; its peers learn it."""
+    import torch
+
+    with symmem.init() as group:
+        torch.cuda.set_device(0)
+        x = symmem.empty(16, dtype="float32", device="cuda:0").torch()
+        mem = symmem.rendezvous(x, group)
+        fast = _symmem._device_memory(mem)
+        mem.barrier()
+        fast.sync(20_000)
+        assert fast.status() is None
+        group.barrier()
+        if RANK == 0:
+            mem.barrier(timeout_ms=500)
+            raises(symmem.Error, "", lambda: fast.sync(20_000))
+            assert fast.status() is not None
+            raises(symmem.Error, "", lambda: mem.all_reduce())
+            return "gave up"
+        import time
+
+        end = time.monotonic() + 20
+        while fast.status() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        assert fast.status() is not None, "nobody told this rank"
+        return "was told"
+
+
+if __name__ == "__main__":
+    main()

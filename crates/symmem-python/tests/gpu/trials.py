@@ -1,0 +1,351 @@
+"""What ranks try on a GPU with torch. All ranks run all trials in the same order, in the same processes.
+
+Values are small integers, so that every sum and average is exact in every type, in whatever order it is made.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+import symmem
+from symmem import _symmem
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+PATIENCE_MS = 20_000
+DTYPES = torch.bfloat16, torch.float16, torch.float32
+Trial = Callable[["Stage"], "str | None"]
+
+
+class Stage:
+    """A rank's group and device, and what trials do with them."""
+
+    def __init__(self, group: symmem.Group) -> None:
+        self.group = group
+        self.device = torch.device("cuda", RANK % torch.cuda.device_count())
+        torch.cuda.set_device(self.device)
+        self.handle: Any = None
+        x = self.empty(64, torch.float32)
+        self.handle = self.fast(symmem.rendezvous(x, group))
+
+    def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        name = str(dtype).removeprefix("torch.")
+        return from_dlpack(symmem.empty(count, dtype=name, device=str(self.device)))
+
+    def fast(self, mem: symmem.SymmetricMemory) -> Any:
+        return _symmem._device_memory(mem)
+
+    def values(self, rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+        """What rank `rank` has, as every rank can work it out."""
+        index = torch.arange(count, device=self.device)
+        return ((index * 7 + rank * 3 + seed) % 8).to(dtype)
+
+    def total(self, count: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+        return torch.stack([self.values(rank, count, torch.float32, seed) for rank in range(WORLD)]).sum(0).to(dtype)
+
+    def sync(self, stream: Any = None) -> None:
+        """Waits for this rank's work, with an end."""
+        self.handle.sync(PATIENCE_MS, stream=stream)
+
+    def settle(self) -> None:
+        """Everybody is done: memory may go."""
+        self.sync()
+        self.group.barrier()
+        gc.collect()
+
+
+def expect(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
+    if not torch.equal(got, wanted):
+        wrong = (got != wanted).nonzero()
+        first = tuple(wrong[0].tolist())
+        raise AssertionError(f"{what}: {wrong.shape[0]} wrong, at {first}: {got[first]} for {wanted[first]}")
+
+
+def all_trials() -> Iterator[tuple[str, Trial]]:
+    for name, value in list(globals().items()):
+        if name.startswith("try_"):
+            yield name.removeprefix("try_"), value
+
+
+def try_sharing(stage: Stage) -> None:
+    """Tensors are zero-copy both ways, and peers' memory is theirs."""
+    x = symmem.empty(3, 5, dtype="bfloat16", device=str(stage.device))
+    tensor = from_dlpack(x)
+    assert tensor.data_ptr() == x.data_ptr() and tensor.shape == (3, 5) and tensor.dtype == torch.bfloat16
+    assert symmem.is_symm_mem_tensor(tensor) and symmem.is_symm_mem_tensor(tensor[1:, 2:])
+    assert not symmem.is_symm_mem_tensor(torch.zeros(4, device=stage.device))
+    assert torch.equal(tensor, torch.zeros_like(tensor))
+    tensor.fill_(RANK + 1)
+    mem = symmem.rendezvous(tensor, stage.group)
+    mem.barrier()
+    for rank in range(WORLD):
+        theirs = from_dlpack(mem.get_buffer(rank, (3, 5), "bfloat16"))
+        assert theirs.data_ptr() == mem.buffer_ptrs[rank]
+        expect(theirs, torch.full_like(tensor, rank + 1), f"the buffer of rank {rank}")
+    pad = from_dlpack(mem.get_signal_pad(RANK))
+    assert pad.data_ptr() == mem.signal_pad_ptrs[RANK] and pad.nbytes == mem.signal_pad_size
+    mem.barrier()
+    stage.settle()
+
+
+def try_all_reduce(stage: Stage) -> None:
+    """Every form, type and algorithm, at sizes around what the kernels cut by."""
+    for dtype in DTYPES:
+        for count in (1, 2, 7, 2048, 4098, 100_003, 1 << 20):
+            reduce_all_forms(stage, count, dtype)
+            stage.settle()
+
+
+def reduce_all_forms(stage: Stage, count: int, dtype: torch.dtype) -> None:
+    x, out = stage.empty(count, dtype), torch.empty(count, dtype=dtype, device=stage.device)
+    mem = symmem.rendezvous(x, stage.group)
+    fast, total = stage.fast(mem), stage.total(count, dtype)
+    for what in ("in place", "out", "from", "avg", "low_latency", "one_shot", "two_shot", "one_trip"):
+        x.copy_(stage.values(RANK, count, dtype))
+        if what == "in place":
+            mem.all_reduce("sum")
+            expect(x, total, f"{what} {count} {dtype}")
+        elif what == "out":
+            assert mem.all_reduce("sum", out=out) is not None
+            expect(out, total, f"{what} {count} {dtype}")
+            expect(x, stage.values(RANK, count, dtype), f"{what} leaves {count} {dtype}")
+        elif what == "from":
+            private = stage.values(RANK, count, dtype)
+            fast.all_reduce_from(private, "sum", out)
+            expect(out, total, f"{what} {count} {dtype}")
+        elif what == "avg":
+            mem.all_reduce("avg", out=out)
+            expect(out, (total.float() / WORLD).to(dtype), f"{what} {count} {dtype}")
+        else:
+            forced(fast, what, count * dtype.itemsize, out)
+            expect(out, total, f"{what} {count} {dtype}")
+        out.fill_(-1)
+
+
+def forced(fast: Any, algorithm: str, nbytes: int, out: torch.Tensor) -> None:
+    try:
+        fast.all_reduce_using(algorithm, "sum", out)
+    except symmem.Invalid as refused:
+        # What one rank refuses all refuse; the result is made some other way.
+        assert "bytes" in str(refused) and nbytes > 1 << 18, refused
+        fast.all_reduce_using("auto", "sum", out)
+
+
+def try_views(stage: Stage) -> None:
+    """A view is reduced where it lies, and nothing around it is touched."""
+    for dtype in DTYPES:
+        whole = stage.empty(16384, dtype)
+        for start, count in ((4, 2048), (8, 2050), (16, 1), (1000, 4097)):
+            whole.fill_(9)
+            view = whole[start : start + count]
+            view.copy_(stage.values(RANK, count, dtype))
+            mem = symmem.rendezvous(view, stage.group)
+            assert mem.offset == start * dtype.itemsize and mem.buffer_ptrs[RANK] == whole.data_ptr()
+            mem.all_reduce()
+            wanted = torch.full_like(whole, 9)
+            wanted[start : start + count] = stage.total(count, dtype)
+            expect(whole, wanted, f"a view at {start} of {count} {dtype}")
+            stage.settle()
+
+
+def try_addresses(stage: Stage) -> None:
+    """The way of `symmem.torch`: numbers only, on any part of an allocation."""
+    count, dtype = 5000, torch.bfloat16
+    x, out = stage.empty(2 * count, dtype), torch.empty(count, dtype=dtype, device=stage.device)
+    fast = stage.fast(symmem.rendezvous(x, stage.group))
+    codes = fast.DTYPES.index("bfloat16"), fast.OPS.index("sum")
+    raw = torch.cuda.current_stream().cuda_stream
+    for half in (x[:count], x[count:]):
+        half.copy_(stage.values(RANK, count, dtype))
+        for name in ("auto", "one_trip", "one_shot", "two_shot"):
+            out.fill_(-1)
+            fast.all_reduce_ptr(half.data_ptr(), 0, out.data_ptr(), count, *codes, fast.ALGORITHMS.index(name), raw)
+            expect(out, stage.total(count, dtype), name)
+        private = stage.values(RANK, count, dtype, seed=5)
+        fast.all_reduce_ptr(half.data_ptr(), private.data_ptr(), private.data_ptr(), count, *codes, 0, raw)
+        expect(private, stage.total(count, dtype, seed=5), "private, in place")
+    stage.settle()
+
+
+def try_signals(stage: Stage) -> None:
+    """Data that was put before a signal is there after it, round and round."""
+    group, count = stage.group, 1 << 16
+    box, mine = stage.empty(count, torch.float32), torch.empty(count, device=stage.device)
+    mem = symmem.rendezvous(box, group)
+    for turn in range(20):
+        mine.fill_(100 * RANK + turn)
+        mem.put(group.next, mine)
+        mem.put_signal(group.next, 2)
+        mem.wait_signal(group.prev, 2)
+        expect(box, torch.full_like(box, 100 * group.prev + turn), f"turn {turn}")
+        # The box may be written again once everybody has looked.
+        mem.barrier(1)
+    mem.get(group.next, 10, mine[:1000])
+    mem.barrier()
+    expect(mine[:1000], torch.full_like(mine[:1000], 100 * RANK + 19), "got")
+    stage.settle()
+
+
+def try_streams(stage: Stage) -> None:
+    """Operations follow the stream they are given, however it is named; across streams they do not overlap."""
+    count, dtype = 4096, torch.float32
+    x, out = stage.empty(count, dtype), torch.empty(count, dtype=dtype, device=stage.device)
+    mem = symmem.rendezvous(x, stage.group)
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    for turn in range(50):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.copy_(stage.values(RANK, count, dtype, turn))
+            mem.all_reduce("sum", out=out)
+            copied = out.clone()
+        torch.cuda.current_stream().wait_stream(side)
+        expect(copied, stage.total(count, dtype, turn), f"turn {turn}")
+        mem.barrier(stream=None if turn % 2 else side)
+        torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    for stream in (side, side.cuda_stream, 0, None):
+        x.copy_(stage.values(RANK, count, dtype))
+        torch.cuda.synchronize()
+        mem.all_reduce("sum", out=out, stream=stream)
+        stage.sync(stream)
+        expect(out, stage.total(count, dtype), f"stream {stream}")
+        stage.settle()
+
+
+def try_graphs(stage: Stage) -> None:
+    """torch captures and replays our operations between its own."""
+    count, dtype = 20_000, torch.bfloat16
+    x, out = stage.empty(count, dtype), torch.empty(count, dtype=dtype, device=stage.device)
+    source = torch.zeros(count, dtype=dtype, device=stage.device)
+    mem = symmem.rendezvous(x, stage.group)
+    fast = stage.fast(mem)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.copy_(source)
+        mem.all_reduce("sum", out=out)
+        mem.barrier()
+        out.mul_(2)
+        x.copy_(out)
+        fast.all_reduce_using("two_shot")
+    for turn in range(10):
+        source.copy_(stage.values(RANK, count, dtype, turn) % 2)
+        graph.replay()
+        torch.cuda.synchronize()
+        total = torch.stack([stage.values(rank, count, torch.float32, turn) % 2 for rank in range(WORLD)]).sum(0)
+        expect(out, (total * 2).to(dtype), f"replay {turn}")
+        expect(x, (total * 2 * WORLD).to(dtype), f"replay {turn}, in place")
+    # Eager work and replays take turns; a graph keeps what it works on.
+    address = x.data_ptr()
+    del mem, fast, x
+    gc.collect()
+    stage.settle()
+    source.copy_(stage.values(RANK, count, dtype))
+    graph.replay()
+    torch.cuda.synchronize()
+    expect(out, (stage.total(count, torch.float32) * 2).to(dtype), "a graph outlives the handle")
+    assert address != 0
+    stage.settle()
+    del graph
+    stage.settle()
+
+
+def try_lifetimes(stage: Stage) -> None:
+    """Arrays, handles and their views go in any order, with work under way."""
+    count = 1 << 18
+    x = stage.empty(count, torch.float32)
+    mem = symmem.rendezvous(x, stage.group)
+    peer = from_dlpack(mem.get_buffer(stage.group.next, (count,), "float32"))
+    x.fill_(RANK)
+    mem.barrier()
+    out = torch.empty(count, device=stage.device)
+    for _ in range(20):
+        mem.all_reduce("sum", out=out)
+    # The array goes while its memory is read; the handle keeps it.
+    del x
+    gc.collect()
+    expect(out, torch.full_like(out, sum(range(WORLD))), "after the array")
+    mem.barrier()
+    stage.settle()
+    mem.close()
+    try:
+        mem.barrier()
+        raise AssertionError("a closed handle works")
+    except symmem.Closed:
+        pass
+    expect(peer, torch.full_like(peer, stage.group.next), "after close")
+    del mem
+    gc.collect()
+    expect(peer, torch.full_like(peer, stage.group.next), "after the handle")
+    stage.settle()
+    # Many come and go: what is freed must really be free.
+    before = torch.cuda.mem_get_info()[0]
+    for _ in range(10):
+        big = stage.empty(1 << 26, torch.float32)
+        symmem.rendezvous(big, stage.group).barrier()
+        stage.settle()
+        del big
+        gc.collect()
+    stage.settle()
+    lost = before - torch.cuda.mem_get_info()[0]
+    assert lost < WORLD * 3 * (1 << 28), f"{lost >> 20} MiB are gone"
+
+
+def try_other_libraries(stage: Stage) -> str | None:
+    """cupy and jax see the same memory."""
+    x = symmem.empty(1000, dtype="float32", device=str(stage.device))
+    mem = symmem.rendezvous(x, stage.group)
+    from_dlpack(x).fill_(RANK + 1)
+    seen = []
+    if importlib.util.find_spec("cupy") is not None:
+        import cupy
+
+        array = cupy.from_dlpack(x)
+        assert array.data.ptr == x.data_ptr() and cupy.asarray(x).data.ptr == x.data_ptr()
+        mem.all_reduce(stream=cupy.cuda.get_current_stream())
+        assert float(array.sum()) == 1000 * WORLD * (WORLD + 1) / 2
+        assert symmem.is_symm_mem_tensor(array[10:])
+        seen.append("cupy")
+    stage.settle()
+    return f"ok: {' '.join(seen)}" if seen else "skipped: neither is installed"
+
+
+def try_torch_module(stage: Stage) -> str | None:
+    """`symmem.torch`: the names of torch's own operations."""
+    try:
+        import symmem.torch as symm
+    except ImportError as error:
+        return f"skipped: {error}"
+    names = "empty", "one_shot_all_reduce", "one_shot_all_reduce_out", "two_shot_all_reduce_"
+    missing = [name for name in names if not hasattr(symm, name)]
+    if missing:
+        return f"skipped: symmem.torch has no {', '.join(missing)}"
+    group = stage.group
+    for dtype in DTYPES:
+        for start, count in ((0, 2), (0, 4096), (16, 4098), (64, 300_000)):
+            whole = symm.empty(start + count, dtype=dtype, device=stage.device)
+            symm.rendezvous(whole, group)
+            x = whole[start:]
+            torch_forms(stage, symm, x, count, dtype)
+            stage.settle()
+    return None
+
+
+def torch_forms(stage: Stage, symm: Any, x: torch.Tensor, count: int, dtype: torch.dtype) -> None:
+    group, total = stage.group, stage.total(count, dtype)
+    mine = stage.values(RANK, count, dtype)
+    x.copy_(mine)
+    expect(symm.one_shot_all_reduce(x, "sum", group), total, f"one_shot {count} {dtype}")
+    out = torch.empty_like(x)
+    assert symm.one_shot_all_reduce_out(x, "sum", group, out) is out
+    expect(out, total, f"one_shot_out {count} {dtype}")
+    if hasattr(symm, "one_shot_all_reduce_copy"):
+        expect(symm.one_shot_all_reduce_copy(x, mine, "sum", group), total, f"one_shot_copy {count} {dtype}")
+        x.copy_(mine)
+    assert symm.two_shot_all_reduce_(x, "sum", group) is x
+    expect(x, total, f"two_shot_ {count} {dtype}")

@@ -1,0 +1,131 @@
+"""What the documentation says is true: docstrings, the tutorial, the README, the examples, the types."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import symmem
+
+CRATE = Path(__file__).resolve().parent.parent
+ROOT = CRATE.parent.parent
+PACKAGE = CRATE / "python" / "symmem"
+EXAMPLES = sorted((CRATE / "examples").glob("*.py"))
+
+
+def modules() -> list[str]:
+    # What belongs to torch is imported only where torch is; programs are not imported at all.
+    found = [module.name for module in pkgutil.walk_packages(symmem.__path__, "symmem.", onerror=lambda _: None)]
+    skipped = ("symmem.torch", "symmem._spawn.child", "symmem.nccl")
+    return ["symmem", *(name for name in found if not name.startswith(skipped) and "__main__" not in name)]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstrings(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name), verbose=False)
+    assert failed == 0
+
+
+def test_there_are_docstring_examples() -> None:
+    tried = sum(doctest.testmod(importlib.import_module(name)).attempted for name in modules())
+    assert tried > 15
+
+
+@pytest.mark.parametrize("name", symmem.__all__)
+def test_everything_public_is_there_and_documented(name: str) -> None:
+    value = getattr(symmem, name)
+    assert name == "__version__" or value.__doc__
+
+
+def programs(markdown: Path) -> list[tuple[str, str]]:
+    """The Python blocks of a page, each with the output block that may follow it."""
+    text = markdown.read_text()
+    return re.findall(r"```python\n(.*?)```\n(?:\n?```text\n(.*?)```)?", text, flags=re.DOTALL)
+
+
+def run(program: str, folder: Path) -> str:
+    path = folder / "program.py"
+    path.write_text(program)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "README.md"])
+def test_every_program_of_a_page_does_what_the_page_says(page: str, tmp_path: Path) -> None:
+    path = ROOT / page
+    if not path.exists():
+        pytest.skip(f"this is no checkout: there is no {page}")
+    for program, output in programs(path):
+        if "torch" in program and not has_torch():
+            continue
+        said = run(program, tmp_path)
+        if output:
+            assert sorted(said.split("\n")) == sorted(output.split("\n")), program
+
+
+def test_the_tutorial_has_programs() -> None:
+    if (ROOT / "docs/python.md").exists():
+        assert len(programs(ROOT / "docs/python.md")) >= 8
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_end_well(example: Path) -> None:
+    if "torch" in example.stem and not has_torch():
+        pytest.skip("torch is not installed")
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_examples_are_numbered() -> None:
+    assert [int(path.stem[:2]) for path in EXAMPLES] == list(range(1, len(EXAMPLES) + 1))
+    assert len(EXAMPLES) >= 8
+
+
+def check(*arguments: str) -> None:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", *arguments]
+    environment = {**os.environ, "MYPY_CACHE_DIR": os.devnull}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_package_is_typed() -> None:
+    if not PACKAGE.exists():
+        pytest.skip("this is no checkout")
+    # What builds on torch can only be checked where torch is.
+    check("mypy", str(PACKAGE), *([] if has_torch() else ["--exclude", "symmem/torch"]))
+
+
+def test_the_stub_and_the_module_agree() -> None:
+    check("mypy.stubtest", "symmem._symmem")
+
+
+def test_a_users_program_is_type_checked(tmp_path: Path) -> None:
+    program = tmp_path / "user.py"
+    program.write_text(
+        "import numpy as np\nimport symmem\n"
+        "def main(group: symmem.Group) -> float:\n"
+        "    x = symmem.empty(4, dtype='float32')\n"
+        "    mem = symmem.rendezvous(x, group)\n"
+        "    mem.all_reduce('sum', timeout_ms=100)\n"
+        "    return float(np.asarray(x).sum())\n"
+        "results: list[float] = symmem.spawn(main, ranks=2)\n"
+    )
+    check("mypy", "--strict", "--config-file=", str(program))
+    program.write_text("import symmem\nsymmem.empty(4, dtyp='float32')\n")
+    with pytest.raises(AssertionError, match="dtyp"):
+        check("mypy", "--strict", "--config-file=", str(program))
