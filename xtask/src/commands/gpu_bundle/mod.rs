@@ -1,7 +1,8 @@
 //! `cargo xtask gpu-bundle`: a folder for any machine with a GPU and without Rust.
 //!
-//! In it are the program, the GPU tests, the kernels' sources and a script that runs them. Everything is built in a folder
-//! of its own, without debug information, so that neither the developer's builds nor a tool for stripping are needed.
+//! In it are the program, the GPU tests, the Python package with its own GPU tests, the kernels' sources and
+//! a script that runs them. Everything is built in a folder of its own, without debug information, so that
+//! neither the developer's builds nor a tool for stripping are needed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,11 @@ const PREFIX: &str = "gpu_";
 const MORE_TESTS: [&str; 0] = [];
 /// Test targets that kill processes with work on the GPU, which MPS does not survive.
 const NO_MPS_TESTS: [&str; 1] = ["gpu_kill"];
+/// The Python package as it is imported, and its tests on devices.
+const PACKAGE: &str = "crates/symmem-python/python/symmem";
+const PYTHON_TESTS: &str = "crates/symmem-python/tests/gpu";
+/// Files of the package: sources and types.
+const PYTHON_FILES: [&str; 3] = ["py", "pyi", "typed"];
 /// What a machine that lends a GPU may be given.
 const MOST: u64 = 50 << 20;
 
@@ -47,6 +53,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         copy(&path, &folder.join("tests").join(name))?;
     }
     copy_kernels(&workspace.path(KERNELS), &folder.join("kernels"))?;
+    copy(&build.module()?, &folder.join("python/symmem/_symmem.abi3.so"))?;
+    copy_python(&workspace.path(PACKAGE), &folder.join("python/symmem"))?;
+    copy_python(&workspace.path(PYTHON_TESTS), &folder.join("python-tests"))?;
     write_script(&folder.join("run.sh"))?;
     let all = sizes(&folder)?;
     for (name, bytes) in &all {
@@ -66,9 +75,22 @@ struct Build<'a> {
 
 impl Build<'_> {
     fn program(&self) -> Result<PathBuf> {
-        let built = self.cargo(&["build", "-p", "symmem-cli", "--bin", "symmem"])?;
-        let program = built.into_iter().find(|(name, _)| name == "symmem");
+        let messages = self.cargo(&["build", "-p", "symmem-cli", "--bin", "symmem"])?;
+        let program = programs(&messages).into_iter().find(|(name, _)| name == "symmem");
         program.map(|(_, path)| path).context("cargo built no symmem")
+    }
+
+    /// The extension module, as maturin would build it: for every Python from the oldest on.
+    fn module(&self) -> Result<PathBuf> {
+        let messages = self.cargo(&[
+            "build",
+            "-p",
+            "symmem-python",
+            "--lib",
+            "--features",
+            "symmem-python/extension-module",
+        ])?;
+        library(&messages, "_symmem").context("cargo built no extension module")
     }
 
     /// Names and paths of the test binaries.
@@ -80,14 +102,14 @@ impl Build<'_> {
         }
         let mut arguments = vec!["test", "--no-run", "-p", "symmem", "--features", "symmem/faults"];
         arguments.extend(names.iter().flat_map(|name| ["--test", name]));
-        let built = self.cargo(&arguments)?;
+        let built = programs(&self.cargo(&arguments)?);
         let missing = names.iter().find(|name| !built.iter().any(|(built, _)| built == *name));
         ensure!(missing.is_none(), "cargo built no {}", missing.map_or("", String::as_str));
         Ok(built)
     }
 
-    /// Runs cargo, and returns the names and paths of the programs it made.
-    fn cargo(&self, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+    /// Runs cargo, and returns what it says it made.
+    fn cargo(&self, arguments: &[&str]) -> Result<String> {
         let target = self.workspace.target("gpu-bundle");
         fs::create_dir_all(&target).with_context(|| format!("{} cannot be made", target.display()))?;
         let messages = target.join(format!("messages-{}", std::process::id()));
@@ -100,7 +122,7 @@ impl Build<'_> {
         let text = fs::read_to_string(&messages).unwrap_or_default();
         // The messages are of no use to anybody else.
         let _ = fs::remove_file(&messages);
-        result.map(|()| programs(&text))
+        result.map(|()| text)
     }
 }
 
@@ -112,6 +134,18 @@ fn programs(messages: &str) -> Vec<(String, PathBuf)> {
         Some((name, PathBuf::from(message["executable"].as_str()?)))
     };
     messages.lines().filter_map(program).collect()
+}
+
+/// The shared library that cargo says it made of the target `name`.
+fn library(messages: &str, name: &str) -> Option<PathBuf> {
+    let files = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_it = message["target"]["name"].as_str() == Some(name);
+        is_it.then(|| message["filenames"].as_array().cloned()).flatten()
+    };
+    let files = messages.lines().filter_map(files).flatten();
+    let paths = files.filter_map(|file| file.as_str().map(PathBuf::from));
+    paths.filter(|path| path.extension().is_some_and(|end| end == "so")).next_back()
 }
 
 /// The test targets for GPUs in a folder of tests: files, and folders with a `main.rs`.
@@ -133,7 +167,7 @@ fn clear(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
     }
-    for inside in ["tests", "kernels"] {
+    for inside in ["tests", "kernels", "python/symmem", "python-tests"] {
         let path = folder.join(inside);
         fs::create_dir_all(&path).with_context(|| format!("{} cannot be made", path.display()))?;
     }
@@ -149,6 +183,22 @@ fn copy_kernels(from: &Path, to: &Path) -> Result<()> {
     for entry in fs::read_dir(from).with_context(|| format!("{} cannot be read", from.display()))? {
         let path = entry?.path();
         if let (true, Some(name)) = (path.is_file(), path.file_name()) {
+            copy(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the files of a Python package, and of those below it.
+fn copy_python(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("{} cannot be made", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("{} cannot be read", from.display()))? {
+        let path = entry?.path();
+        let Some(name) = path.file_name() else { continue };
+        let is_python = path.extension().is_some_and(|end| PYTHON_FILES.iter().any(|known| end == *known));
+        if path.is_dir() && name != "__pycache__" {
+            copy_python(&path, &to.join(name))?;
+        } else if is_python {
             copy(&path, &to.join(name))?;
         }
     }
@@ -226,6 +276,30 @@ mod tests {
     }
 
     #[test]
+    fn the_module_is_the_shared_library_of_its_target() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"pyo3"},"filenames":["/t/libpyo3.so"]}
+            {"reason":"compiler-artifact","target":{"name":"_symmem"},"filenames":["/t/lib_symmem.so","/t/lib_symmem.rlib"]}
+            {"reason":"build-finished","success":true}"#;
+        assert_eq!(library(messages, "_symmem"), Some(PathBuf::from("/t/lib_symmem.so")));
+        assert_eq!(library(messages, "numpy"), None);
+    }
+
+    #[test]
+    fn a_python_package_is_copied_with_those_below_it() {
+        let folder = Folder::new("package");
+        let inside = folder.0.join("from/torch/__pycache__");
+        fs::create_dir_all(&inside).expect("new folders");
+        for name in ["from/__init__.py", "from/py.typed", "from/notes.md", "from/torch/ops.pyi"] {
+            fs::write(folder.0.join(name), "").expect("a new file");
+        }
+        fs::write(inside.join("ops.py"), "").expect("a new file");
+        copy_python(&folder.0.join("from"), &folder.0.join("to")).expect("a copy");
+        let names: Vec<_> = sizes(&folder.0.join("to")).expect("a readable folder");
+        let names: Vec<_> = names.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["__init__.py", "py.typed", "torch/ops.pyi"]);
+    }
+
+    #[test]
     fn sizes_are_of_all_files_below() {
         let folder = Folder::new("sizes");
         fs::create_dir(folder.0.join("tests")).expect("a new folder");
@@ -278,5 +352,24 @@ mod tests {
         assert_eq!((passed, output.as_str()), (false, "bench --provider vmm --ranks 2\n"));
         let (passed, output) = run_script(&folder, "dance", &[]);
         assert!(!passed && output.contains("./run.sh tests"), "{output}");
+    }
+
+    #[test]
+    fn the_script_runs_the_python_tests_with_the_package_in_reach() {
+        let folder = Folder::new("python");
+        fs::create_dir(folder.0.join("python-tests")).expect("a new folder");
+        for name in ["test_a.py", "test_fake_a.py", "eager.py", "cases.py"] {
+            fs::write(folder.0.join("python-tests").join(name), "").expect("a new file");
+        }
+        binary(&folder, "interpreter", "echo $PYTHONPATH $*; test \"$1\" != python-tests/test_a.py");
+        let python = folder.0.join("interpreter").display().to_string();
+        let (passed, output) = run_script(&folder, "python", &[("PYTHON", &python)]);
+        let package = folder.0.join("python").display().to_string();
+        assert!(!passed && output.contains("FAILED: test_a.py (exit 1)"), "{output}");
+        assert!(output.contains(&format!("{package} python-tests/test_a.py")), "{output}");
+        assert!(output.contains(&format!("{package} python-tests/eager.py")), "{output}");
+        assert!(!output.contains("fake") && !output.contains("cases"), "{output}");
+        let (_, output) = run_script(&folder, "eager --ranks 2", &[("PYTHON", &python)]);
+        assert!(output.contains("python-tests/eager.py --ranks 2"), "{output}");
     }
 }

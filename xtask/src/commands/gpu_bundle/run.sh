@@ -4,7 +4,10 @@
 #   ./run.sh tests            every test binary, at most 8 minutes in all
 #   ./run.sh bench [OPTION]   symmem bench --provider vmm, with these options
 #   ./run.sh all [OPTION]     both
+#   ./run.sh python           the Python package's tests on devices, and its times beside torch's: one JSON line each
+#   ./run.sh eager [OPTION]   those times alone, with these options
 #
+# PYTHON (python3) is the interpreter, which should have torch and numpy.
 # An MPS server is started and ended, unless CUDA_MPS_PIPE_DIRECTORY says that one runs. NO_MPS=1 does without.
 # TEST_THREADS (1) is how many tests of a binary run at a time, LIMIT (480) the seconds for all tests together.
 # A test binary of the list NO_MPS_TESTS runs before the server starts.
@@ -14,8 +17,9 @@ here=$PWD
 export SYMMEM_CACHE_DIR=${SYMMEM_CACHE_DIR:-$here/cache}
 export SYMMEM_ALLOW_OVERLAPPING_DEVICES=${SYMMEM_ALLOW_OVERLAPPING_DEVICES:-1}
 # Where a compiler for kernels may lie, if the CUDA toolkit is not installed.
-if [ -z "${VIRTUAL_ENV:-}" ] && command -v python3 > /dev/null; then
-    VIRTUAL_ENV=$(python3 -c 'import sys; print(sys.prefix)')
+PYTHON=${PYTHON:-python3}
+if [ -z "${VIRTUAL_ENV:-}" ] && command -v "$PYTHON" > /dev/null; then
+    VIRTUAL_ENV=$("$PYTHON" -c 'import sys; print(sys.prefix)')
     export VIRTUAL_ENV
 fi
 NO_MPS_TESTS=" @NO_MPS_TESTS@ "
@@ -87,6 +91,38 @@ bench() {
     ./symmem bench --provider vmm "$@"
 }
 
+run_python() {
+    local name=$1 left=$((end - SECONDS)) start=$SECONDS
+    shift
+    if [ "$left" -le 0 ]; then
+        failed+=("$name (no time was left)")
+        return
+    fi
+    echo "==> $name"
+    PYTHONPATH=$here/python${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 \
+        timeout --kill-after=15 "$left" "$PYTHON" "python-tests/$name" "$@" < /dev/null
+    local code=$?
+    echo "==> $name: exit $code after $((SECONDS - start)) s"
+    if [ "$code" -ne 0 ]; then failed+=("$name (exit $code)"); fi
+}
+
+# Those of the fake driver have nothing to do here.
+python_tests() {
+    local path name
+    for path in python-tests/test_*.py; do
+        name=${path##*/}
+        if [[ $name != test_fake_* ]]; then run_python "$name"; fi
+    done
+}
+
+tell_python() {
+    if [ ${#failed[@]} -gt 0 ]; then
+        printf 'FAILED: %s\n' "${failed[@]}"
+        return 1
+    fi
+    echo "all Python scripts ended well"
+}
+
 command=${1:-}
 shift
 case $command in
@@ -97,8 +133,21 @@ case $command in
         code=$?
         bench "$@" && exit $code
         ;;
+    python)
+        start_mps
+        python_tests
+        run_python eager.py
+        stop_mps
+        tell_python
+        ;;
+    eager)
+        start_mps
+        run_python eager.py "$@"
+        stop_mps
+        tell_python
+        ;;
     *)
-        sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"
+        sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"
         exit 2
         ;;
 esac

@@ -10,7 +10,7 @@ mod torch;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -99,6 +99,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         true => Ok(()),
         false => bail!("not set up: {}", failed.join(", ")),
     }
+}
+
+/// The Python environment with torch that several peers share; set up by `deadline` if it is not there yet.
+pub(crate) fn torch_environment(workspace: &Workspace, deadline: Instant) -> Result<PathBuf> {
+    let folder = workspace.path(FOLDER);
+    torch::install(&Setup::new(workspace, &folder, "torch", deadline))
 }
 
 /// The named peers in their fixed order, or all.

@@ -82,7 +82,7 @@ fn finish(setup: &Setup, venv: &Path, script: &str, version: &str, library: Opti
 }
 
 /// Installs torch without the gigabytes of CUDA that its wheel asks for and that the CPU has no use for.
-fn install(setup: &Setup) -> Result<PathBuf> {
+pub(super) fn install(setup: &Setup) -> Result<PathBuf> {
     let venv = setup.path("torch/venv");
     let package = format!("torch=={TORCH}");
     setup.once(&venv, &package, || {

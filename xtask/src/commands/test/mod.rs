@@ -2,6 +2,7 @@
 
 mod examples;
 mod protocol;
+mod python;
 mod smoke;
 mod stress;
 mod tsan;
@@ -11,7 +12,7 @@ use anyhow::Result;
 use crate::commands::kernels;
 use crate::plan::{self, Job, Options, Outcome, Step};
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step { name: "build", about: "every crate and target compiles", run: build },
     Step { name: "tests", about: "unit, integration and doc tests, with injected faults", run: tests },
     Step { name: "loom", about: "models of the synchronisation protocols", run: loom },
@@ -33,6 +34,11 @@ const STEPS: [Step; 10] = [
     },
     Step { name: "large", about: "collectives beyond 32 bits, and the memory they need", run: large },
     Step { name: "examples", about: "every example ends well within a minute", run: examples::run },
+    Step {
+        name: "python",
+        about: "the wheel in an environment of its own: tests, types, examples, tutorial",
+        run: python::run,
+    },
     Step { name: "smoke", about: "a short bench whose every row is verified", run: smoke::run },
 ];
 
