@@ -28,6 +28,7 @@ mod engine;
 mod error;
 mod group;
 mod memory;
+pub mod nccl;
 mod numeric;
 mod op;
 mod provider;

@@ -41,10 +41,11 @@ pub(crate) enum Op {
     PrivateAllReduce = 34,
     CudaEngine = 35,
     StreamSync = 36,
+    NcclInit = 37,
 }
 
 impl Op {
-    const ALL: [Op; 36] = [
+    const ALL: [Op; 37] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -81,6 +82,7 @@ impl Op {
         Op::PrivateAllReduce,
         Op::CudaEngine,
         Op::StreamSync,
+        Op::NcclInit,
     ];
 
     /// The name in errors and traces.
@@ -122,6 +124,7 @@ impl Op {
             Op::PrivateAllReduce => "all_reduce of private memory",
             Op::CudaEngine => "making of an engine",
             Op::StreamSync => "sync of a stream",
+            Op::NcclInit => "making of an NCCL communicator",
         }
     }
 

@@ -35,8 +35,8 @@ use std::time::Duration;
 
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
 use self::kernels::Kernels;
-pub(crate) use self::lane::all_idle;
-use self::lane::{Activity, Lane};
+use self::lane::Lane;
+pub(crate) use self::lane::{Activity, all_idle};
 use self::plan::{Agreed, number_of, reducer};
 pub use self::plan::{Algorithm, Form, Plan, Tune};
 pub use self::status::Status;
