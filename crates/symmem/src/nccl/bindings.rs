@@ -231,9 +231,6 @@ functions! {
         TEAMS: team_lsa = ncclTeamLsa(RawComm) -> Team;
         PEER_POINTERS: peer_pointer = ncclGetPeerDevicePointer(RawWindow, usize, c_int, *mut u64);
         PEER_POINTERS: multicast_pointer = ncclGetLsaMultimemDevicePointer(RawWindow, usize, *mut u64);
-        SIGNALS: put_signal = ncclPutSignal(
-            u64, usize, c_int, c_int, RawWindow, usize, c_int, c_int, c_uint, RawComm, RawStream
-        );
         SIGNALS: signal = ncclSignal(c_int, c_int, c_int, c_uint, RawComm, RawStream);
         SIGNALS: wait_signal = ncclWaitSignal(c_int, *mut WaitSignal, RawComm, RawStream);
     }
