@@ -9,7 +9,7 @@ use crate::clique::{Clique, with_id};
 use crate::control::{
     Code, IN_PROGRESS, INVALID_ARGUMENT, Kind, SUCCESS, call, count, failure, lock, version, violation,
 };
-use crate::memory::current_device;
+use crate::memory::{current_device, forget_windows};
 
 /// One rank's communicator.
 pub(crate) struct Comm {
@@ -284,8 +284,7 @@ fn end(handle: *mut c_void, with_windows: bool) -> Result<Code, Code> {
     if windows > 0 && !with_windows {
         return Err(violation("a communicator with windows was destroyed"));
     }
-    // They are gone with it.
-    count(Kind::Windows, -(windows as i64));
+    forget_windows(handle);
     Ok(SUCCESS)
 }
 

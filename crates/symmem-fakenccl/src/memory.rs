@@ -62,6 +62,8 @@ struct Table {
 }
 
 struct Window {
+    /// The communicator, by its handle.
+    comm: usize,
     address: u64,
     rank: usize,
     bases: Vec<u64>,
@@ -111,6 +113,7 @@ unsafe extern "C" fn ncclCommWindowRegister(
     out: *mut *mut c_void,
     flags: c_int,
 ) -> Code {
+    let owner = handle as usize;
     call("ncclCommWindowRegister", || {
         if flags != 1 || !lock(table()).memory.contains_key(&address) {
             return Err(failure(INVALID_ARGUMENT, "this cannot be a window"));
@@ -126,7 +129,7 @@ unsafe extern "C" fn ncclCommWindowRegister(
             let parts = comm.clique.parts(step)?;
             let base = |part: &crate::clique::Part| part.as_slice().try_into().map_or(0, u64::from_le_bytes);
             let bases = parts.iter().map(base).collect();
-            let made = new_window(Window { address, rank: comm.rank, bases })?;
+            let made = new_window(Window { comm: owner, address, rank: comm.rank, bases })?;
             comm.windows += 1;
             // SAFETY: the caller's place, which stays until this is done.
             unsafe { (out as *mut usize).write(made) };
@@ -164,6 +167,21 @@ fn new_structure(window: &Window) -> Option<usize> {
     // SAFETY: device memory is host memory here, and this is the structure's own.
     unsafe { ((address + 8) as *mut u64).write(window.bases[first]) };
     Some(address as usize)
+}
+
+/// Forgets the windows of a communicator that was aborted: they are gone with it.
+pub(crate) fn forget_windows(handle: *mut c_void) {
+    let mut table = lock(table());
+    let (gone, left) = std::mem::take(&mut table.windows)
+        .into_iter()
+        .partition::<HashMap<_, _>, _>(|(_, window)| window.comm == handle as usize);
+    table.windows = left;
+    for window in gone.values() {
+        if let Some(times) = table.memory.get_mut(&window.address) {
+            *times -= 1;
+        }
+        count(Kind::Windows, -1);
+    }
 }
 
 #[unsafe(no_mangle)]

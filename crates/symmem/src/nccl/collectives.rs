@@ -38,7 +38,8 @@ impl Communicator {
         self.reduce_all(data.device_ptr(), data.device_ptr(), data.len(), T::DTYPE, op, stream)
     }
 
-    fn reduce_all(
+    /// As [`Communicator::all_reduce`], by address; for the engine, whose memory is its own.
+    pub(crate) fn reduce_all(
         &self,
         from: u64,
         to: u64,

@@ -273,12 +273,13 @@ impl Communicator {
     /// Whether NCCL is done with what it was asked (work on streams is the streams'), or what has become of it. Never
     /// waits: for those who watch over it.
     pub fn poll(&self) -> Result<bool> {
-        let raw = self.inner.alive("ncclCommGetAsyncError")?;
-        match self.inner.state(raw)? {
-            SUCCESS => Ok(true),
-            IN_PROGRESS => Ok(false),
-            code => Err(error(self.inner.nccl, "asynchronous operation", code, raw)),
+        // Without its turn an abort could come in between; whoever has it will see what there is to see.
+        if self.inner.turn.take(&Wait::for_at_most(Duration::ZERO)).is_err() {
+            return Ok(false);
         }
+        let settled = self.inner.settled("asynchronous operation", IN_PROGRESS);
+        self.inner.leave();
+        settled
     }
 
     /// Collective. Waits until every rank is here and all work is done, for at most `within`, and ends the communicator.
@@ -419,6 +420,24 @@ impl Inner {
         wait(&|| self.settled(op, code))
     }
 
+    /// Runs `call`, which ends something of this rank's alone, with little patience: nobody else is waited for.
+    pub(super) fn end_something(
+        &self,
+        op: &'static str,
+        call: impl FnOnce(&Functions, RawComm) -> Code,
+    ) -> Result<()> {
+        let terms = Wait::for_at_most(LEAVING);
+        self.turn.take(&terms).map_err(|_| too_late(op, terms.elapsed()))?;
+        let ended = self.step_in_turn(op, call, |settled| wait_for(op, &terms, settled));
+        self.leave();
+        ended
+    }
+
+    /// Whether no thread has its turn.
+    pub(super) fn is_free(&self) -> bool {
+        self.turn.is_free()
+    }
+
     /// [`Inner::call`] that gives `stream` work, which is remembered.
     pub(super) fn work(
         self: &Arc<Self>,
@@ -444,15 +463,7 @@ impl Inner {
     }
 
     fn settle_within(&self, op: &'static str, code: Code, terms: &Wait<'_>) -> Result<()> {
-        let waited = terms.until(|slice| match self.settled(op, code) {
-            Ok(false) => {
-                std::thread::sleep(slice.min(NAP));
-                Ok(None)
-            }
-            Ok(true) => Ok(Some(Ok(()))),
-            Err(error) => Ok(Some(Err(error))),
-        });
-        waited.unwrap_or_else(|_: Interrupt| Err(too_late(op, terms.elapsed())))
+        wait_for(op, terms, &|| self.settled(op, code))
     }
 
     /// Whether NCCL has done what `op` began with `code`.
@@ -582,6 +593,19 @@ impl Inner {
         }
         self.leave();
     }
+}
+
+/// Waits until `settled` says so.
+fn wait_for(op: &'static str, terms: &Wait<'_>, settled: &dyn Fn() -> Result<bool>) -> Result<()> {
+    let waited = terms.until(|slice| match settled() {
+        Ok(false) => {
+            std::thread::sleep(slice.min(NAP));
+            Ok(None)
+        }
+        Ok(true) => Ok(Some(Ok(()))),
+        Err(error) => Ok(Some(Err(error))),
+    });
+    waited.unwrap_or_else(|_: Interrupt| Err(too_late(op, terms.elapsed())))
 }
 
 impl Drop for Inner {

@@ -168,7 +168,7 @@ fn open() -> Result<Nccl, Problem> {
 /// What the search says, without the name in front, which the error has too.
 fn in_sentence(error: &Error) -> String {
     match error {
-        Error::Invalid { problem, .. } => problem.clone(),
+        Error::Invalid { problem, .. } => format!("version {} or newer is {problem}", ANYTHING.since),
         other => other.to_string(),
     }
 }

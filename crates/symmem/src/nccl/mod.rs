@@ -36,7 +36,7 @@ mod collectives;
 mod communicator;
 pub(crate) mod error;
 mod group_call;
-mod join;
+pub(crate) mod join;
 mod library;
 mod raw;
 mod turn;
@@ -46,6 +46,5 @@ pub(crate) mod window;
 
 pub use self::communicator::{Communicator, UniqueId};
 pub use self::group_call::GroupCall;
-pub(crate) use self::library::nccl;
 pub use self::library::{Loaded, Why, is_available, library, version};
 pub use self::version::Version;

@@ -36,6 +36,11 @@ impl Turn {
         })
     }
 
+    /// Whether nobody has it.
+    pub(super) fn is_free(&self) -> bool {
+        self.holder().is_none()
+    }
+
     /// Gives back what [`Turn::take`] took, on the same thread.
     pub(super) fn give_back(&self) {
         let mut holder = self.holder();

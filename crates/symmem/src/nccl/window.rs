@@ -120,17 +120,20 @@ impl Drop for NcclMemory {
     }
 }
 
-/// Memory that is registered with all ranks of a communicator. Fields go in this order, after `drop` has deregistered.
-pub(crate) struct Window {
+/// Memory that is registered with all ranks of a communicator.
+pub(crate) struct Window(Option<Registered>);
+
+/// What is behind a window. Fields go in this order, after `drop` has deregistered.
+struct Registered {
     raw: RawWindow,
     memory: Arc<NcclMemory>,
     communicator: Arc<Inner>,
 }
 
 // SAFETY: the handle is only a number here, and calls with it take their turn.
-unsafe impl Send for Window {}
+unsafe impl Send for Registered {}
 // SAFETY: as above.
-unsafe impl Sync for Window {}
+unsafe impl Sync for Registered {}
 
 impl Window {
     /// Collective. Registers everybody's `memory`, which must be of the same size; every rank has said that it will.
@@ -160,21 +163,34 @@ impl Window {
             return Err(Error::invalid(CALL, problem).into());
         }
         inner.windows.fetch_add(1, Ordering::AcqRel);
-        Ok(Self { raw, memory: Arc::clone(memory), communicator: Arc::clone(inner) })
+        let registered = Registered { raw, memory: Arc::clone(memory), communicator: Arc::clone(inner) };
+        Ok(Self(Some(registered)))
     }
 
     /// NCCL's handle, for kernels of its device interface.
-    pub(crate) fn raw(&self) -> RawWindow {
-        self.raw
+    pub(crate) fn raw(&self) -> Option<RawWindow> {
+        self.0.as_ref().map(|registered| registered.raw)
     }
 
+    /// As [`Registered::peers`].
+    pub(crate) fn peers(&self, marks: &[Mark]) -> Result<Vec<u64>> {
+        self.registered()?.peers(marks)
+    }
+
+    /// As [`Registered::multicast`].
+    pub(crate) fn multicast(&self) -> Option<u64> {
+        self.0.as_ref()?.multicast()
+    }
+}
+
+impl Registered {
     /// Where everybody's memory is for kernels on this rank's device; 0 for a rank that loads and stores do not reach. `marks`
     /// are those that the ranks left in their memory.
-    pub(crate) fn peers(&self, marks: &[Mark]) -> Result<Vec<u64>> {
+    fn peers(&self, marks: &[Mark]) -> Result<Vec<u64>> {
         let (rank, world) = (self.communicator.rank, self.communicator.world);
         let mut addresses = match self.communicator.nccl.functions.peer_pointer {
             Some(_) => (0..world).map(|peer| self.asked(peer)).collect::<Result<Vec<_>>>()?,
-            None => self.from_structure()?,
+            None => self.read_structure()?,
         };
         for (peer, address) in addresses.iter_mut().enumerate() {
             if peer != rank && *address != 0 && !self.is_marked(*address, &marks[peer]) {
@@ -200,7 +216,7 @@ impl Window {
     }
 
     /// Where the window's structure in device memory says that everybody's memory is.
-    fn from_structure(&self) -> Result<Vec<u64>> {
+    fn read_structure(&self) -> Result<Vec<u64>> {
         let Inner { nccl, world, rank, .. } = &*self.communicator;
         let version = nccl.loaded.version;
         if version < KNOWN_STRUCTURE.0 || version >= KNOWN_STRUCTURE.1 {
@@ -229,7 +245,7 @@ impl Window {
     }
 
     /// The address that reaches the memory of all ranks at once, where NCCL has one.
-    pub(crate) fn multicast(&self) -> Option<u64> {
+    fn multicast(&self) -> Option<u64> {
         let ask = self.communicator.nccl.functions.multicast_pointer?;
         let mut address = 0;
         // SAFETY: a registered window; writes one address.
@@ -242,21 +258,45 @@ impl Window {
     }
 }
 
-impl Drop for Window {
-    fn drop(&mut self) {
-        self.communicator.windows.fetch_sub(1, Ordering::AcqRel);
-        // It went with the communicator; in a forked child it is the rank's.
-        if fork::is_child() || !self.communicator.is_alive() {
-            return;
-        }
+impl Window {
+    /// What is registered; only a window that is being dropped has nothing.
+    fn registered(&self) -> Result<&Registered> {
+        self.0.as_ref().ok_or(Error::Closed { op: "window" })
+    }
+}
+
+impl Registered {
+    fn deregister(&self) {
         let Some(deregister) = self.communicator.nccl.functions.window_deregister else { return };
         let raw = self.raw;
         // SAFETY: registered on this communicator, once; work on it kept it alive.
-        let gone =
-            self.communicator.call("ncclCommWindowDeregister", |_, comm| unsafe { deregister(comm, raw) });
+        let gone = self
+            .communicator
+            .end_something("ncclCommWindowDeregister", |_, comm| unsafe { deregister(comm, raw) });
         match gone {
             Ok(()) | Err(Error::Closed { .. }) => {}
             Err(error) => tracing::warn!(%error, "not released"),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // It goes with the communicator; in a forked child it is the rank's.
+        if !fork::is_child() && self.communicator.is_alive() {
+            self.deregister();
+        }
+        self.communicator.windows.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let Some(registered) = self.0.take() else { return };
+        let communicator = Arc::clone(&registered.communicator);
+        // Whoever drops it must not wait for a thread that is in NCCL, nor make it part of a group of calls.
+        if !fork::is_child() && !communicator.is_free() {
+            graveyard::bury_until(Box::new(move || communicator.is_free()), Box::new(registered));
         }
     }
 }

@@ -11,6 +11,7 @@ mod collectives;
 mod communicator;
 mod fake;
 mod library;
+mod provider;
 
 use symmem::cuda::Device;
 use symmem::nccl::Communicator;

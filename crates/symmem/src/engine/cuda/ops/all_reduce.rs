@@ -96,6 +96,9 @@ impl<T: Element> SymmetricMemory<T> {
     fn reduce(&self, form: Form, op: ReduceOp, input: u64, output: u64, stream: &Stream) -> Result<()> {
         let engine = &self.engine;
         engine.check(form.op(), None, stream)?;
+        if !self.is_direct() {
+            return self.reduce_carried(form.op(), op, input, output, stream);
+        }
         let number = number_of(T::DTYPE)?;
         let mode = mode_of(op, T::DTYPE)?;
         let bytes = self.bytes();
