@@ -6,6 +6,8 @@ mod common;
 #[path = "../fake_cuda/fake.rs"]
 #[allow(dead_code)]
 mod cuda;
+#[path = "../nccl_cases/mod.rs"]
+mod nccl_cases;
 
 mod collectives;
 mod communicator;
