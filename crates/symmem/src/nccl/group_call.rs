@@ -10,8 +10,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::bindings::{Code, IN_PROGRESS, SUCCESS};
-use super::communicator::Inner;
 use super::error::error;
+use super::inner::Inner;
 use super::library::{Nccl, nccl};
 use crate::cuda::{Device, Stream};
 use crate::{Error, Result};

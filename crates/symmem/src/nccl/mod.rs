@@ -26,7 +26,7 @@
 //! |---|---|
 //! | `library.rs`, `version.rs` | which NCCL, and why |
 //! | `bindings.rs` | its C interface, by hand; what came with which version |
-//! | `communicator.rs`, `join.rs`, `turn.rs` | ranks that know each other: made, watched, ended |
+//! | `communicator.rs`, `join.rs`, `inner.rs`, `turn.rs` | ranks that know each other: made, watched, ended |
 //! | `collectives.rs`, `raw.rs`, `types.rs` | the operations: checked, and as NCCL has them |
 //! | `group_call.rs` | several operations as one |
 //! | `window.rs` | memory that NCCL allocates, and registers with all ranks |
@@ -36,6 +36,7 @@ mod collectives;
 mod communicator;
 pub(crate) mod error;
 mod group_call;
+mod inner;
 pub(crate) mod join;
 mod library;
 mod raw;

@@ -6,8 +6,9 @@
 use std::ffi::c_int;
 
 use super::bindings::{SIGNALS, WaitSignal};
-use super::communicator::{Communicator, number};
+use super::communicator::Communicator;
 use super::group_call::GroupCall;
+use super::inner::number;
 use crate::cuda::Stream;
 use crate::{Error, Result};
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::bindings::{PEER_POINTERS, RawWindow, SUCCESS, SYMMETRIC, TEAMS, Team, WINDOW_ALIGNMENT, WINDOWS};
-use super::communicator::{Communicator, Inner, Out, number};
+use super::communicator::Communicator;
 use super::error::error;
+use super::inner::{Inner, Out, number};
 use super::library::{Nccl, nccl};
 use super::version::Version;
 use crate::cuda::{Device, Stream, buffer};
