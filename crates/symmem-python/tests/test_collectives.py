@@ -37,7 +37,7 @@ def possible(op: str, dtype: str) -> bool:
         return dtype not in INTEGERS and dtype != "bool"
     if op in ("and", "or", "xor"):
         return dtype in INTEGERS or dtype == "bool"
-    return dtype != "bool" or op in ("min", "max")
+    return dtype != "bool"
 
 
 def close(found: Any, wanted: np.ndarray[Any, Any], dtype: str) -> bool:
@@ -78,14 +78,15 @@ def moves(group: symmem.Group, dtype: str) -> None:
     part = N // size
     everybody = np.concatenate([values(r, dtype) for r in range(size)])
     mine = values(rank, dtype)
-    reduced = expected("max", dtype, size)
+    op = "or" if dtype == "bool" else "max"
+    reduced = expected(op, dtype, size)
 
     def same(found: Any, wanted: Any) -> None:
         assert close(found, np.asarray(wanted), dtype), (dtype, found, wanted)
 
     same(group.all_gather(mine).reshape(-1), everybody)
     same(group.all_to_all(mine), np.concatenate([values(r, dtype)[rank * part :][:part] for r in range(size)]))
-    same(group.reduce_scatter(mine, "max"), reduced[rank * part :][:part])
+    same(group.reduce_scatter(mine, op), reduced[rank * part :][:part])
     for root in {0, size - 1}:
         found = group.gather(mine, root)
         assert (found is None) == (rank != root)
@@ -93,7 +94,7 @@ def moves(group: symmem.Group, dtype: str) -> None:
             same(found.reshape(-1), everybody)
         out = np.zeros(part, mine.dtype)
         same(group.scatter(mine if rank == root else None, root, out), values(root, dtype)[rank * part :][:part])
-        found = group.reduce(mine, "max", root)
+        found = group.reduce(mine, op, root)
         assert (found is None) == (rank != root)
         if rank == root:
             same(found, reduced)

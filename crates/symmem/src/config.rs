@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use self::setting::is_pad_size;
-use self::setting::{Setting, parse_bool, parse_pad_size, parse_timeout};
-use crate::cuda::cache;
+use self::setting::{Setting, parse_bool, parse_pad_size, parse_ranks, parse_timeout};
+use crate::cuda::{Provider, cache};
 use crate::tuning::{Book, Tuning};
 use crate::{Error, Result};
 
@@ -84,6 +84,8 @@ pub struct Config {
     cache_dir: Setting<Option<PathBuf>>,
     max_blocks: Setting<u32>,
     lanes: Setting<u32>,
+    provider: Setting<Provider>,
+    unreachable: Setting<Vec<usize>>,
 }
 
 impl Config {
@@ -169,7 +171,19 @@ impl Config {
                 |text| text.parse().ok().filter(|lanes| (1..=MAX_LANES).contains(lanes)),
                 "a number from 1 to 16",
             )?,
+            provider: Self::provider_from_env()?,
+            unreachable: Setting::read(
+                "SYMMEM_UNREACHABLE",
+                Vec::new(),
+                parse_ranks,
+                "a list of ranks like 1,3",
+            )?,
         })
+    }
+
+    /// The provider that the environment names: for allocations, which know no configuration.
+    fn provider_from_env() -> Result<Setting<Provider>> {
+        Setting::read("SYMMEM_PROVIDER", Provider::default(), |text| text.parse().ok(), "vmm or nccl")
     }
 
     /// How long blocking calls wait unless told otherwise; 300 s by default.
@@ -291,6 +305,32 @@ impl Config {
     pub fn lanes(mut self, lanes: u32) -> Self {
         self.lanes.set(lanes.clamp(1, MAX_LANES));
         self
+    }
+
+    /// Where engines and their allocations have device memory from; the driver itself by default.
+    pub fn provider(mut self, provider: Provider) -> Self {
+        self.provider.set(provider);
+        self
+    }
+
+    /// Ranks that count as out of reach of all others' loads and stores, so that NCCL carries what they take part in: for
+    /// tests of that way. All ranks must say the same.
+    pub fn unreachable(mut self, ranks: &[usize]) -> Self {
+        self.unreachable.set(ranks.to_vec());
+        self
+    }
+
+    /// As [`Config::provider`], from the environment.
+    pub(crate) fn env_provider() -> Result<Provider> {
+        Ok(Self::provider_from_env()?.value)
+    }
+
+    pub(crate) fn get_provider(&self) -> Provider {
+        self.provider.value
+    }
+
+    pub(crate) fn get_unreachable(&self) -> &[usize] {
+        &self.unreachable.value
     }
 
     pub(crate) fn get_allow_overlapping_devices(&self) -> bool {
@@ -469,6 +509,23 @@ impl Config {
                 &self.lanes,
                 self.lanes.value.to_string(),
                 "independent orders of GPU operations",
+            ),
+            row(
+                "SYMMEM_PROVIDER",
+                &self.provider,
+                self.provider.value.to_string(),
+                "where GPU memory comes from",
+            ),
+            row(
+                "SYMMEM_UNREACHABLE",
+                &self.unreachable,
+                or(
+                    Some(&self.unreachable.value)
+                        .filter(|ranks| !ranks.is_empty())
+                        .map(|ranks| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(",")),
+                    "none",
+                ),
+                "ranks that NCCL must carry, for tests",
             ),
         ]
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use symmem_store::{Interrupt, StoreError};
@@ -370,6 +371,38 @@ pub enum Error {
         /// What the device wrote down about it.
         detail: String,
     },
+    /// NCCL cannot be used at all: there is no library, or it is not NCCL.
+    #[error("NCCL cannot be used: {problem}")]
+    NoNccl {
+        /// What is missing, and a hint.
+        problem: String,
+    },
+    /// The NCCL that was found is too old for what was asked.
+    #[error("{what} needs NCCL {needed} or newer, and {} is {found}. Hint: install a newer one (pip install -U nvidia-nccl-cu13), or set SYMMEM_NCCL_LIBRARY to its file", path.display())]
+    NcclTooOld {
+        /// What needs a newer one.
+        what: &'static str,
+        /// The oldest version that will do.
+        needed: String,
+        /// The version that is there.
+        found: String,
+        /// Its file.
+        path: PathBuf,
+    },
+    /// A call of NCCL failed.
+    #[error("{call}: {text} (NCCL error {code}){}{detail}{}{hint}", if detail.is_empty() { "" } else { ": " }, if hint.is_empty() { "" } else { ". Hint: " })]
+    Nccl {
+        /// The call.
+        call: &'static str,
+        /// Its error code.
+        code: i32,
+        /// NCCL's own words for the code.
+        text: String,
+        /// The last thing that NCCL had to say.
+        detail: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
     /// A spawned rank failed.
     #[error("rank {rank} failed: {message}")]
     Spawned {
@@ -463,6 +496,34 @@ mod tests {
         assert!(text.contains("rank 1 did not show up in time: epoch 7"), "{text}");
         assert!(device.is_group_failure());
         assert_eq!(device.culprit(), Some(1));
+    }
+
+    #[test]
+    fn errors_of_nccl_say_what_is_needed_and_in_its_own_words() {
+        let old = Error::NcclTooOld {
+            what: "signals",
+            needed: "2.29.2".into(),
+            found: "2.28.9".into(),
+            path: "/x/libnccl.so.2".into(),
+        };
+        let text = hinted(&old);
+        assert!(
+            text.starts_with("signals needs NCCL 2.29.2 or newer, and /x/libnccl.so.2 is 2.28.9"),
+            "{text}"
+        );
+        let error = |detail: &str, hint| Error::Nccl {
+            call: "ncclAllReduce",
+            code: 5,
+            text: "invalid usage".into(),
+            detail: detail.into(),
+            hint,
+        };
+        assert_eq!(error("", "").to_string(), "ncclAllReduce: invalid usage (NCCL error 5)");
+        let text = hinted(&error("Duplicate GPU detected", "share none"));
+        assert_eq!(
+            text,
+            "ncclAllReduce: invalid usage (NCCL error 5): Duplicate GPU detected. Hint: share none"
+        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod error;
 mod group;
 mod mail;
 mod memory;
+pub mod nccl;
 mod numeric;
 mod op;
 mod provider;

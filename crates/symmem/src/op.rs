@@ -51,10 +51,11 @@ pub(crate) enum Op {
     PrivateScatter = 44,
     Send = 45,
     Receive = 46,
+    NcclInit = 47,
 }
 
 impl Op {
-    const ALL: [Op; 46] = [
+    const ALL: [Op; 47] = [
         Op::Join,
         Op::Barrier,
         Op::AllGather,
@@ -101,6 +102,7 @@ impl Op {
         Op::PrivateScatter,
         Op::Send,
         Op::Receive,
+        Op::NcclInit,
     ];
 
     /// The name in errors and traces.
@@ -152,6 +154,7 @@ impl Op {
             Op::PrivateScatter => "scatter of private memory",
             Op::Send => "send",
             Op::Receive => "receive",
+            Op::NcclInit => "making of an NCCL communicator",
         }
     }
 

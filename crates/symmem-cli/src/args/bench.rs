@@ -23,7 +23,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
     #[arg(value_parser = value_parser!(u16).range(2..=64))]
     pub(crate) ranks: Vec<u16>,
-    /// Where the memory comes from: shm is the host's, vmm that of GPUs.
+    /// Where the memory comes from: shm is the host's, vmm and nccl that of GPUs, by the driver or in windows of NCCL.
     #[arg(long, default_value = "shm")]
     pub(crate) provider: Provider,
     /// What to measure [default: everything that the provider has].
@@ -47,7 +47,7 @@ pub(crate) struct BenchArgs {
     /// A short run: shows that everything works, its times are rough.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; vmm: torch, nccl).
+    /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; on GPUs: torch, nccl, and vmm beside --provider nccl).
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
     /// The folder that peers are installed in [default: .peers here, in a folder above, or above the program].
@@ -123,7 +123,7 @@ impl BenchArgs {
         }
         match (self.sizes.is_empty(), self.quick) {
             (false, _) => self.sizes.clone(),
-            (true, _) if self.provider == Provider::Vmm => GPU_SIZES.to_vec(),
+            (true, _) if self.provider.is_of_gpus() => GPU_SIZES.to_vec(),
             (true, false) => SIZES.to_vec(),
             (true, true) => SIZES[..SIZES.len() - 1].to_vec(),
         }
@@ -131,7 +131,7 @@ impl BenchArgs {
 
     /// Launches of every system in a comparison.
     pub(crate) fn rounds(&self) -> usize {
-        let full = if self.provider == Provider::Vmm { 9 } else { 11 };
+        let full = if self.provider.is_of_gpus() { 9 } else { 11 };
         self.rounds.unwrap_or(if self.quick { 2 } else { full }) as usize
     }
 
@@ -158,6 +158,8 @@ pub(crate) enum Provider {
     Shm,
     /// Memory of GPUs.
     Vmm,
+    /// Memory of GPUs in windows of NCCL.
+    Nccl,
 }
 
 impl Provider {
@@ -176,7 +178,23 @@ impl Provider {
                 Op::Broadcast,
                 Op::AllToAll,
             ],
-            Self::Vmm => &[Op::Startup, Op::Barrier, Op::Eager, Op::AllReduce, Op::Misaligned, Op::Bandwidth],
+            Self::Vmm | Self::Nccl => {
+                &[Op::Startup, Op::Barrier, Op::Eager, Op::AllReduce, Op::Misaligned, Op::Bandwidth]
+            }
+        }
+    }
+
+    /// Whether it is memory of GPUs.
+    pub(crate) fn is_of_gpus(self) -> bool {
+        self != Self::Shm
+    }
+
+    /// Its name in the library.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Vmm => "vmm",
+            Self::Nccl => "nccl",
         }
     }
 }

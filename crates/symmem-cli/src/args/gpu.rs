@@ -1,4 +1,4 @@
-//! Options of `symmem bench --provider vmm`.
+//! Options of `symmem bench --provider vmm` and `--provider nccl`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use symmem::cuda::Algorithm;
 
 /// What a bench on GPUs can be told more.
 #[derive(Args)]
-#[command(next_help_heading = "GPU options (--provider vmm)")]
+#[command(next_help_heading = "GPU options (--provider vmm or nccl)")]
 pub(crate) struct GpuArgs {
     /// Forms of the all-reduce.
     #[arg(long, value_name = "FORM,...", value_delimiter = ',')]

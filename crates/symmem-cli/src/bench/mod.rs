@@ -30,7 +30,7 @@ use self::peers::Comparison;
 pub(crate) use self::peers::run_rank;
 use self::report::Row;
 pub(crate) use self::tune::run as run_tune;
-use crate::args::{BenchArgs, Op, Provider, short};
+use crate::args::{BenchArgs, Op, short};
 
 /// Tells ranks how much of the work was done before they came.
 const DONE: &str = "SYMMEM_BENCH_DONE";
@@ -38,7 +38,7 @@ const DONE: &str = "SYMMEM_BENCH_DONE";
 /// Runs the whole bench and prints what it found.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     check(args)?;
-    if args.provider == Provider::Vmm {
+    if args.provider.is_of_gpus() {
         return gpu::run(args);
     }
     let comparison = Comparison::prepare(args)?;
@@ -68,7 +68,7 @@ fn check(args: &BenchArgs) -> Result<()> {
         let has = provider.iter().map(Op::to_string).collect::<Vec<_>>().join(", ");
         bail!("--ops {op} is not for this provider, which has {has}");
     }
-    if args.provider == Provider::Vmm {
+    if args.provider.is_of_gpus() {
         return Ok(());
     }
     let collectives = args.ops().iter().filter(|op| Collective::of(**op).is_some()).count();

@@ -9,6 +9,8 @@ fn without_a_driver_there_is_one_clear_sentence() {
     let complaint = outcome.complaint();
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
     assert!(complaint.contains("CUDA") || complaint.contains("device"), "{complaint}");
+    let nccl = symmem(&["bench", "--provider", "nccl", "--ranks", "2"], &[("CUDA_VISIBLE_DEVICES", "")]);
+    assert_eq!(nccl.complaint(), complaint);
 }
 
 #[test]
@@ -22,7 +24,7 @@ fn a_rank_without_a_driver_answers_why() {
 fn what_is_not_for_gpus_is_named() {
     for (args, words) in [
         (&["--ops", "broadcast"][..], "--ops broadcast is not for this provider, which has startup, barrier"),
-        (&["--peers", "gloo"], "--peers gloo: on GPUs there are torch, nccl and all"),
+        (&["--peers", "gloo"], "--peers gloo: on GPUs there are torch, nccl, vmm and all"),
         (&["--sizes", "10"], "a multiple of 16 bytes"),
         (&["--dtypes", "u8"], "leave --dtypes out"),
         (&["--plot", "/dev/null"], "--plot draws"),

@@ -51,6 +51,11 @@ pub(super) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
+/// `1,3`; nothing for none.
+pub(super) fn parse_ranks(text: &str) -> Option<Vec<usize>> {
+    text.split(',').map(str::trim).filter(|rank| !rank.is_empty()).map(|rank| rank.parse().ok()).collect()
+}
+
 pub(super) fn parse_timeout(text: &str) -> Option<Option<Duration>> {
     if text == "never" {
         return Some(None);
@@ -78,6 +83,13 @@ mod tests {
         for bad in ["0", "-1", "soon", "nan", "1e400"] {
             assert_eq!(parse_timeout(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn ranks_are_a_list() {
+        assert_eq!(parse_ranks("1, 3"), Some(vec![1, 3]));
+        assert_eq!(parse_ranks(""), Some(Vec::new()));
+        assert_eq!(parse_ranks("1,x"), None);
     }
 
     #[test]

@@ -10,19 +10,20 @@ use super::memory::{SymmetricMemory, Table};
 use super::{Device, DeviceSlice, DeviceSliceMut, Engine, Stream, buffer};
 use crate::engine::cuda::all_idle;
 use crate::memory::Element;
-use crate::provider::vmm::{DeviceMemory, Vmm, graveyard};
-use crate::{Error, Result};
+use crate::provider::device::{AnyMemory, Provider};
+use crate::provider::vmm::graveyard;
+use crate::{Config, Error, Result};
 
 /// The memory behind an allocation, and its rendezvous so far.
 #[derive(Debug)]
 pub(super) struct Block {
-    memory: Arc<DeviceMemory>,
+    memory: AnyMemory,
     /// By engine. The handles keep them, so that mappings go with the last one.
     tables: Mutex<HashMap<String, Weak<Table>>>,
 }
 
 impl Block {
-    pub(super) fn memory(&self) -> &Arc<DeviceMemory> {
+    pub(super) fn memory(&self) -> &AnyMemory {
         &self.memory
     }
 
@@ -46,7 +47,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         // A kernel may have been given it as private memory, and unmapping does not wait.
         let device = self.memory.device().ordinal();
-        graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(Arc::clone(&self.memory)));
+        graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(self.memory.clone()));
     }
 }
 
@@ -70,7 +71,8 @@ pub struct Allocation<T: Element> {
 }
 
 impl Device {
-    /// Local. Allocates `len` zeroed elements on this device, that can become symmetric. Not while this thread captures.
+    /// Local. Allocates `len` zeroed elements on this device, that can become symmetric, from the provider that
+    /// `SYMMEM_PROVIDER` names. Not while this thread captures.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
         Allocation::new(self, len)
     }
@@ -79,12 +81,18 @@ impl Device {
 impl<T: Element> Allocation<T> {
     /// Local. Allocates `len` zeroed elements on `device`, and waits until they are zero.
     pub fn new(device: &Device, len: usize) -> Result<Self> {
+        Self::with(device, len, Config::env_provider()?)
+    }
+
+    /// Local. [`Allocation::new`] from this provider. NCCL's memory meets on engines that have a communicator
+    /// ([`Settings::provider`](super::Settings::provider)).
+    pub fn with(device: &Device, len: usize, provider: Provider) -> Result<Self> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| *bytes <= isize::MAX as usize);
         let bytes = bytes.ok_or_else(|| {
             let size = size_of::<T>();
             Error::invalid("allocation", format!("{len} elements of {size} bytes are too many"))
         })?;
-        let block = Block { memory: Vmm::alloc(device, bytes)?, tables: Mutex::default() };
+        let block = Block { memory: AnyMemory::alloc(provider, device, bytes)?, tables: Mutex::default() };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }
 
@@ -101,6 +109,11 @@ impl<T: Element> Allocation<T> {
     /// Its device.
     pub fn device(&self) -> &Device {
         self.block.memory.device()
+    }
+
+    /// Where it came from.
+    pub fn provider(&self) -> Provider {
+        self.block.memory.provider()
     }
 
     /// First byte on the device; the same for the life of the allocation. Work of your own that uses it must be done

@@ -63,6 +63,44 @@ pub(crate) fn share_made<T>(
     running.conclude(tag, outcome)
 }
 
+/// `memory` of this rank, one of `world`, where no other is in reach.
+pub(crate) fn alone(memory: &Arc<DeviceMemory>, rank: usize, world: usize) -> Vec<PeerMemory> {
+    let nowhere = || PeerMemory { address: 0, _keep: Arc::clone(memory) as _ };
+    (0..world).map(|peer| if peer == rank { own(memory) } else { nowhere() }).collect()
+}
+
+/// Collective: whether the devices of all ranks reach each other's memory. The same answer on every rank.
+pub(crate) fn is_in_reach(running: &Running<'_>, device: &Device) -> Result<bool> {
+    let mine = match Card::new(running, device) {
+        Ok(card) => Introduction { card: Some(card), error: None },
+        Err(error) => Introduction { card: None, error: Some(error.to_string()) },
+    };
+    let all = running.compare(running.op(), &mine)?;
+    let cards: Vec<&Card> = all.iter().filter_map(|said| said.card.as_ref()).collect();
+    card::check_overlap(&cards)?;
+    Ok(card::check_reach(&cards).is_ok())
+}
+
+/// A rank's device, before anything else is known.
+#[derive(Debug, Serialize, Deserialize)]
+struct Introduction {
+    card: Option<Card>,
+    /// Why this rank cannot take part after all.
+    error: Option<String>,
+}
+
+impl Brought for Introduction {
+    const WHAT: &str = "the devices";
+
+    fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    fn terms(&self) -> String {
+        String::new()
+    }
+}
+
 /// This rank's memory with every handle that could be made of it.
 struct Exports {
     memory: Vec<Arc<DeviceMemory>>,

@@ -47,7 +47,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// `len` elements from byte `offset` of this rank's allocation on; `offsets` are everybody's.
     fn new(engine: &Engine, keep: Arc<Table>, offsets: &[usize], len: usize) -> Self {
         let data: Vec<u64> =
-            keep.data().iter().zip(offsets).map(|(base, offset)| base + *offset as u64).collect();
+            keep.data().iter().zip(offsets).map(|(base, offset)| moved(*base, *offset as u64)).collect();
         Self {
             engine: engine.clone(),
             pads: Arc::clone(keep.pads()),
@@ -123,13 +123,14 @@ impl<T: Element> SymmetricMemory<T> {
         self.keep.bytes()
     }
 
-    /// Where the handle's first element of rank `rank` is, for kernels on this rank's device.
+    /// Where the handle's first element of rank `rank` is, for kernels on this rank's device. An error where it is out of
+    /// reach.
     pub fn peer_ptr(&self, rank: usize) -> Result<u64> {
         self.group().check_rank("peer_ptr", rank)?;
-        Ok(self.data[rank])
+        if self.data[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.data[rank]) }
     }
 
-    /// Where the handle's first element of every rank is, in rank order.
+    /// Where the handle's first element of every rank is, in rank order; 0 for a rank that is out of reach.
     pub fn peer_ptrs(&self) -> &[u64] {
         &self.data
     }
@@ -143,10 +144,10 @@ impl<T: Element> SymmetricMemory<T> {
     /// Where rank `rank`'s signal pad is, for kernels on this rank's device.
     pub fn pad_ptr(&self, rank: usize) -> Result<u64> {
         self.group().check_rank("pad_ptr", rank)?;
-        Ok(self.pads[rank])
+        if self.pads[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.pads[rank]) }
     }
 
-    /// Where every rank's signal pad is, in rank order.
+    /// Where every rank's signal pad is, in rank order; 0 for a rank that is out of reach.
     pub fn pad_ptrs(&self) -> &[u64] {
         &self.pads
     }
@@ -168,7 +169,7 @@ impl<T: Element> SymmetricMemory<T> {
             .data
             .iter()
             .zip(self.keep.data())
-            .all(|(address, base)| address - base == self.offset as u64);
+            .all(|(address, base)| *base != 0 && address - base == self.offset as u64);
         self.keep.multicast().filter(|_| same).map(|address| address + self.offset as u64)
     }
 
@@ -191,7 +192,7 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, len) = buffer::part::<T>(range, self.len)?;
         let start = start * size_of::<T>();
-        let data: Vec<u64> = self.data.iter().map(|address| address + start as u64).collect();
+        let data: Vec<u64> = self.data.iter().map(|address| moved(*address, start as u64)).collect();
         let mut slice = self.clone();
         slice.data = Arc::new(data);
         slice.offset += start;
@@ -246,6 +247,11 @@ impl<T: Element> SymmetricMemory<T> {
         // SAFETY: this rank's own memory.
         unsafe { buffer::read(self.data[self.rank()], self.len, stream) }
     }
+}
+
+/// `address` and `bytes` more; what is out of reach stays so.
+fn moved(address: u64, bytes: u64) -> u64 {
+    if address == 0 { 0 } else { address + bytes }
 }
 
 /// The error for a handle that would start beyond its allocation.

@@ -48,4 +48,5 @@ pub use self::memory::SymmetricMemory;
 pub use self::module::{Function, Module, device_headers};
 pub use self::stream::{Capture, Stream};
 pub use crate::engine::cuda::{Algorithm, Engine, Form, LocalRanks, OnError, Plan, Settings, Status, Tune};
+pub use crate::provider::device::Provider;
 pub use crate::topology;

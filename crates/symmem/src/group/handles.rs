@@ -8,7 +8,7 @@
 use std::error::Error as StdError;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +23,13 @@ use crate::op::Op;
 use crate::sync::protocol::arrived;
 use crate::sys::fault::{self, Point};
 use crate::{Error, Result};
+
+/// How long ranks may still be at something that another rank has ended.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often one looks whether somebody has voted.
+const LOOK: Duration = Duration::from_millis(50);
+/// The shortest and the longest sleep between two polls of what other means do.
+const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// What a rank brings to a set-up step.
 pub(crate) trait Brought: Serialize + DeserializeOwned {
@@ -123,6 +130,34 @@ impl Running<'_> {
         }
         let problem = format!("the message is not {what}");
         Err(Error::invalid(format!("handles of rank {peer}"), problem).into())
+    }
+
+    /// Waits for something that all ranks do together by other means, until `is_done` says so. A rank that has voted has done
+    /// it or failed: the others get a while to notice, and then go to the vote themselves.
+    pub(crate) fn wait_in_step(&self, is_done: impl Fn() -> Result<bool>) -> Result<(), Halt> {
+        let inner = self.inner();
+        let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
+        let (mut voted_at, mut looked_at) = (None, Instant::now());
+        let watch = GroupWatch { inner, awaited: |_| true };
+        let mut nap = NAPS.0;
+        self.terms(&watch).until(|slice| {
+            if is_done()? {
+                return Ok(Some(()));
+            }
+            if looked_at.elapsed() >= LOOK {
+                looked_at = Instant::now();
+                let others = (0..inner.world).filter(|peer| *peer != inner.rank);
+                if voted_at.is_none() && others.into_iter().any(|peer| has_given(inner, peer, next_epoch)) {
+                    voted_at = Some(Instant::now());
+                }
+            }
+            if voted_at.is_some_and(|voted_at: Instant| voted_at.elapsed() >= GRACE) {
+                return Err(Interrupt::Watch(Box::new(GaveUp)).into());
+            }
+            std::thread::sleep(slice.min(nap));
+            nap = (nap * 2).min(NAPS.1);
+            Ok(None)
+        })
     }
 
     /// Ends a step with a vote: what this rank has if all succeeded, else whose failure counts. `tag` is that of the

@@ -3,6 +3,8 @@
 //! A provider makes local memory, and from everybody's exported handles a table of peer addresses with what keeps
 //! them alive. It never works on the memory; that is an engine's part.
 
+pub(crate) mod device;
+pub(crate) mod nccl;
 mod shm;
 pub(crate) mod vmm;
 

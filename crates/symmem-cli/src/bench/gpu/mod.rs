@@ -1,4 +1,4 @@
-//! `symmem bench --provider vmm`: verifies and times symmetric memory of GPUs, beside other systems.
+//! `symmem bench --provider vmm` and `--provider nccl`: verifies and times symmetric memory of GPUs, beside other systems.
 //!
 //! This process is the conductor. It starts the ranks of every system, all at once for one number of ranks, and leads
 //! them through races over pipes ([`protocol`]); it makes no CUDA call but the question whether there is a device. A round of an
@@ -124,7 +124,8 @@ impl Stage<'_> {
     fn systems(&self) -> Result<Vec<(System, Launch)>> {
         let systems = [System::Symmem].into_iter().chain(self.wanted.peers.iter().copied());
         let launch = |system| {
-            let mut launch = Launch::of(system, &self.desk.0, self.args.gpu.python.as_deref())?;
+            let mut launch =
+                Launch::of(system, self.args.provider, &self.desk.0, self.args.gpu.python.as_deref())?;
             launch.env.extend(self.mps.env(self.share));
             Ok((system, launch))
         };

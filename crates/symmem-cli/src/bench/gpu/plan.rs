@@ -242,7 +242,7 @@ impl Wanted {
                 contenders.extend(
                     self.peers
                         .iter()
-                        .filter(|peer| **peer == System::Torch)
+                        .filter(|peer| matches!(peer, System::Torch | System::Vmm))
                         .map(|peer| theirs(*peer, task("barrier"))),
                 );
                 vec![Race::new(case(None, 0, false), contenders)]

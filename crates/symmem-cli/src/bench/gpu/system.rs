@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::Form;
+use crate::args::{Form, Provider};
 
 /// Where the device machines that we know have a Python with PyTorch.
 const USUAL_PYTHON: &str = "/opt/torch/.venv/bin/python";
@@ -19,10 +19,12 @@ pub(super) enum System {
     /// PyTorch's symmetric memory.
     Torch,
     Nccl,
+    /// Ours, with memory of the driver: beside memory of NCCL.
+    Vmm,
 }
 
 impl System {
-    /// The peers.
+    /// The peers that "all" means.
     pub(super) const PEERS: [Self; 2] = [Self::Torch, Self::Nccl];
 
     /// Its name in rows and on the command line.
@@ -31,6 +33,7 @@ impl System {
             Self::Symmem => "symmem",
             Self::Torch => "torch",
             Self::Nccl => "nccl",
+            Self::Vmm => "vmm",
         }
     }
 
@@ -38,6 +41,7 @@ impl System {
     pub(super) fn variants(self, form: Form) -> &'static [&'static str] {
         match (self, form) {
             (Self::Symmem, _) => &[],
+            (Self::Vmm, _) => &["auto"],
             (Self::Nccl, _) => &["ncclAllReduce"],
             (Self::Torch, Form::InPlace) => &["two_shot_all_reduce_"],
             (Self::Torch, Form::Out) => &["one_shot_all_reduce_out", "two_shot_all_reduce_out"],
@@ -50,9 +54,12 @@ impl System {
         if names.iter().any(|name| name == "all") {
             return Ok(Self::PEERS.to_vec());
         }
-        let find = |name: &String| match Self::PEERS.into_iter().find(|peer| peer.name() == name) {
-            Some(peer) => Ok(peer),
-            None => bail!("--peers {name}: on GPUs there are torch, nccl and all"),
+        let find = |name: &String| {
+            let known = Self::PEERS.into_iter().chain([Self::Vmm]).find(|peer| peer.name() == name);
+            match known {
+                Some(peer) => Ok(peer),
+                None => bail!("--peers {name}: on GPUs there are torch, nccl, vmm and all"),
+            }
         };
         names.iter().map(find).collect()
     }
@@ -70,13 +77,23 @@ pub(super) struct Launch {
 
 impl Launch {
     /// A rank of `system`; `folder` is for files of this run.
-    pub(super) fn of(system: System, folder: &Path, python: Option<&Path>) -> Result<Self> {
+    pub(super) fn of(
+        system: System,
+        provider: Provider,
+        folder: &Path,
+        python: Option<&Path>,
+    ) -> Result<Self> {
         let env = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
         };
-        if system == System::Symmem {
+        if matches!(system, System::Symmem | System::Vmm) {
             let program = std::env::current_exe().context("finding this program")?;
-            let env = env(&[("SYMMEM_ALLOW_OVERLAPPING_DEVICES", "1")]);
+            let provider = if system == System::Vmm { Provider::Vmm } else { provider };
+            let env = env(&[
+                ("SYMMEM_ALLOW_OVERLAPPING_DEVICES", "1"),
+                ("SYMMEM_PROVIDER", provider.name()),
+                ("NCCL_MULTI_RANK_GPU_ENABLE", "1"),
+            ]);
             return Ok(Self { program, args: vec!["bench-gpu-rank".to_owned()], env, needs_store: true });
         }
         let script = folder.join("peer.py");
@@ -111,8 +128,9 @@ mod tests {
         assert_eq!(peers(&[]).expect("none"), []);
         assert_eq!(peers(&["nccl", "torch"]).expect("both"), [System::Nccl, System::Torch]);
         assert_eq!(peers(&["all"]).expect("all"), System::PEERS);
+        assert_eq!(peers(&["vmm"]).expect("ours"), [System::Vmm]);
         let error = peers(&["gloo"]).expect_err("unknown").to_string();
-        assert_eq!(error, "--peers gloo: on GPUs there are torch, nccl and all");
+        assert_eq!(error, "--peers gloo: on GPUs there are torch, nccl, vmm and all");
     }
 
     #[test]

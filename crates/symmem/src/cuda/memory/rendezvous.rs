@@ -1,19 +1,25 @@
 //! The rendezvous of device memory: compare, make pads, exchange, upload the tables, vote; then multicast, if it can be.
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::{SymmetricMemory, out_of_bounds};
+use super::{SymmetricMemory, moved, out_of_bounds};
 use crate::cuda::Engine;
 use crate::cuda::allocation::Block;
 use crate::cuda::exchange::{self, PeerMemory};
+use crate::error::Halt;
 use crate::group::{Brought, Running};
 use crate::memory::{Element, element};
+use crate::nccl::window::{Mark, NcclMemory, Window};
 use crate::op::Op;
+use crate::provider::device::AnyMemory;
+use crate::provider::nccl;
 use crate::provider::vmm::{DeviceMemory, Multicast, Vmm, check_no_capture, graveyard};
+use crate::sys::ids;
 use crate::{Error, Result};
 
 /// Where the tables begin after the pad: a multiple of this.
@@ -28,6 +34,8 @@ pub(crate) struct Table {
     bytes: usize,
     pad_bytes: usize,
     number: u64,
+    is_direct: bool,
+    multicast: Option<u64>,
     /// `None` only while it is dropped.
     mapped: Option<Mapped>,
     /// Whether the engine's work on the memory is done.
@@ -36,7 +44,8 @@ pub(crate) struct Table {
 
 /// What keeps the addresses valid. Multicast goes first: drivers want it gone before the memory.
 struct Mapped {
-    multicast: Option<Multicast>,
+    _multicast: Option<Multicast>,
+    window: Option<Window>,
     _peers: Vec<Vec<PeerMemory>>,
     pointers: Pointers,
 }
@@ -84,7 +93,17 @@ impl Table {
     }
 
     pub(super) fn multicast(&self) -> Option<u64> {
-        self.mapped.as_ref()?.multicast.as_ref().map(Multicast::address)
+        self.multicast
+    }
+
+    /// Whether everybody is in reach of everybody.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// NCCL's handle of the window that the memory is in.
+    pub(crate) fn window(&self) -> Option<*mut c_void> {
+        self.mapped.as_ref()?.window.as_ref()?.raw()
     }
 
     /// The device address of a table of `addresses`.
@@ -97,9 +116,25 @@ impl Table {
 
     /// Collective: maps everybody's `block`, with a pad for each rank.
     fn share(running: &Running<'_>, engine: &Engine, block: &Block, openings: &[Opening]) -> Result<Self> {
-        let (device, memory, opening) = (engine.device(), block.memory(), &openings[0]);
-        let (world, pad_bytes) = (openings.len(), opening.pad_bytes);
-        let pad = Vmm::alloc(device, Pointers::start(pad_bytes) + TABLES * size_of::<u64>() * world);
+        match block.memory() {
+            AnyMemory::Vmm(memory) => Self::share_vmm(running, engine, memory, openings),
+            AnyMemory::Nccl(memory) => Self::share_nccl(running, engine, memory, openings),
+        }
+    }
+
+    /// Memory for a pad and the tables behind it.
+    fn alloc_pad(engine: &Engine, pad_bytes: usize, world: usize) -> Result<Arc<DeviceMemory>> {
+        Vmm::alloc(engine.device(), Pointers::start(pad_bytes) + TABLES * size_of::<u64>() * world)
+    }
+
+    fn share_vmm(
+        running: &Running<'_>,
+        engine: &Engine,
+        memory: &Arc<DeviceMemory>,
+        openings: &[Opening],
+    ) -> Result<Self> {
+        let (device, pad_bytes) = (engine.device(), openings[0].pad_bytes);
+        let pad = Self::alloc_pad(engine, pad_bytes, openings.len());
         let brought = pad.map(|pad| vec![Arc::clone(memory), pad]);
         let pad = brought.as_ref().ok().map(|brought| Arc::clone(&brought[1]));
         let (peers, pointers) = exchange::share_made(running, device, brought, |peers| {
@@ -119,9 +154,73 @@ impl Table {
             bytes: memory.bytes(),
             pad_bytes,
             number: running.next_tag(),
-            mapped: Some(Mapped { multicast, _peers: peers, pointers }),
+            is_direct: true,
+            multicast: multicast.as_ref().map(Multicast::address),
+            mapped: Some(Mapped { _multicast: multicast, window: None, _peers: peers, pointers }),
             idle: engine.idle(),
         })
+    }
+
+    fn share_nccl(
+        running: &Running<'_>,
+        engine: &Engine,
+        memory: &Arc<NcclMemory>,
+        openings: &[Opening],
+    ) -> Result<Self> {
+        let pad_bytes = openings[0].pad_bytes;
+        let marks: Vec<Mark> = openings.iter().map(Opening::mark).collect();
+        let communicator = engine.need_communicator("memory of NCCL")?;
+        let is_near = |rank| engine.is_near(rank);
+        let shared = nccl::share(running, communicator, memory, &marks, is_near)?;
+        let offsets = openings.iter().map(|opening| opening.offset as u64);
+        let data: Vec<u64> =
+            shared.addresses.iter().zip(offsets).map(|(base, offset)| moved(*base, offset)).collect();
+        let (pads, pointers) = Self::share_pads(running, engine, pad_bytes, &data)?;
+        Ok(Self {
+            data: shared.addresses,
+            pads: Arc::new(addresses(&pads).collect()),
+            bytes: memory.bytes(),
+            pad_bytes,
+            number: running.next_tag(),
+            is_direct: shared.is_direct,
+            multicast: shared.multicast,
+            mapped: Some(Mapped {
+                _multicast: None,
+                window: Some(shared.window),
+                _peers: vec![pads],
+                pointers,
+            }),
+            idle: engine.idle(),
+        })
+    }
+
+    /// Collective: everybody's pad, where kernels reach it; else this rank's alone. With the table of `data`.
+    fn share_pads(
+        running: &Running<'_>,
+        engine: &Engine,
+        pad_bytes: usize,
+        data: &[u64],
+    ) -> Result<(Vec<PeerMemory>, Pointers)> {
+        let pad = Self::alloc_pad(engine, pad_bytes, data.len());
+        let own = pad.as_ref().ok().cloned();
+        let finish = |pads: &[PeerMemory]| {
+            let pointers = Pointers::new(own, pad_bytes)?;
+            pointers.table_of(data)?;
+            pointers.table_of(&addresses(pads).collect::<Vec<_>>())?;
+            Ok(pointers)
+        };
+        if engine.is_direct() {
+            let brought = pad.map(|pad| vec![pad]);
+            let shared = exchange::share_made(running, engine.device(), brought, |peers| finish(&peers[0]));
+            return shared.map(|(mut peers, pointers)| (peers.swap_remove(0), pointers));
+        }
+        let tag = running.next_tag();
+        let alone = pad.and_then(|pad| {
+            let pads = exchange::alone(&pad, running.inner().rank, data.len());
+            let pointers = finish(&pads)?;
+            Ok((pads, pointers))
+        });
+        running.conclude(tag, alone.map_err(Halt::from))
     }
 }
 
@@ -188,6 +287,9 @@ struct Opening {
     part: Option<usize>,
     /// The rendezvous that this rank has already.
     number: Option<u64>,
+    provider: String,
+    /// What the rank left in its memory, in hexadecimal digits, where that is NCCL's.
+    mark: Option<String>,
     /// Why this rank cannot take part after all.
     error: Option<String>,
 }
@@ -200,9 +302,17 @@ impl Brought for Opening {
     }
 
     fn terms(&self) -> String {
-        let Self { bytes, pad_bytes, dtype, part, .. } = self;
+        let Self { bytes, pad_bytes, dtype, provider, part, .. } = self;
         let part = part.map(|len| format!(", a part of {len} elements")).unwrap_or_default();
-        format!("{bytes} bytes of {dtype} in {}, pad of {pad_bytes} bytes{part}", Vmm::NAME)
+        format!("{bytes} bytes of {dtype} in {provider}, pad of {pad_bytes} bytes{part}")
+    }
+}
+
+impl Opening {
+    /// The rank's mark; zeros, which no rank leaves, where it is none.
+    fn mark(&self) -> Mark {
+        let bytes = self.mark.as_ref().and_then(|mark| ids::unhex(mark));
+        bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default()
     }
 }
 
@@ -218,6 +328,7 @@ impl<T: Element> SymmetricMemory<T> {
         let bounds = if offset > len { Err(out_of_bounds::<T>(offset, len)) } else { Ok(()) };
         let start = offset.saturating_mul(size_of::<T>());
         let (table, offsets) = meet::<T>(block, engine, start, None, bounds)?;
+        // As many elements as there are behind everybody's offset: what is in range here is in range on every rank.
         let farthest = offsets.iter().max().map_or(0, |bytes| bytes / size_of::<T>());
         Ok(Self::new(engine, table, &offsets, len - farthest))
     }
@@ -259,6 +370,11 @@ fn meet<T: Element>(
         offset,
         part,
         number: kept.as_ref().map(|table| table.number),
+        provider: block.memory().provider().to_string(),
+        mark: match block.memory() {
+            AnyMemory::Vmm(_) => None,
+            AnyMemory::Nccl(memory) => Some(ids::hex(&memory.mark())),
+        },
         error: sound.err().map(|error| error.to_string()),
     };
     let openings = running.compare(Op::Rendezvous, &opening)?;
@@ -278,9 +394,13 @@ fn meet<T: Element>(
 fn check_place(block: &Block, engine: &Engine) -> Result<()> {
     check_no_capture("rendezvous")?;
     let (memory, device) = (block.memory().device(), engine.device());
-    if memory == device {
-        return Ok(());
+    if memory != device {
+        let problem =
+            format!("it is on {memory}, the engine on {device}. Hint: allocate on the engine's device");
+        return Err(Error::invalid("allocation", problem));
     }
-    let problem = format!("it is on {memory}, the engine on {device}. Hint: allocate on the engine's device");
-    Err(Error::invalid("allocation", problem))
+    match block.memory() {
+        AnyMemory::Nccl(_) => engine.need_communicator("memory of NCCL").map(drop),
+        AnyMemory::Vmm(_) => Ok(()),
+    }
 }

@@ -26,6 +26,9 @@ struct Said {
     lanes: u32,
     first_epoch: u32,
     max_blocks: u32,
+    provider: String,
+    /// Ranks that count as out of reach.
+    unreachable: Vec<usize>,
     /// Which device of which machine.
     device: String,
     multiprocessors: u32,
@@ -39,8 +42,11 @@ struct Said {
 impl Said {
     /// What must be equal, as people read it.
     fn terms(&self) -> String {
-        let Self { version, kernels, lanes, first_epoch, .. } = self;
-        format!("version {version}, kernels {kernels:016x}, {lanes} lanes from epoch {first_epoch} on")
+        let Self { version, kernels, lanes, first_epoch, provider, unreachable, .. } = self;
+        let far = if unreachable.is_empty() { String::new() } else { format!(", without {unreachable:?}") };
+        format!(
+            "version {version}, kernels {kernels:016x}, {lanes} lanes from epoch {first_epoch} on, memory of {provider}{far}"
+        )
     }
 
     /// Multiprocessors that this rank can count on when `ranks` share its device.
@@ -91,6 +97,8 @@ fn say(
         lanes: settings.lanes,
         first_epoch: settings.first_epoch(),
         max_blocks: settings.max_blocks.clamp(1, MAX_BLOCKS as u32),
+        provider: settings.provider.to_string(),
+        unreachable: settings.unreachable.clone(),
         device: format!("{} {}", inner.members[inner.rank].host, ids::hex(&device.uuid())),
         multiprocessors,
         share: share_of(multiprocessors, std::env::var(MPS_SHARE).ok().as_deref()),
@@ -137,6 +145,8 @@ mod tests {
             lanes: 1,
             first_epoch: 2,
             max_blocks: 32,
+            provider: "vmm".to_owned(),
+            unreachable: Vec::new(),
             device: device.to_owned(),
             multiprocessors: 132,
             share,

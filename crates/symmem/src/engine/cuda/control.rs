@@ -176,7 +176,7 @@ impl Layout {
         self.lane(lane) + self.staging
     }
 
-    fn scratch(&self, lane: usize) -> usize {
+    pub(crate) fn scratch(&self, lane: usize) -> usize {
         self.staging(lane) + 4 * self.world * self.slot
     }
 }

@@ -88,10 +88,26 @@ impl Engine {
     /// Launches `kernel` on this handle's lane.
     #[inline]
     pub(crate) fn launch(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
+        if !self.inner.is_direct || call.data.contains(&0) {
+            return Err(self.not_direct(call));
+        }
         let lane = self.inner.lane(self.lane);
         let needs = || self.needs(call.keep);
         let _range = nvtx::range(call.statement.op.name(), self.group().name());
         lane.run(stream, &self.inner.watched, &needs, || put(lane, kernel, stream, call))
+    }
+
+    /// The error for a kernel that would need memory out of reach.
+    #[cold]
+    fn not_direct(&self, call: &Call<'_>) -> Error {
+        let rank = self.group().rank();
+        let peer =
+            call.data.iter().position(|address| *address == 0).unwrap_or((rank + 1) % self.group().size());
+        let problem = format!(
+            "{} needs loads and stores between them, and NCCL has no such operation",
+            call.statement.op.name()
+        );
+        Error::NoPeerAccess { rank, peer, problem }
     }
 
     /// Launches `kernel`, which waits for nobody, beside the lane.

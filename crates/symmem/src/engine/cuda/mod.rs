@@ -12,11 +12,13 @@
 //! | `plan.rs` | which kernel, in which shape |
 //! | `statement.rs` | what ranks must agree on per launch |
 //! | `launch.rs`, `lane.rs` | the hot path; order of launches across streams and captures |
+//! | `carried.rs` | operations that NCCL carries, where a rank is out of reach |
 //! | `status.rs`, `watchdog.rs` | failures, between device and host |
 //! | `ops/` | the operations |
 //! | `local.rs` | all ranks in the hands of one thread |
 
 mod agree;
+mod carried;
 pub(crate) mod control;
 mod embedded;
 pub(crate) mod kernels;
@@ -37,8 +39,8 @@ use std::time::Duration;
 
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
 use self::kernels::Kernels;
-pub(crate) use self::lane::all_idle;
-use self::lane::{Activity, Lane};
+use self::lane::Lane;
+pub(crate) use self::lane::{Activity, all_idle};
 pub use self::local::LocalRanks;
 use self::plan::{Agreed, all_reducer, number_of};
 pub use self::plan::{Algorithm, Form, Plan, Tune};
@@ -46,9 +48,12 @@ pub use self::status::Status;
 use self::status::{StatusBlock, Watched, Words};
 use self::watchdog::Leash;
 use crate::cuda::exchange::{self, PeerMemory};
-use crate::cuda::{Device, Stream};
-use crate::error::Context;
+use crate::cuda::{Allocation, Device, Stream};
+use crate::error::{Context, Halt};
+use crate::memory::Element;
+use crate::nccl::{self, Communicator};
 use crate::op::Op;
+use crate::provider::device::Provider;
 use crate::provider::vmm::{DeviceMemory, Vmm, check_no_capture, graveyard};
 use crate::sys::fork;
 use crate::{Config, DType, Error, Group, Result};
@@ -69,7 +74,7 @@ pub enum OnError {
     Trap,
 }
 
-/// How an engine is made. All ranks must agree on lanes and first epoch; the smallest number of blocks counts.
+/// How an engine is made. All ranks must agree on lanes, provider and first epoch; the smallest number of blocks counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Blocks of a kernel that waits for peers, at most.
@@ -82,6 +87,12 @@ pub struct Settings {
     pub on_error: OnError,
     /// The priority of [`Engine::stream`].
     pub priority: i32,
+    /// Where memory comes from; by default what `SYMMEM_PROVIDER` says. With [`Provider::Nccl`] the engine has a communicator, and works also where ranks are out of
+    /// each other's reach: then NCCL carries its operations.
+    pub provider: Provider,
+    /// Ranks that count as out of reach, for tests; only with a communicator.
+    #[doc(hidden)]
+    pub unreachable: Vec<usize>,
     /// Where epochs begin, for tests of their wrap; 0: where they should.
     #[doc(hidden)]
     pub first_epoch: u64,
@@ -95,6 +106,8 @@ impl Default for Settings {
             deadline: None,
             on_error: OnError::Report,
             priority: 0,
+            provider: Config::env_provider().unwrap_or_default(),
+            unreachable: Vec::new(),
             first_epoch: 0,
         }
     }
@@ -103,7 +116,13 @@ impl Default for Settings {
 impl Settings {
     /// What the configuration says, the rest as by default.
     pub fn from_config(config: &Config) -> Self {
-        Self { max_blocks: config.get_max_blocks(), lanes: config.get_lanes(), ..Self::default() }
+        Self {
+            max_blocks: config.get_max_blocks(),
+            lanes: config.get_lanes(),
+            provider: config.get_provider(),
+            unreachable: config.get_unreachable().to_vec(),
+            ..Self::default()
+        }
     }
 
     /// The epoch of the first launch. 0 and 1 are never used.
@@ -165,6 +184,9 @@ struct EngineInner {
     /// Buried instead of dropped.
     body: ManuallyDrop<Body>,
     group: Group,
+    is_direct: bool,
+    /// Where this rank's control block has room that nobody looks at.
+    scratch: usize,
 }
 
 /// What kernels use, which stays until they are done.
@@ -175,6 +197,7 @@ struct Body {
     activity: Arc<Activity>,
     _status: StatusBlock,
     _peers: Vec<PeerMemory>,
+    communicator: Option<Communicator>,
 }
 
 /// What a rank makes by itself.
@@ -215,6 +238,24 @@ impl Engine {
 
     /// Collective. An engine with these settings. Either all ranks get one or all get the same error.
     pub fn with(group: &Group, device: &Device, settings: Settings) -> Result<Self> {
+        Self::make(group, device, settings, None)
+    }
+
+    /// Collective. [`Engine::with`] on a communicator that is there already, whose ranks are those of the group in their order,
+    /// on the same devices.
+    pub fn with_communicator(group: &Group, settings: Settings, communicator: &Communicator) -> Result<Self> {
+        Self::make(group, communicator.device(), settings, Some(communicator))
+    }
+
+    fn make(
+        group: &Group,
+        device: &Device,
+        mut settings: Settings,
+        adopted: Option<&Communicator>,
+    ) -> Result<Self> {
+        if adopted.is_some() {
+            settings.provider = Provider::Nccl;
+        }
         let world = group.size();
         if world > MAX_WORLD {
             let problem =
@@ -225,7 +266,8 @@ impl Engine {
         let _entered = span.enter();
         let running = group.begin(Op::CudaEngine, None)?;
         let layout = Layout::new(world, settings.lanes.clamp(1, MAX_LANES) as usize);
-        let parts = Parts::make(group, device, &settings, &layout);
+        let sound = adopted.map_or(Ok(()), |adopted| nccl::join::check_same(adopted, group));
+        let parts = sound.and_then(|()| Parts::make(group, device, &settings, &layout));
         let occupancies = parts.as_ref().map_err(|error| error.to_string());
         let occupancies =
             occupancies.and_then(|parts| parts.kernels.occupancies().map_err(|error| error.to_string()));
@@ -237,16 +279,34 @@ impl Engine {
                 "ranks of one process share a device: with more than 8 streams kernels may wait behind those that wait for them; set {CONNECTIONS}=32"
             );
         }
+        let communicator = match (adopted, settings.provider) {
+            (Some(adopted), _) => Some(adopted.clone()),
+            (None, Provider::Nccl) => Some(Communicator::join(&running, device)?),
+            (None, Provider::Vmm) => None,
+        };
+        let is_direct = match communicator {
+            Some(_) => exchange::is_in_reach(&running, device)? && settings.unreachable.is_empty(),
+            None => true,
+        };
         let made = |_: &[Vec<PeerMemory>]| {
             let (ordinal, lanes) = (device.ordinal(), layout.lanes);
-            let watched = Watched::new(&group.inner, &parts.words, ordinal, shares_device, lanes);
+            let watched = Watched::new(&group.inner, &parts.words, ordinal, shares_device, lanes)
+                .with_communicator(communicator.clone());
             let watched = Arc::new(watched);
             Ok((Leash::new(&watched)?, watched))
         };
         let control = Ok(vec![Arc::clone(&parts.control)]);
-        let (mut peers, (leash, watched)) = exchange::share_made(&running, device, control, made)?;
+        let (mut peers, (leash, watched)) = match is_direct {
+            true => exchange::share_made(&running, device, control, made)?,
+            false => {
+                let peers = vec![exchange::alone(&parts.control, group.rank(), world)];
+                let outcome = made(&peers).map(|made| (peers, made));
+                running.conclude(running.next_tag(), outcome.map_err(Halt::from))?
+            }
+        };
         let peers = peers.swap_remove(0);
-        let body = Body::new(parts, &layout, group.rank(), peers);
+        let scratch = layout.scratch(0);
+        let body = Body::new(parts, &layout, group.rank(), peers, communicator);
         let inner = EngineInner {
             _leash: leash,
             watched,
@@ -255,6 +315,8 @@ impl Engine {
             device: device.clone(),
             body: ManuallyDrop::new(body),
             group: group.share(),
+            is_direct,
+            scratch,
         };
         Ok(Self { inner: Arc::new(inner), lane: 0, forced: None, tune: Tune::default() })
     }
@@ -330,6 +392,17 @@ impl Engine {
         self.inner.watched.status()
     }
 
+    /// Local. Allocates `len` zeroed elements on this engine's device, from its provider.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
+        Allocation::with(self.device(), len, self.inner.settings.provider)
+    }
+
+    /// Whether `rank` may be reached directly, as far as the settings have a say in it.
+    pub(crate) fn is_near(&self, rank: usize) -> bool {
+        let far = &self.inner.settings.unreachable;
+        !far.contains(&rank) && !far.contains(&self.group().rank())
+    }
+
     /// Tells living engines apart: several may be made on one group, and each has its own work on the memory it is given.
     pub(crate) fn key(&self) -> String {
         format!("{} {:p}", self.group().id(), Arc::as_ptr(&self.inner))
@@ -350,12 +423,18 @@ impl Engine {
 }
 
 impl Body {
-    fn new(parts: Parts, layout: &Layout, rank: usize, peers: Vec<PeerMemory>) -> Self {
+    fn new(
+        parts: Parts,
+        layout: &Layout,
+        rank: usize,
+        peers: Vec<PeerMemory>,
+        communicator: Option<Communicator>,
+    ) -> Self {
         let Parts { kernels, control, status, activity, .. } = parts;
         let addresses: Vec<u64> = peers.iter().map(|peer| peer.address).collect();
         let lane = |index| Lane::new(layout, index, rank, &addresses, status.address(), &activity);
         let lanes = (0..layout.lanes).map(lane).collect();
-        Self { lanes, kernels, control, activity, _status: status, _peers: peers }
+        Self { lanes, kernels, control, activity, _status: status, _peers: peers, communicator }
     }
 }
 

@@ -6,8 +6,8 @@
 //! `Engine::sync`, and by the watchdog; makes no CUDA call after it was made, never blocks.
 
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys;
 
@@ -17,6 +17,7 @@ use crate::cuda::Device;
 use crate::cuda::driver::check;
 use crate::error::{Cause, Context};
 use crate::group::Inner as GroupInner;
+use crate::nccl::Communicator;
 use crate::op::Op;
 use crate::sync::control::Verdict;
 use crate::sys::memfd::Segment;
@@ -141,6 +142,8 @@ pub(crate) struct Watched {
     pub(crate) shares_device: bool,
     /// The stream that each lane was last used on, by its handle; for other ranks of this process to see.
     pub(crate) streams: Vec<AtomicUsize>,
+    /// What must not go on when the group has failed, until it was stopped.
+    communicator: Mutex<Option<Communicator>>,
 }
 
 impl Watched {
@@ -153,7 +156,31 @@ impl Watched {
     ) -> Self {
         // No stream has this handle.
         let streams = (0..lanes).map(|_| AtomicUsize::new(usize::MAX)).collect();
-        Self { group: Arc::clone(group), words: Arc::clone(words), device, shares_device, streams }
+        let communicator = Mutex::new(None);
+        Self {
+            group: Arc::clone(group),
+            words: Arc::clone(words),
+            device,
+            shares_device,
+            streams,
+            communicator,
+        }
+    }
+
+    /// With a communicator that is aborted when the group fails: its kernels wait for peers and know nothing of verdicts.
+    pub(crate) fn with_communicator(self, communicator: Option<Communicator>) -> Self {
+        Self { communicator: Mutex::new(communicator), ..self }
+    }
+
+    /// Aborts the communicator, once, without waiting for that.
+    fn stop_communicator(&self) {
+        let taken = self.communicator.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(communicator) = taken else { return };
+        let thread = std::thread::Builder::new().name("symmem-nccl-abort".to_owned());
+        // Where no thread can be had it is aborted when the engine is dropped.
+        if let Err(error) = thread.spawn(move || communicator.abort()) {
+            tracing::warn!(%error, "the communicator goes on");
+        }
     }
 
     /// The verdict on the group, if there is one. Two loads while there is none.
@@ -202,6 +229,7 @@ impl Watched {
     fn abort(&self, verdict: Verdict) {
         let (culprit, reporter) = (verdict.culprit as u8, self.group.rank as u8);
         self.words.abort(Word { cause: DeviceCause::Aborted, culprit, reporter, op: 0, epoch: 0 });
+        self.stop_communicator();
     }
 
     /// What a kernel's word means on the host. Kernels only know that a rank did not come; the host may know why.

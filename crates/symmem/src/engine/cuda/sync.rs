@@ -59,6 +59,9 @@ impl Engine {
                 }
                 (Ok(false), None) => {}
             }
+            if elapsed >= SPIN {
+                self.look_at_nccl();
+            }
             if elapsed < SPIN {
                 std::hint::spin_loop();
                 continue;

@@ -103,6 +103,9 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let engine = &self.engine;
         engine.check(form.op(), None, stream)?;
+        if !self.is_direct() {
+            return self.reduce_carried(form.op(), op, input, output, stream);
+        }
         let number = number_of(T::DTYPE)?;
         let mode = mode_of(op, T::DTYPE)?;
         let bytes = self.bytes();

@@ -17,6 +17,9 @@ impl Engine {
 
     fn meet(&self, statement: Statement, stream: &Stream) -> Result<()> {
         self.check(statement.op, statement.channel, stream)?;
+        if !self.is_direct() {
+            return self.meet_carried(statement.op, stream);
+        }
         let count = statement.channel.unwrap_or(0) as u64;
         self.launch(stream, &self.inner.body.kernels.barrier, &Call { count, ..Call::plain(statement) })
     }

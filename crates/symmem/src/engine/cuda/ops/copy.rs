@@ -86,7 +86,7 @@ impl<T: Element> SymmetricMemory<T> {
         let (offset, _) = self.span(op.name(), start, len)?;
         self.engine.check_memory("private memory", device)?;
         self.engine.check(op, None, stream)?;
-        Ok(self.data[rank] + offset)
+        if self.data[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.data[rank] + offset) }
     }
 
     fn move_bytes(&self, op: Op, by: By, from: u64, to: u64, len: usize, stream: &Stream) -> Result<()> {

@@ -47,7 +47,7 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// What keeps the addresses valid, for graphs.
-    fn keeper(&self) -> impl Fn() -> Keep + '_ {
+    pub(super) fn keeper(&self) -> impl Fn() -> Keep + '_ {
         || -> Keep { Arc::clone(&self.keep) as _ }
     }
 

@@ -35,6 +35,9 @@ impl<T: Element> SymmetricMemory<T> {
         self.group().check_rank(op.name(), rank)?;
         self.check_channel(op.name(), channel)?;
         self.engine.check(op, Some(channel), stream)?;
+        if !self.engine.is_direct() {
+            return self.signal_carried(op, rank, channel, stream);
+        }
         let keep = self.keeper();
         let call = Call {
             count: (self.world_size() * channel + source) as u64,

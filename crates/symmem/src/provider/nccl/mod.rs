@@ -1,0 +1,56 @@
+//! Device memory in NCCL's windows: ranks of one load and store domain reach each other's memory, all others through NCCL.
+//!
+//! Called by the rendezvous of device memory, after all ranks have said that they will. What it guarantees: either all ranks
+//! have a window or all get the same error, and then the communicator is aborted, since nobody knows where it stopped; whether everybody is in reach of everybody is the same answer on every rank; and
+//! a window goes before its memory, which goes before its communicator.
+
+use std::sync::Arc;
+
+use crate::Result;
+use crate::error::Halt;
+use crate::group::Running;
+use crate::nccl::Communicator;
+use crate::nccl::window::{Mark, NcclMemory, Window};
+
+/// Everybody's memory, as this rank reaches it.
+pub(crate) struct Shared {
+    pub(crate) window: Window,
+    /// Where it is, by rank; 0 for a rank out of reach.
+    pub(crate) addresses: Vec<u64>,
+    /// Whether everybody is in reach of everybody.
+    pub(crate) is_direct: bool,
+    /// The address of all at once. All ranks have one or none has.
+    pub(crate) multicast: Option<u64>,
+}
+
+/// Collective: registers everybody's `memory`. `marks` are the ranks' own; `is_near` says who is not to be kept out of reach.
+pub(crate) fn share(
+    running: &Running<'_>,
+    communicator: &Communicator,
+    memory: &Arc<NcclMemory>,
+    marks: &[Mark],
+    is_near: impl Fn(usize) -> bool,
+) -> Result<Shared> {
+    let tag = running.next_tag();
+    let made = Window::register(running, communicator, memory).and_then(|window| {
+        let addresses = window.peers(marks).map_err(Halt::from)?;
+        Ok((window, addresses))
+    });
+    let (window, mut addresses) = running.conclude(tag, made).inspect_err(|_| {
+        // Some ranks may be left in a registration that will never end: nothing can be done with it any more.
+        communicator.abort();
+    })?;
+    for (peer, address) in addresses.iter_mut().enumerate() {
+        if peer != communicator.rank() && !is_near(peer) {
+            *address = 0;
+        }
+    }
+    let multicast = window.multicast();
+    let (reaches, has_multicast) = (!addresses.contains(&0), multicast.is_some());
+    let said = running.all_gather(running.op(), 0, 2, &[u8::from(reaches), u8::from(has_multicast)])?;
+    let all = |at: usize| said.iter().all(|said| said.get(at) == Some(&1));
+    let is_direct = all(0);
+    let multicast = multicast.filter(|_| is_direct && all(1));
+    tracing::debug!(is_direct, multicast = multicast.is_some(), "window of NCCL");
+    Ok(Shared { window, addresses, is_direct, multicast })
+}
