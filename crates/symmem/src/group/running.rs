@@ -1,7 +1,8 @@
 //! One running operation of a group: who may run, how it waits, and what its failure means for the others.
 //!
-//! Every operation of a group or handle goes through [`Inner::begin`]; every wait on shared memory through
-//! [`Running::wait`]. They are the only places that know about forks, `Busy`, deadlines, abort, left and death.
+//! Every operation of a group or handle goes through [`Group::begin`]; every wait of one on shared memory through
+//! [`Running::wait`]. They are the only places that know about forks, `Busy`, deadlines, abort, left and death, but for
+//! mail, which is no operation of the group and has its counterpart in `mail::hub`.
 
 use std::cell::Cell;
 use std::error::Error as StdError;

@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use symmem_store::{Deadline, TICK};
 
-use super::core::{Core, Locked};
+use super::hub::{Hub, Locked};
 use crate::{Error, Result};
 
 /// How long who started something may take to wait for it, before the thread takes it up.
 const GRACE: Duration = Duration::from_millis(1);
 
-impl Core {
+impl Hub {
     /// Sees to it that what is unfinished goes on.
     pub(super) fn wake_helper(self: &Arc<Self>, desk: &mut Locked<'_>) -> Result<()> {
         if !desk.has_helper {
-            let core = Arc::clone(self);
+            let hub = Arc::clone(self);
             let name = format!("rank {} mail", self.rank());
-            let thread = std::thread::Builder::new().name(name).spawn(move || core.help());
+            let thread = std::thread::Builder::new().name(name).spawn(move || hub.help());
             thread.map_err(|error| Error::sys("starting a mailbox's helper thread", error))?;
             desk.has_helper = true;
         }

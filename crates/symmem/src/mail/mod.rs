@@ -2,11 +2,11 @@
 //!
 //! Called by users. A [`Mailbox`] is made collectively, once; from then on every rank sends and receives as it likes, from
 //! several threads at once, and beside whatever else runs on the group. Bytes travel in [`ring`]s of shared memory;
-//! a rank's queues and the matching are its [`desk`]; [`core`] waits; [`helper`] goes on while nobody waits.
+//! a rank's queues and the matching are its [`desk`]; [`hub`] waits; [`helper`] goes on while nobody waits.
 //!
 //! # Why a batch of sends and receives never deadlocks
 //! Let every message that is sent be received, in whatever order, size and number the ranks ask for both.
-//! - A rank with an unfinished operation moves its mail: by a thread that waits ([`Core::wait`](core::Core::wait)), else by
+//! - A rank with an unfinished operation moves its mail: by a thread that waits ([`Hub::wait`](hub::Hub::wait)), else by
 //!   its helper. Moving mail never waits, and empties every ring of this rank, also of messages that nobody has
 //!   asked for, which are kept in private memory ([`desk`]). It is done again whenever a peer filled or emptied a slot, for
 //!   that rings the bell.
@@ -26,9 +26,9 @@
 //! it; a group that failed fails all.
 
 mod buffer;
-mod core;
 mod desk;
 mod helper;
+mod hub;
 mod pending;
 mod ring;
 
@@ -37,8 +37,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::buffer::{Buffer, Inbound, Outbound};
-use self::core::{Core, Owner, Ticket};
 use self::desk::{Desk, Outcome};
+use self::hub::{Hub, Owner, Ticket};
 pub use self::pending::{PendingReceive, PendingSend};
 use self::ring::Rings;
 use crate::group::Terms;
@@ -89,13 +89,13 @@ pub struct Mailbox {
 impl Mailbox {
     /// Collective over `group`. A new mailbox, whose messages are no other mailbox's.
     pub fn new(group: &Group) -> Result<Self> {
-        let core = Core::new(Rings::new(group)?);
-        Ok(Self { owner: Arc::new(Owner(Arc::new(core))), terms: group.terms.clone() })
+        let hub = Hub::new(Rings::new(group)?);
+        Ok(Self { owner: Arc::new(Owner(Arc::new(hub))), terms: group.terms.clone() })
     }
 
     /// The group.
     pub fn group(&self) -> &Group {
-        self.core().group()
+        self.hub().group()
     }
 
     /// The same mailbox, whose blocking calls wait for at most `timeout`.
@@ -174,27 +174,27 @@ impl Mailbox {
         Ok(PendingReceive::new(ticket, self.terms.clone()))
     }
 
-    fn core(&self) -> &Arc<Core> {
+    fn hub(&self) -> &Arc<Hub> {
         &self.owner.0
     }
 
     fn check(&self, op: Op, rank: Option<usize>) -> Result<()> {
         rank.map_or(Ok(()), |rank| self.group().check_rank(op.name(), rank))?;
-        self.core().check(op)
+        self.hub().check(op)
     }
 
     /// Asks the desk for an operation, and does what can be done about it at once.
     fn ask(&self, op: Op, blocking: bool, ask: impl FnOnce(&mut Desk) -> u64) -> Result<Ticket> {
-        let core = self.core();
-        let mut desk = core.lock();
+        let hub = self.hub();
+        let mut desk = hub.lock();
         let number = ask(&mut desk);
         let ticket = Ticket { owner: Arc::clone(&self.owner), op, number, blocking };
-        desk.progress(&core.rings);
+        desk.progress(&hub.rings);
         let woken = match blocking || desk.has_ended(number) {
             true => Ok(()),
-            false => core.wake_helper(&mut desk),
+            false => hub.wake_helper(&mut desk),
         };
-        core.tell(desk);
+        hub.tell(desk);
         woken.map(|()| ticket)
     }
 }

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::buffer::{Buffer, Bytes, Inbound, Outbound};
-use super::core::Ticket;
 use super::desk::Outcome;
+use super::hub::Ticket;
 use super::{Delivery, delivery};
 use crate::group::Terms;
 use crate::op::Op;

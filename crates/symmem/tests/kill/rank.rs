@@ -286,7 +286,8 @@ impl Worker<'_> {
             4 => {
                 let mut all = vec![0; len * self.group.size()];
                 self.group.all_gather_into(&out, &mut all)?;
-                let right = |(rank, part): (usize, &[u64])| part.iter().all(|value| *value == first + rank as u64);
+                let right =
+                    |(rank, part): (usize, &[u64])| part.iter().all(|value| *value == first + rank as u64);
                 assert!(all.chunks(len).enumerate().all(right));
                 first + rank
             }

@@ -17,7 +17,7 @@ use crate::sys::{fork, life};
 use crate::{Error, Group, Result};
 
 /// A rank's mail.
-pub(super) struct Core {
+pub(super) struct Hub {
     pub(super) rings: Rings,
     desk: Mutex<Desk>,
     /// Told when something was asked for, when a thread stops waiting, and when the last handle goes.
@@ -26,7 +26,7 @@ pub(super) struct Core {
 
 pub(super) type Locked<'a> = MutexGuard<'a, Desk>;
 
-impl Core {
+impl Hub {
     pub(super) fn new(rings: Rings) -> Self {
         let desk = Desk::new(rings.group().rank(), rings.group().size());
         Self { rings, desk: Mutex::new(desk), unfinished: Condvar::new() }
@@ -105,7 +105,7 @@ impl Core {
             return Ok(());
         }
         let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));
-        let watch = PeerWatch { core: self, number };
+        let watch = PeerWatch { hub: self, number };
         let wait = Wait::new(end.map_or(Deadline::never(), Deadline::at)).with_watch(&watch);
         let wait = match &terms.cancel {
             Some(token) => wait.with_cancel(token),
@@ -148,12 +148,12 @@ impl Core {
 }
 
 /// Counts the thread among those who move mail, so that the helper need not.
-struct Waiting<'a>(&'a Core);
+struct Waiting<'a>(&'a Hub);
 
 impl<'a> Waiting<'a> {
-    fn new(core: &'a Core) -> Self {
-        core.lock().waiters += 1;
-        Self(core)
+    fn new(hub: &'a Hub) -> Self {
+        hub.lock().waiters += 1;
+        Self(hub)
     }
 }
 
@@ -171,14 +171,14 @@ impl Drop for Waiting<'_> {
 
 /// Looks whether the peer of an operation is still there.
 struct PeerWatch<'a> {
-    core: &'a Core,
+    hub: &'a Hub,
     number: u64,
 }
 
 impl Watch for PeerWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
-        let awaited = self.core.lock().awaited(self.number);
-        match awaited.and_then(|awaited| self.core.gone(awaited)) {
+        let awaited = self.hub.lock().awaited(self.number);
+        match awaited.and_then(|awaited| self.hub.gone(awaited)) {
             Some(stop) => Err(stop.into()),
             None => Ok(()),
         }
@@ -186,7 +186,7 @@ impl Watch for PeerWatch<'_> {
 }
 
 /// A rank's mailbox as long as somebody has a handle of it.
-pub(super) struct Owner(pub(super) Arc<Core>);
+pub(super) struct Owner(pub(super) Arc<Hub>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -213,54 +213,54 @@ impl Ticket {
         if fork::is_child() {
             return false;
         }
-        let core = &self.owner.0;
-        let mut desk = core.lock();
-        desk.progress(&core.rings);
+        let hub = &self.owner.0;
+        let mut desk = hub.lock();
+        desk.progress(&hub.rings);
         let ended = desk.has_ended(self.number);
-        core.tell(desk);
+        hub.tell(desk);
         ended
     }
 
     /// Waits for the end; how it ended. What did not end in time is withdrawn.
     pub(super) fn wait(self, terms: &Terms) -> Result<Outcome> {
-        let core = &self.owner.0;
+        let hub = &self.owner.0;
         let start = Instant::now();
         let waited = match self.test() {
             true => Ok(()),
             false if fork::is_child() => return Err(Error::Forked { op: self.op.name() }),
-            false => core.wait(terms, self.number),
+            false => hub.wait(terms, self.number),
         };
-        let mut desk = core.lock();
+        let mut desk = hub.lock();
         let awaited = desk.awaited(self.number);
         let outcome = desk.take(self.number);
         if outcome.is_none() {
             desk.withdraw(self.number);
             // The peer is to learn of a message that was on its way: from the helper, or else with the next one.
             if desk.has_outgoing() {
-                let _ = core.wake_helper(&mut desk);
+                let _ = hub.wake_helper(&mut desk);
             }
         }
         drop(desk);
         match (outcome, waited) {
-            (Some(outcome), _) => core.judge(self.op, outcome),
-            (None, Err(interrupt)) => Err(core.interrupted(self.op, start.elapsed(), interrupt, awaited)),
+            (Some(outcome), _) => hub.judge(self.op, outcome),
+            (None, Err(interrupt)) => Err(hub.interrupted(self.op, start.elapsed(), interrupt, awaited)),
             (None, Ok(())) => Err(Error::invalid(self.op.name(), "its outcome was given out before")),
         }
     }
 
     /// Waits for the end, but for at most `timeout`; whether it has ended. Changes nothing.
     pub(super) fn wait_for(&self, terms: &Terms, timeout: Duration) -> Result<bool> {
-        let core = &self.owner.0;
+        let hub = &self.owner.0;
         if fork::is_child() {
             return Err(Error::Forked { op: self.op.name() });
         }
         let terms = Terms { timeout: Some(timeout), cancel: terms.cancel.clone() };
-        match core.wait(&terms, self.number) {
+        match hub.wait(&terms, self.number) {
             Ok(()) => Ok(true),
             Err(Interrupt::Expired) => Ok(false),
             // `wait` will say so at once.
             Err(Interrupt::Watch(_)) => Ok(true),
-            Err(interrupt) => Err(core.interrupted(self.op, timeout, interrupt, None)),
+            Err(interrupt) => Err(hub.interrupted(self.op, timeout, interrupt, None)),
         }
     }
 }
