@@ -9,7 +9,22 @@ use super::communicator::Communicator;
 use super::types::{moved, operation, reduced};
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream};
 use crate::memory::Element;
-use crate::{Error, ReduceOp, Result};
+use crate::op::Op;
+use crate::{DType, Error, ReduceOp, Result};
+
+/// A collective that the engine has NCCL do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    pub(crate) op: Op,
+    pub(crate) reduction: Option<ReduceOp>,
+    pub(crate) dtype: DType,
+    /// Elements of a rank's part.
+    pub(crate) count: usize,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// 0 where there is none.
+    pub(crate) root: usize,
+}
 
 impl Communicator {
     /// Collective, in the order of `stream`. `out` becomes the reduction of everybody's `input`.
@@ -44,13 +59,41 @@ impl Communicator {
         from: u64,
         to: u64,
         count: usize,
-        dtype: crate::DType,
+        dtype: DType,
         op: ReduceOp,
         stream: &Stream,
     ) -> Result<()> {
         let (dtype, op) = (reduced(self.inner.nccl, dtype)?, operation(op)?);
         // SAFETY: memory of that many elements, as the callers checked; whoever made the slices keeps it.
         unsafe { self.all_reduce_raw(from, to, count, dtype, op, stream) }
+    }
+
+    /// Another collective by address; for the engine, which has checked.
+    pub(crate) fn carry(&self, work: &Carried, stream: &Stream) -> Result<()> {
+        let Carried { op, dtype, count, from, to, root, .. } = *work;
+        if let Some(reduction) = work.reduction {
+            let (dtype, reduction) = (reduced(self.inner.nccl, dtype)?, operation(reduction)?);
+            // SAFETY: memory of that many elements, as the engine checked; it keeps the memory.
+            return unsafe {
+                match op {
+                    Op::Reduce => self.reduce_raw(from, to, count, dtype, reduction, root, stream),
+                    _ => self.reduce_scatter_raw(from, to, count, dtype, reduction, stream),
+                }
+            };
+        }
+        let size = dtype.size();
+        let (dtype, times) = moved(self.inner.nccl, dtype);
+        let (count, size) = (count * times, size / times);
+        // SAFETY: as above.
+        unsafe {
+            match op {
+                Op::AllGatherMemory => self.all_gather_raw(from, to, count, dtype, stream),
+                Op::AllToAll => self.all_to_all_raw(from, to, count, dtype, size, stream),
+                Op::Gather => self.gather_raw(from, to, count, dtype, size, root, stream),
+                Op::Scatter => self.scatter_raw(from, to, count, dtype, size, root, stream),
+                _ => self.broadcast_raw(from, to, count, dtype, root, stream),
+            }
+        }
     }
 
     /// Collective, in the order of `stream`. `out` of rank `root`, which alone must have one, becomes the reduction of

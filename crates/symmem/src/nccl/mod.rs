@@ -45,6 +45,7 @@ mod types;
 mod version;
 pub(crate) mod window;
 
+pub(crate) use self::collectives::Carried;
 pub use self::communicator::{Communicator, UniqueId};
 pub use self::group_call::GroupCall;
 pub use self::library::{Loaded, Why, is_available, library, version};

@@ -53,11 +53,46 @@ fn check_carried(memory: &SymmetricMemory<f32>) -> Result<()> {
     assert_eq!(out.read(&stream)?, sums);
     memory.all_reduce(ReduceOp::Sum, &stream)?;
     assert_eq!(memory.read(&stream)?, sums);
+    check_carried_parts(memory, &stream)?;
     // What the engine does not do by itself, NCCL does.
     memory.all_reduce(ReduceOp::Max, &stream)?;
     memory.engine().barrier(&stream)?;
     memory.barrier(0, &stream)?;
     memory.engine().sync(&stream, Duration::from_secs(10))
+}
+
+/// Collective. The collectives that give each rank a part.
+fn check_carried_parts(memory: &SymmetricMemory<f32>, stream: &Stream) -> Result<()> {
+    let (rank, world) = (memory.rank(), memory.world_size());
+    let memory = memory.slice(..memory.len() / world * world)?;
+    let (len, chunk, root) = (memory.len(), memory.len() / world, world - 1);
+    let all: Vec<Vec<f32>> =
+        (0..world).map(|rank| (0..len).map(|at| (10 * rank + at) as f32).collect()).collect();
+    let own = |part: &dyn Fn(&Vec<f32>) -> Vec<f32>| all.iter().flat_map(part).collect::<Vec<f32>>();
+    memory.write(&all[rank], stream)?;
+    let buffer = |len| symmem::cuda::Buffer::<f32>::new(memory.device(), len);
+    let (mut whole, mut same, mut part) = (buffer(len * world)?, buffer(len)?, buffer(chunk)?);
+    let mine = rank * chunk..(rank + 1) * chunk;
+    memory.all_gather(&mut whole, stream)?;
+    assert_eq!(whole.read(stream)?, all.concat());
+    memory.all_to_all(&mut same, stream)?;
+    assert_eq!(same.read(stream)?, own(&|theirs| theirs[mine.clone()].to_vec()));
+    memory.scatter(root, &mut part, stream)?;
+    assert_eq!(part.read(stream)?, all[root][mine.clone()]);
+    let sums: Vec<f32> = (0..len).map(|at| all.iter().map(|theirs| theirs[at]).sum()).collect();
+    memory.reduce_scatter(ReduceOp::Sum, &mut part, stream)?;
+    assert_eq!(part.read(stream)?, sums[mine]);
+    let is_root = rank == root;
+    memory.reduce(ReduceOp::Sum, root, is_root.then_some(same.as_slice_mut()), stream)?;
+    memory.gather(root, is_root.then_some(whole.as_slice_mut()), stream)?;
+    if is_root {
+        assert_eq!((same.read(stream)?, whole.read(stream)?), (sums, all.concat()));
+    }
+    let columns = memory.reduce_scatter_columns(ReduceOp::Sum, world, &mut part, stream);
+    assert!(columns.unwrap_err().to_string().contains("NCCL"));
+    memory.broadcast(root, stream)?;
+    assert_eq!(memory.read(stream)?, all[root]);
+    memory.engine().sync(stream, Duration::from_secs(10))
 }
 
 /// Collective. Signals go around by NCCL, on the one channel it has.

@@ -11,7 +11,7 @@ use super::lane::Keep;
 use super::{Engine, EngineInner};
 use crate::cuda::{Stream, SymmetricMemory};
 use crate::memory::Element;
-use crate::nccl::Communicator;
+use crate::nccl::{Carried, Communicator};
 use crate::op::Op;
 use crate::{Error, ReduceOp, Result};
 
@@ -111,6 +111,17 @@ impl<T: Element> SymmetricMemory<T> {
         self.engine.carry(op, stream, Some(&self.keeper()), |nccl| {
             nccl.reduce_all(from, to, self.len, T::DTYPE, reduction, stream)
         })
+    }
+
+    /// Another collective by NCCL, which has all but those of columns.
+    pub(super) fn carry_part(&self, work: &Carried, stream: &Stream) -> Result<()> {
+        let op = work.op;
+        if op == Op::ReduceScatterColumns {
+            let problem = "NCCL, which carries what ranks out of reach do, has no such thing. Hint: lay the parts out one after the other";
+            return Err(Error::invalid(op.name(), problem));
+        }
+        tracing::trace!(op = op.name(), count = work.count, "collective by NCCL");
+        self.engine.carry(op, stream, Some(&self.keeper()), |nccl| nccl.carry(work, stream))
     }
 
     /// A signal by NCCL, which has one channel.

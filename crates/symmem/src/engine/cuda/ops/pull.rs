@@ -7,6 +7,7 @@ use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::{Routine, number_of};
 use crate::engine::cuda::statement::Statement;
 use crate::memory::Element;
+use crate::nccl::Carried;
 use crate::op::Op;
 use crate::{DType, Error, ReduceOp, Result};
 
@@ -174,7 +175,23 @@ impl<T: Element> SymmetricMemory<T> {
         }
     }
 
+    /// The same by NCCL, for ranks that do not all reach each other.
+    fn carry_reading(&self, reading: &Reading, reduction: Option<ReduceOp>, stream: &Stream) -> Result<()> {
+        let Reading { op, output, bytes, .. } = *reading;
+        self.engine.check(op, None, stream)?;
+        let root = reading.root.unwrap_or(0);
+        self.group().check_rank(op.name(), root)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (from, count) = (self.own_address(), bytes / size_of::<T>());
+        self.carry_part(&Carried { op, reduction, dtype: T::DTYPE, count, from, to: output, root }, stream)
+    }
+
     fn pull(&self, reading: &Reading, stream: &Stream) -> Result<()> {
+        if !self.is_direct() {
+            return self.carry_reading(reading, None, stream);
+        }
         let everybody = reading.root.is_none() || reading.op == Op::Gather;
         let sources = if everybody { self.world_size() } else { 1 };
         let work = Work {
@@ -197,6 +214,9 @@ impl<T: Element> SymmetricMemory<T> {
         rows: usize,
         stream: &Stream,
     ) -> Result<()> {
+        if !self.is_direct() {
+            return self.carry_reading(reading, Some(reduce), stream);
+        }
         if u32::try_from(rows).is_err() {
             return Err(Error::invalid(reading.op.name(), format!("{rows} rows are too many")));
         }
