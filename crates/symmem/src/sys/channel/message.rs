@@ -108,10 +108,17 @@ pub(super) enum Received {
 pub(super) fn receive(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Received {
     // The kernel looks into the queue first and at the connection second: a packet that is sent, and its socket closed,
     // in between reads as the end. Nothing comes after the end, so a second look finds whatever there is.
-    look(socket, token).or_else(|| look(socket, token)).unwrap_or(Received::Refused)
+    if let Some(received) = look(socket, token) {
+        return received;
+    }
+    match look(socket, token) {
+        // Not the end, then, but an empty packet, which is none of ours.
+        Some(Received::Nothing) | None => Received::Refused,
+        Some(received) => received,
+    }
 }
 
-/// One look; `None` for the end of the connection.
+/// One look; `None` for the end of the connection, or an empty packet.
 fn look(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Option<Received> {
     let mut packet = [0; HEADER + MAX_PAYLOAD];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
@@ -270,6 +277,11 @@ mod tests {
                 Received::Refused => prop_assert!(!whole),
                 other => prop_assert!(false, "{:?}", other),
             }
+        }
+
+        #[test]
+        fn an_empty_packet_is_refused(fds in 0usize..20) {
+            prop_assert!(matches!(through_a_socket(&[], fds), Received::Refused));
         }
 
         #[test]
