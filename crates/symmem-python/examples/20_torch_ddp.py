@@ -2,7 +2,7 @@
 
 import tempfile
 
-import symmem.torch  # registers the backend
+import symmem.torch  # noqa: F401  registers the backend
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes

@@ -1,4 +1,7 @@
-"""What was written for torch.distributed._symmetric_memory, with a changed import: here it runs on CPUs too."""
+"""What was written for torch.distributed._symmetric_memory, with a changed import:
+
+Here it runs on CPUs too.
+"""
 
 import tempfile
 

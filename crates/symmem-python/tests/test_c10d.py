@@ -40,7 +40,10 @@ def laid_out(tensor: Tensor, gaps: bool) -> Tensor:
 
 
 def both(operation: Callable[[Any], list[Tensor]], gloo: Any) -> None:
-    """The same operation on the default group and on Gloo's. Gloo gets plain tensors: it misreads strided ones."""
+    """The same operation on the default group and on Gloo's.
+
+    Gloo gets plain tensors: it misreads strided ones.
+    """
     for ours, theirs in zip(operation(None), operation(gloo), strict=True):
         same(ours, theirs)
 
@@ -101,7 +104,11 @@ def moves(rank: int, gloo: Any) -> None:
                     return out or []
 
                 def scatter(group: Any) -> list[Tensor]:
-                    parts = [values(each, shape, dtype).to(kind(group)) for each in range(ranks)] if rank == 0 else None
+                    parts = (
+                        [values(each, shape, dtype).to(kind(group)) for each in range(ranks)]
+                        if rank == 0
+                        else None
+                    )
                     out = outs(group)[0]
                     dist.scatter(out, parts, 0, group)
                     return [out]
@@ -131,6 +138,16 @@ def into_tensors(rank: int, gloo: Any) -> None:
             part = laid_out(torch.zeros_like(x), True)
             dist.reduce_scatter(part, list(whole.view(ranks, rows, columns).unbind()))
             same(part.contiguous(), total.view(ranks, rows, columns)[rank])
+
+            # In place: input and output are the same memory.
+            gathered = torch.zeros_like(whole)
+            own = gathered.view(ranks, rows, columns)[rank]
+            own.copy_(x)
+            dist.all_gather_into_tensor(gathered, own)
+            same(gathered, torch.cat(expected))
+            kept = whole.clone().view(ranks, rows, columns)
+            dist.reduce_scatter_tensor(kept[rank], kept.view(whole.shape))
+            same(kept[rank], total.view(ranks, rows, columns)[rank])
 
             swapped, theirs = torch.zeros_like(whole), torch.zeros_like(whole)
             dist.all_to_all_single(swapped, whole)
@@ -241,7 +258,8 @@ def _beside_gloo(rank: int, names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize(
-    "names", [("reductions",), ("moves",), ("into_tensors", "uneven", "average", "coalesced", "objects", "subgroups")]
+    "names",
+    [("reductions",), ("moves",), ("into_tensors", "uneven", "average", "coalesced", "objects", "subgroups")],
 )
 def test_collectives_match_gloo(ranks: int, names: tuple[str, ...]) -> None:
     run(_beside_gloo, ranks, names)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch_ranks import run  # noqa: E402
 
 STEPS = 20
 
 
 def train(rank: int, wrap: Any, group: Any) -> list[float]:
-    """20 steps of a small network on this rank's part of the data: the mean loss of all ranks at every step."""
+    """20 steps of a small network on this rank's part of the data:
+
+    The mean loss of all ranks at every step.
+    """
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     model = wrap(model)
@@ -37,8 +42,7 @@ def ddp(rank: int) -> tuple[list[float], list[float]]:
     gloo = dist.new_group(backend="gloo")
     results = []
     for group in (None, gloo):
-        wrap = lambda model: torch.nn.parallel.DistributedDataParallel(model, process_group=group)  # noqa: E731, B023
-        results.append(train(rank, wrap, group))
+        results.append(train(rank, functools.partial(DistributedDataParallel, process_group=group), group))
     return results[0], results[1]
 
 
@@ -48,8 +52,7 @@ def fsdp2(rank: int) -> tuple[list[float], list[float]]:
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     gloo = dist.new_group(backend="gloo")
     sharded = train(rank, lambda model: fully_shard(model, mesh=mesh), None)
-    wrap = lambda model: torch.nn.parallel.DistributedDataParallel(model, process_group=gloo)  # noqa: E731
-    return sharded, train(rank, wrap, gloo)
+    return sharded, train(rank, functools.partial(DistributedDataParallel, process_group=gloo), gloo)
 
 
 def functional(rank: int) -> None:

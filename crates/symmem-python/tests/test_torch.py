@@ -71,7 +71,9 @@ def one_shot(rank: int) -> None:
             assert (x == rank + 1).all()
             out = torch.zeros_like(x)
             assert symm_mem.one_shot_all_reduce_out(x, "sum", name, out) is out and torch.equal(out, total)
-            assert torch.equal(symm_mem.multimem_one_shot_all_reduce(x, "max", name), torch.full_like(total, ranks))
+            assert torch.equal(
+                symm_mem.multimem_one_shot_all_reduce(x, "max", name), torch.full_like(total, ranks)
+            )
             assert torch.equal(symm_mem.two_shot_all_reduce_out(x, "sum", name, torch.zeros_like(x)), total)
             local = torch.full((numel,), 2 * (rank + 1), dtype=dtype)
             assert torch.equal(symm_mem.one_shot_all_reduce_copy(x, local, "sum", name), 2 * total)
@@ -93,7 +95,8 @@ def views(rank: int) -> None:
     assert symm_mem.is_symm_mem_tensor(part)
     dist.barrier()
     assert torch.equal(
-        symm_mem.one_shot_all_reduce(part, "sum", group), torch.arange(16.0, 24) * ranks + 100 * sum(range(ranks))
+        symm_mem.one_shot_all_reduce(part, "sum", group),
+        torch.arange(16.0, 24) * ranks + 100 * sum(range(ranks)),
     )
     hdl = symm_mem.rendezvous(part, group)
     assert hdl.offset == 64
@@ -140,7 +143,9 @@ def scattered_and_gathered(rank: int) -> None:
     symm_mem.multimem_all_gather_out(torch.full((2, 5), rank, dtype=torch.int32), name, gathered)
     assert gathered[:, 0].tolist() == [each // 2 for each in range(2 * ranks)]
     x = torch.full((2, 3), float(rank))
-    assert symm_mem._low_contention_all_gather(x, name)[:, 0].tolist() == [each // 2 for each in range(2 * ranks)]
+    assert symm_mem._low_contention_all_gather(x, name)[:, 0].tolist() == [
+        each // 2 for each in range(2 * ranks)
+    ]
     part = symm_mem._low_contention_reduce_scatter(torch.ones(2 * ranks, 3), "avg", name)
     assert torch.equal(part, torch.ones(2, 3))
     with pytest.raises(ValueError, match="sum or avg"):
@@ -215,7 +220,11 @@ def alone() -> None:
     assert t.shape == (2, 3) and (t == 0).all()
     assert symm_mem.empty(2).dtype == torch.get_default_dtype()
     s = symm_mem.empty_strided_p2p((4, 2), (2, 1), torch.float32, torch.device("cpu"))
-    assert s.stride() == (2, 1) and symm_mem.is_symm_mem_tensor(s) and not symm_mem.is_symm_mem_tensor(torch.ones(1))
+    assert (
+        s.stride() == (2, 1)
+        and symm_mem.is_symm_mem_tensor(s)
+        and not symm_mem.is_symm_mem_tensor(torch.ones(1))
+    )
     assert symm_mem.get_backend("cpu") == "SHM"
     assert not symm_mem.has_multicast_support("cpu", 0)
     assert symm_mem.is_nvshmem_available() is False
@@ -303,7 +312,7 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     made: list[Recorder] = []
     monkeypatch.setattr(_device, "find", lambda tensor, group: None)
     monkeypatch.setattr(_device, "_device_memory", lambda handle: made.append(Recorder()) or made[-1])
-    monkeypatch.setattr(_device, "_current_stream", lambda device: 77)
+    monkeypatch.setattr(_device, "current_stream", lambda device: 77)
     memory = torch.zeros(64)
     part, private, out = memory[16:32], torch.zeros(16), torch.zeros(16)
     code, total = _device._DTYPES[torch.float32], _device._OPS["sum"]
@@ -312,7 +321,11 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     _device.all_reduce(part, "sum", "0", None, None)
     at = memory.data_ptr() + 64
     same = (16, code, total, _device._BY_SIZE, 77)
-    expected = [(at, 0, out.data_ptr(), *same), (at, private.data_ptr(), out.data_ptr(), *same), (at, 0, 0, *same)]
+    expected = [
+        (at, 0, out.data_ptr(), *same),
+        (at, private.data_ptr(), out.data_ptr(), *same),
+        (at, 0, 0, *same),
+    ]
     assert [each.calls for each in made] == [expected]
     made[0].closed = True
     _device.all_reduce(part, "sum", "0", None, None)

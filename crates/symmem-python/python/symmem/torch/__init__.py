@@ -1,7 +1,7 @@
 """symmem for torch: symmetric memory as tensors, and a backend "symmem" for `torch.distributed`.
 
-The names are those of `torch.distributed._symmetric_memory` and of the operations in `torch.ops.symm_mem`, so code written
-for them runs with a changed import:
+The names are those of `torch.distributed._symmetric_memory` and of the operations in `torch.ops.symm_mem`, so
+code written for them runs with a changed import:
 
     import symmem.torch as symm_mem
 

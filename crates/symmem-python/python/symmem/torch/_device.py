@@ -1,12 +1,12 @@
 """The short way to a reduction on a GPU: addresses in, one call, the kernel is on the current stream.
 
-`_ops` comes here for CUDA tensors. Eager code pays for every call and every look-up, so there are few: what does not change
-between two operations on the same memory is remembered with the tensor's storage, and goes with it.
+`_ops` comes here for CUDA tensors. Eager code pays for every call and every look-up, so there are few: what
+does not change between two operations on the same memory is remembered with the tensor's storage, and goes
+with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 import symmem
 from symmem._symmem import DeviceMemory, _device_memory
 from symmem.torch._groups import GroupLike
-from symmem.torch._memory import find
+from symmem.torch._memory import current_stream, find
 
 _REMEMBERED = "_symmem_devices"
 _DTYPES: dict[torch.dtype, int] = {
@@ -23,20 +23,22 @@ _DTYPES: dict[torch.dtype, int] = {
 }
 _OPS: dict[str, int] = {name: code for code, name in enumerate(DeviceMemory.OPS)}
 _BY_SIZE = DeviceMemory.ALGORITHMS.index("auto")
-# Not there in builds of torch without CUDA, which have no CUDA tensors either.
-_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 
 
-def all_reduce(symmetric: Tensor, op: str, group: GroupLike, source: Tensor | None, out: Tensor | None) -> None:
+def all_reduce(
+    symmetric: Tensor, op: str, group: GroupLike, source: Tensor | None, out: Tensor | None
+) -> None:
     """Reduces `source` (by default `symmetric`, else through it) into `out` (by default in place)."""
     dtype, code = _DTYPES.get(symmetric.dtype), _OPS.get(op)
     if dtype is None or code is None:
-        raise symmem.Invalid(f"all_reduce: there is no {op!r} of {symmetric.dtype} on devices; {', '.join(_OPS)}")
+        raise symmem.Invalid(
+            f"all_reduce: there is no {op!r} of {symmetric.dtype} on devices; {', '.join(_OPS)}"
+        )
     memory = _find(symmetric, group)
     start = 0 if source is None else source.data_ptr()
     end = 0 if out is None else out.data_ptr()
     count = symmetric.numel() if source is None else source.numel()
-    stream = _current_stream(symmetric.get_device())
+    stream = current_stream(symmetric.get_device())
     try:
         memory.all_reduce_ptr(symmetric.data_ptr(), start, end, count, dtype, code, _BY_SIZE, stream)
     except symmem.Closed:

@@ -1,8 +1,8 @@
 """Which `symmem.Group` a torch process group means.
 
-Made collectively at the first rendezvous on a process group, from its store; kept as long as the process group, and
-closed with it. It is no group that the backend "symmem" works on, so operations on symmetric memory and collectives of
-`torch.distributed` do not disturb each other.
+Made collectively at the first rendezvous on a process group, from its store; kept as long as the process
+group, and closed with it. It is no group that the backend "symmem" works on, so operations on symmetric
+memory and collectives of `torch.distributed` do not disturb each other.
 """
 
 from __future__ import annotations

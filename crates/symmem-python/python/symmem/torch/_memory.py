@@ -1,27 +1,28 @@
 """Symmetric memory as torch tensors: allocation, rendezvous, handles, and what can be asked about them.
 
-The names, arguments and properties are those of `torch.distributed._symmetric_memory`. Handles are remembered with the
-tensor's storage, so finding one again is cheap, local, and never finds that of freed memory.
+The names, arguments and properties are those of `torch.distributed._symmetric_memory`. Handles are remembered
+with the tensor's storage, so finding one again is cheap, local, and never finds that of freed memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import symmem
+from symmem._symmem import _device_memory
 from symmem.torch._groups import GroupLike, resolve
 
 _REMEMBERED = "_symmem_handles"
+# Not there in builds of torch without CUDA, which have no CUDA tensors either.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 
 
-def empty(
-    *size: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-) -> Tensor:
+def empty(*size: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
     """A zeroed tensor in symmetric memory; all ranks make the same one, then `rendezvous` it.
 
     >>> import symmem.torch as symm_mem
@@ -59,7 +60,8 @@ def _allocate(
 def rendezvous(tensor: Tensor, group: GroupLike = None) -> SymmetricMemory:
     """Collective. The handle through which every rank of `group` reaches every rank's `tensor`.
 
-    `tensor` is any contiguous view of memory from `empty`; `group` a `symmem.Group`, a process group or its name.
+    `tensor` is any contiguous view of memory from `empty`; `group` a `symmem.Group`, a process group or its
+    name.
     """
     return SymmetricMemory(find(tensor, group))
 
@@ -96,13 +98,15 @@ class SymmetricMemory:
     `raw` is symmem's own handle, with more methods: collectives, `put`, `get`, `close`.
     """
 
-    __slots__ = ("raw",)
+    __slots__ = ("_device", "raw")
 
     def __init__(self, raw: symmem.SymmetricMemory) -> None:
         self.raw = raw
+        # On GPUs, the short way that takes addresses and streams as numbers.
+        self._device = None if raw.device == "cpu" else _device_memory(raw)
 
     def __repr__(self) -> str:
-        return f"symmem.torch.SymmetricMemory(rank={self.rank}, world_size={self.world_size}, device={self.device})"
+        return f"<symmem.torch.SymmetricMemory on {self.device}: rank {self.rank} of {self.world_size}>"
 
     @staticmethod
     def rendezvous(tensor: Tensor, group_name: GroupLike = None) -> SymmetricMemory:
@@ -182,7 +186,10 @@ class SymmetricMemory:
     def get_buffer(
         self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0
     ) -> Tensor:
-        """A tensor in the memory of `rank`; `storage_offset` counts elements from the start of the allocation."""
+        """A tensor in the memory of `rank`;
+
+        `storage_offset` counts elements from the start of the allocation.
+        """
         tensor: Tensor = self.raw.get_buffer(rank, tuple(sizes), dtype, storage_offset).torch()
         return tensor
 
@@ -194,14 +201,17 @@ class SymmetricMemory:
     def get_signal_pad(
         self, rank: int, sizes: Sequence[int] = (), dtype: torch.dtype | None = None, storage_offset: int = 0
     ) -> Tensor:
-        """The signal pad of `rank`, all of it unless `sizes` says otherwise, as uint32 unless `dtype` does."""
+        """The signal pad of `rank`: all of it unless `sizes` says less, as uint32 unless `dtype` differs."""
         pad = self.raw.get_signal_pad(rank, tuple(sizes), dtype or torch.uint32, storage_offset)
         tensor: Tensor = pad.torch()
         return tensor
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """Collective. Returns once every rank is here (on GPUs: the current stream waits)."""
-        self.raw.barrier(channel, timeout_ms)
+        if self._device is None or timeout_ms:
+            self.raw.barrier(channel, timeout_ms)
+        else:
+            self._device.barrier_raw(channel, current_stream(self._device.device))
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Raises this rank's signal on `channel` at `dst_rank`."""
@@ -238,7 +248,10 @@ def get_backend(device: torch.device | str) -> str | None:
 
 
 def has_multicast_support(device_type: Any, device_idx: int = 0) -> bool:
-    """Whether a device can reach the memory of all ranks at once; `device_type` by torch's enum or by name."""
+    """Whether a device can reach the memory of all ranks at once;
+
+    `device_type` by torch's enum or by name.
+    """
     name = device_type if isinstance(device_type, str) else str(device_type).rpartition(".")[2]
     return symmem.has_multicast_support(name.lower(), device_idx)
 

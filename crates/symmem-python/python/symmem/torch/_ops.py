@@ -1,8 +1,9 @@
 """The operations of torch's namespace `symm_mem`, by their names and with their order of arguments.
 
-Every rank of `group` calls them. The symmetric argument must come from `empty`; it is rendezvoused when it comes for the
-first time. The algorithm in a name is a hint: symmem chooses by size and measured tables, and without multicast the
-`multimem_` names do the same as the others. Reductions know every operation of symmem, not just "sum".
+Every rank of `group` calls them. The symmetric argument must come from `empty`; it is rendezvoused when it
+comes for the first time. The algorithm in a name is a hint: symmem chooses by size and measured tables, and
+without multicast the `multimem_` names do the same as the others. Reductions know every operation of symmem,
+not just "sum".
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from symmem.torch._memory import SymmetricMemory, find
 
 def _check_like(name: str, out: Tensor, like: Tensor) -> None:
     if out.dtype != like.dtype or out.device != like.device:
-        raise symmem.Invalid(f"{name}: the output is {out.dtype} on {out.device}, the input {like.dtype} on {like.device}")
+        raise symmem.Invalid(
+            f"{name}: the output is {out.dtype} on {out.device}, the input {like.dtype} on {like.device}"
+        )
     if out.shape != like.shape:
         raise symmem.Invalid(f"{name}: the output has sizes {list(out.shape)}, the input {list(like.shape)}")
     _check_contiguous(name, "output", out)
@@ -82,8 +85,8 @@ def one_shot_all_reduce_copy_out(
     _check_like(name, out, local_input)
     if local_input.numel() > symm_buffer.numel() or local_input.dtype != symm_buffer.dtype:
         raise symmem.Invalid(
-            f"{name}: {local_input.numel()} {local_input.dtype} elements do not fit into a symmetric buffer of "
-            f"{symm_buffer.numel()} {symm_buffer.dtype}"
+            f"{name}: {local_input.numel()} {local_input.dtype} elements do not fit into a symmetric buffer "
+            f"of {symm_buffer.numel()} {symm_buffer.dtype}"
         )
     if local_input.numel() == 0:
         return out
@@ -103,7 +106,10 @@ def two_shot_all_reduce_(input: Tensor, reduce_op: str, group_name: GroupLike) -
 
 
 def two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike, output: Tensor) -> Tensor:
-    """The reduction of all ranks' symmetric `input` into `output`. torch's version overwrites the input, this does not."""
+    """The reduction of all ranks' symmetric `input` into `output`.
+
+    Torch's version overwrites the input, this does not.
+    """
     _check_like("two_shot_all_reduce_out", output, input)
     return _reduce_into("two_shot_all_reduce_out", input, reduce_op, group_name, output)
 
@@ -149,7 +155,9 @@ def multimem_all_gather_out(input: Tensor, group_name: GroupLike, out: Tensor) -
     group = find(out, group_name).group
     expected = [input.shape[0] * group.size, *input.shape[1:]] if input.dim() else [group.size]
     if list(out.shape) != expected or out.dtype != input.dtype:
-        raise symmem.Invalid(f"{name}: the output is {list(out.shape)} {out.dtype}, not {expected} {input.dtype}")
+        raise symmem.Invalid(
+            f"{name}: the output is {list(out.shape)} {out.dtype}, not {expected} {input.dtype}"
+        )
     _check_contiguous(name, "output", out)
     group.all_gather(input.contiguous(), out)
     return out
@@ -193,7 +201,7 @@ def stream_write_value32_(input: Tensor, offset: int, val: int) -> Tensor:
 
 
 def memset32_(input: Tensor, offset: int, val: int, count: int = 1) -> Tensor:
-    """Writes one number `count` times into a flat uint32 tensor, on GPUs in the order of the current stream."""
+    """Writes a number `count` times into a flat uint32 tensor, on GPUs in the order of the current stream."""
     if input.is_cuda:
         symmem.memset32(input, offset, val, count)
         return input
@@ -218,7 +226,9 @@ def _fill_words(name: str, words: Tensor, offset: int, value: int, count: int) -
     return words
 
 
-def memcpy_to_multicast_(symm_mem_out: Tensor, src: Tensor, byte_offset: int, group_name: GroupLike) -> Tensor:
+def memcpy_to_multicast_(
+    symm_mem_out: Tensor, src: Tensor, byte_offset: int, group_name: GroupLike
+) -> Tensor:
     """Copies `src` into every rank's `symm_mem_out` at once. Needs multicast, which nothing here has yet."""
     raise symmem.Invalid(
         "memcpy_to_multicast_: multicast is not available. Hint: multimem_all_gather_out works without"
@@ -226,7 +236,10 @@ def memcpy_to_multicast_(symm_mem_out: Tensor, src: Tensor, byte_offset: int, gr
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
-    """Everybody's `tensor` along the first dimension. It is complete on return: no `wait_tensor` is needed."""
+    """Everybody's `tensor` along the first dimension.
+
+    It is complete on return: no `wait_tensor` is needed.
+    """
     group = resolve(group_name)
     out = tensor.new_empty((tensor.shape[0] * group.size, *tensor.shape[1:]))
     group.all_gather(tensor.contiguous(), out)
@@ -239,14 +252,19 @@ def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: G
         raise ValueError(f"reduce_op must be sum or avg, not {reduce_op}")
     group = resolve(group_name)
     if tensor.shape[0] % group.size:
-        raise symmem.Invalid(f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks")
+        raise symmem.Invalid(
+            f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
+        )
     out = tensor.new_empty((tensor.shape[0] // group.size, *tensor.shape[1:]))
     group.reduce_scatter(tensor.contiguous(), reduce_op, out)
     return out
 
 
 def get(dst: Tensor, hdl: SymmetricMemory, peer: int, offset: int = 0) -> Tensor:
-    """Reads as many elements as `dst` has from `peer`'s tensor, from element `offset` on. Nobody else takes part."""
+    """Reads as many elements as `dst` has from `peer`'s tensor, from element `offset` on.
+
+    Nobody else takes part.
+    """
     if dst.device != hdl.device:
         raise symmem.Invalid(f"get: dst is on {dst.device}, the symmetric memory on {hdl.device}")
     _check_contiguous("get", "destination", dst)
@@ -255,10 +273,14 @@ def get(dst: Tensor, hdl: SymmetricMemory, peer: int, offset: int = 0) -> Tensor
     if not 0 <= peer < hdl.world_size:
         raise symmem.Invalid(f"get: invalid peer {peer} of {hdl.world_size}")
     if hdl.offset % dst.element_size():
-        raise RuntimeError(f"get: the tensor starts at byte {hdl.offset}, which is no multiple of {dst.element_size()}")
+        raise RuntimeError(
+            f"get: the tensor starts at byte {hdl.offset}, which is no multiple of {dst.element_size()}"
+        )
     room = (hdl.buffer_size - hdl.offset) // dst.element_size()
     if offset + dst.numel() > room:
-        raise symmem.Invalid(f"get: element {offset} and {dst.numel()} more exceeds the {room} that the peer has")
+        raise symmem.Invalid(
+            f"get: element {offset} and {dst.numel()} more exceeds the {room} that the peer has"
+        )
     start = hdl.offset // dst.element_size() + offset
     dst.copy_(hdl.get_buffer(peer, dst.shape, dst.dtype, start))
     return dst

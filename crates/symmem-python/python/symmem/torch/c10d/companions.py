@@ -1,7 +1,8 @@
 """The backends for other devices beside ours: what `cuda:nccl` means in `cpu:symmem,cuda:nccl`.
 
-torch takes a process group made in Python as a whole, and makes no backend for the devices that come after it. So the
-group makes them itself, from the same backend string, when the first tensor of such a device comes.
+torch takes a process group made in Python as a whole, and makes no backend for the devices that come after
+it. So the group makes them itself, from the same backend string, when the first tensor of such a device
+comes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,12 @@ class Companions:
         noted = distributed_c10d._world.pg_backend_config.get(group)
         if noted is None:
             return {"cpu": "symmem"}
-        return {device: str(name) for device, name in distributed_c10d.BackendConfig(distributed_c10d.Backend(noted)).device_backend_map.items()}
+        return {
+            device: str(name)
+            for device, name in distributed_c10d.BackendConfig(
+                distributed_c10d.Backend(noted)
+            ).device_backend_map.items()
+        }
 
     def _make(self, device: str, name: str | None) -> Any:
         if name is None or name == "symmem":

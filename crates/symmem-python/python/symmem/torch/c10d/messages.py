@@ -1,7 +1,8 @@
 """Messages between two ranks: send, receive, any source, tags.
 
-Only the process group uses it. The mail itself is `symmem.Mailbox`, which moves messages whether or not somebody waits, and
-beside collectives. A message is a `Work`; a thread that looks after them exists only where somebody asked for a future.
+Only the process group uses it. The mail itself is `symmem.Mailbox`, which moves messages whether or not
+somebody waits, and beside collectives. A message is a `Work`; a thread that looks after them exists only
+where somebody asked for a future.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class MessageWork(Work):
         self._received = received
 
     def wait(self, timeout: timedelta = FOREVER) -> bool:
-        """Waits for the end, at most for `timeout`; without one for the group's timeout, which then takes it back."""
+        """Waits for the end, at most for `timeout`;
+
+        Without one for the group's timeout, which then takes it back.
+        """
         if not self._done:
             self._settle(max(math.ceil(timeout.total_seconds() * 1000), 0))
         return super().wait(timeout)
@@ -110,7 +114,7 @@ class Messages:
         return work
 
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> Work:
-        """Starts to receive a message of exactly the tensor's size, from `source` or from whoever sends first."""
+        """Starts to receive a message of the tensor's size, from `source` or from whoever sends first."""
         work = MessageWork("recv", tensor, self)
         received = as_bytes(tensor)
         work.travels(self._mailbox.irecv(received, source, tag), received)

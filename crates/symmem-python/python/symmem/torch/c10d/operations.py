@@ -1,7 +1,7 @@
 """What each collective does, on CPU tensors and a `symmem.Group`.
 
-Blocking functions that the process group's worker runs. Reductions see the tensors' elements; whatever only moves
-sees bytes, so every dtype moves. Strided tensors are copied in and out.
+Blocking functions that the process group's worker runs. Reductions see the tensors' elements; whatever only
+moves sees bytes, so every dtype moves. Strided tensors are copied in and out.
 """
 
 from __future__ import annotations
@@ -58,6 +58,16 @@ def store_bytes(tensor: Tensor, received: Tensor) -> None:
         own.copy_(received)
 
 
+def apart(tensor: Tensor, out: Tensor) -> Tensor:
+    """`tensor`, or a copy of it where it shares memory with `out`:
+
+    Torch's in-place forms. Both are contiguous.
+    """
+    start, other = tensor.data_ptr(), out.data_ptr()
+    disjoint = start + total_bytes([tensor]) <= other or other + total_bytes([out]) <= start
+    return tensor if disjoint else tensor.clone()
+
+
 def total_bytes(tensors: Sequence[Tensor]) -> int:
     """How many bytes the elements of all of them take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -70,7 +80,8 @@ def check_equal(what: str, tensors: Sequence[Tensor], like: Tensor, count: int) 
     for tensor in tensors:
         if tensor.numel() != like.numel() or tensor.dtype != like.dtype:
             raise symmem.Invalid(
-                f"{what}: a tensor of {tensor.numel()} {tensor.dtype} elements beside one of {like.numel()} {like.dtype}"
+                f"{what}: a tensor of {tensor.numel()} {tensor.dtype} elements beside one of "
+                f"{like.numel()} {like.dtype}"
             )
 
 
@@ -116,7 +127,7 @@ def reduce_scatter(group: symmem.Group, out: Tensor, parts: Tensor, op: str) -> 
             f"reduce_scatter: an input of {parts.numel()} elements into {group.size} outputs of {out.numel()}"
         )
     part = out if out.is_contiguous() else torch.empty(out.shape, dtype=out.dtype)
-    group.reduce_scatter(parts.contiguous().view(-1), op, part.view(-1))
+    group.reduce_scatter(apart(parts.contiguous(), part).view(-1), op, part.view(-1))
     if part is not out:
         out.copy_(part)
 
@@ -143,7 +154,7 @@ def all_gather(group: symmem.Group, out: Tensor, tensor: Tensor) -> None:
             f"{out.numel()} {out.dtype}"
         )
     data = as_bytes(out)
-    group.all_gather(as_bytes(tensor), data)
+    group.all_gather(apart(as_bytes(tensor), data), data)
     store_bytes(out, data)
 
 
@@ -180,7 +191,9 @@ def scatter(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], root: int
 def all_to_all(group: symmem.Group, outs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
     """Rank r's `outs[s]` becomes rank s's `parts[r]`; they may differ in size."""
     if len(outs) != group.size or len(parts) != group.size:
-        raise symmem.Invalid(f"all_to_all: {len(outs)} outputs and {len(parts)} inputs for {group.size} ranks")
+        raise symmem.Invalid(
+            f"all_to_all: {len(outs)} outputs and {len(parts)} inputs for {group.size} ranks"
+        )
     received = torch.empty(total_bytes(outs), dtype=torch.uint8)
     sends, receives = ([total_bytes([each]) for each in tensors] for tensors in (parts, outs))
     group.all_to_all_v(pack(parts), sends, received, receives)
@@ -191,10 +204,11 @@ def all_to_all_even(group: symmem.Group, out: Tensor, tensor: Tensor) -> None:
     """`all_to_all` of equal slices of two tensors."""
     if out.numel() != tensor.numel() or tensor.numel() % group.size:
         raise symmem.Invalid(
-            f"all_to_all: {tensor.numel()} elements into {out.numel()} do not split evenly over {group.size} ranks"
+            f"all_to_all: {tensor.numel()} elements into {out.numel()} do not split evenly over "
+            f"{group.size} ranks"
         )
     data = as_bytes(out)
-    group.all_to_all(as_bytes(tensor), data)
+    group.all_to_all(apart(as_bytes(tensor), data), data)
     store_bytes(out, data)
 
 

@@ -1,7 +1,8 @@
 """The process group of the backend "symmem".
 
-`torch.distributed` makes it and calls its methods by the names of c10d. Collectives run in order on a worker, messages
-beside them; both give real works. Tensors on other devices go to the backend that `cpu:symmem,cuda:nccl` names.
+`torch.distributed` makes it and calls its methods by the names of c10d. Collectives run in order on a worker,
+messages beside them; both give real works. Tensors on other devices go to the backend that
+`cpu:symmem,cuda:nccl` names.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _alive: weakref.WeakSet[SymmemProcessGroup] = weakref.WeakSet()
 class SymmemProcessGroup(ProcessGroup):
     """A `torch.distributed` process group whose CPU tensors move through shared memory.
 
-    Made by `torch.distributed.init_process_group("symmem")` and `new_group(backend="symmem")`, collectively: it returns
-    when all ranks are connected.
+    Made by `torch.distributed.init_process_group("symmem")` and `new_group(backend="symmem")`, collectively:
+    it returns when all ranks are connected.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, name: str) -> None:
@@ -188,13 +189,17 @@ class SymmemProcessGroup(ProcessGroup):
         """The root's tensor becomes the reduction over all ranks."""
         tensors, opts = listed(tensors), opts or c10d.ReduceOptions()
         op = run.op_name(opts.reduceOp)
-        return self._start("reduce", tensors, opts, run.reduce, [(each, op, opts.rootRank) for each in tensors])
+        return self._start(
+            "reduce", tensors, opts, run.reduce, [(each, op, opts.rootRank) for each in tensors]
+        )
 
     @routed
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         """Everybody's tensors become the root's."""
         tensors, opts = listed(tensors), opts or c10d.BroadcastOptions()
-        return self._start("broadcast", tensors, opts, run.broadcast, [(each, opts.rootRank) for each in tensors])
+        return self._start(
+            "broadcast", tensors, opts, run.broadcast, [(each, opts.rootRank) for each in tensors]
+        )
 
     @routed
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
@@ -202,7 +207,9 @@ class SymmemProcessGroup(ProcessGroup):
         opts = opts or c10d.AllgatherOptions()
         return self._start("all_gather", flat(outputs), opts, run.all_gather_list, pairs(outputs, inputs))
 
-    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
         """`outputs[r][i]` becomes rank r's `inputs[i]`: the older form, with the ranks outside."""
         work: Work = self.allgather([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
         return work
@@ -261,7 +268,12 @@ class SymmemProcessGroup(ProcessGroup):
 
     @routed
     def alltoall_base(
-        self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
     ) -> Work:
         """`alltoall` of slices of two tensors; no split sizes mean equal ones."""
         opts = opts or c10d.AllToAllOptions()
@@ -309,7 +321,10 @@ class SymmemProcessGroup(ProcessGroup):
     # The end
 
     def shutdown(self) -> None:
-        """Ends the threads once what was started is done, and leaves the group. `destroy_process_group` calls it."""
+        """Ends the threads once what was started is done, and leaves the group.
+
+        `destroy_process_group` calls it.
+        """
         self._end(self._seconds, "the process group was destroyed while an operation ran")
 
     def abort(self) -> None:
@@ -317,7 +332,10 @@ class SymmemProcessGroup(ProcessGroup):
         self._end(0.0, "the process group was aborted", always=True)
 
     def leave(self) -> None:
-        """The end of a process that did not destroy the group: like a shutdown, but waits for nobody for long."""
+        """The end of a process that did not destroy the group:
+
+        Like a shutdown, but waits for nobody for long.
+        """
         self._end(1.0, "the process ended while an operation ran")
 
     def _end(self, patience: float, reason: str, *, always: bool = False) -> None:
@@ -355,7 +373,9 @@ def pairs(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, Any]
 def even(tensor: Tensor, size: int) -> list[int]:
     """Equal split sizes of the first dimension."""
     if tensor.shape[0] % size:
-        raise symmem.Invalid(f"all_to_all: a dimension of {tensor.shape[0]} does not split evenly over {size} ranks")
+        raise symmem.Invalid(
+            f"all_to_all: a dimension of {tensor.shape[0]} does not split evenly over {size} ranks"
+        )
     return [tensor.shape[0] // size] * size
 
 

@@ -1,7 +1,7 @@
 """What an operation of the backend returns: a real `Work`, with a wait, an error and futures.
 
-Only the process group makes them. A work completes exactly once, on the thread that ran its operation; its error is
-raised by every `wait`, as the exception that symmem raised.
+Only the process group makes them. A work completes exactly once, on the thread that ran its operation; its
+error is raised by every `wait`, as the exception that symmem raised.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Work(_Work):
         self._latch.release()
 
     def wait(self, timeout: timedelta = FOREVER) -> bool:
-        """Waits for the end. Raises the operation's error, or `symmem.Timeout` when `timeout` is over first."""
+        """Waits for the end.
+
+        Raises the operation's error, or `symmem.Timeout` when `timeout` is over first.
+        """
         if not self._done:
             seconds = timeout.total_seconds()
             if not self._latch.acquire(timeout=seconds if seconds > 0 else -1):
@@ -103,8 +106,8 @@ class Work(_Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the written tensors.
 
-        It fails with the operation's error, also for callers in C++ (DDP): hence `then`, for an exception set from
-        Python is a value to them.
+        It fails with the operation's error, also for callers in C++ (DDP): hence `then`, for an exception set
+        from Python is a value to them.
         """
         root: torch.futures.Future[Any] = torch.futures.Future()
         future = root.then(self._outcome)

@@ -1,7 +1,8 @@
 """Runs the operations of one process group, one after the other, in the order they were given.
 
-Only the process group uses it. An operation that its caller waits for anyway runs on the caller's thread when nothing
-is before it: that saves two switches of threads. Everything else runs on one thread, which starts when it is needed.
+Only the process group uses it. An operation that its caller waits for anyway runs on the caller's thread when
+nothing is before it: that saves two switches of threads. Everything else runs on one thread, which starts
+when it is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Worker:
     def submit(self, work: Work, operation: Callable[[], object], *, wait: bool) -> Work:
         """Gives it an operation; `wait` says that the caller waits for it right away."""
         if wait and threading.current_thread() is self._thread:
-            raise symmem.Busy(f"{work.op}: a callback cannot wait for its own group. Hint: async_op=True, and then()")
+            raise symmem.Busy(
+                f"{work.op}: a callback cannot wait for its own group. Hint: async_op=True, and then()"
+            )
         with self._lock:
             if self._closed:
                 raise symmem.Closed(f"{work.op}: the process group was destroyed")
