@@ -15,6 +15,7 @@ mod limit;
 mod machine;
 mod peers;
 mod plot;
+mod python;
 mod report;
 mod signal;
 mod stats;
@@ -47,6 +48,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     for ranks in &args.ranks {
         rows.extend(measure(args, (*ranks).into(), done)?);
         done += steps(args, (*ranks).into());
+    }
+    if let Some(python) = &args.python {
+        rows.extend(python::rows(args, python)?);
     }
     let peers = comparison.map_or(Ok(Vec::new()), |comparison| comparison.run(args, &mut rows))?;
     report::print(&rows, &peers, args.json.as_deref())?;
