@@ -12,7 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyInt};
-use symmem::cuda::cudarc::driver::sys::{self, CUresult, CUstream};
+use symmem::cuda::cudarc::driver::sys::{self, CUresult, CUstream, CUstreamCaptureMode};
 use symmem::cuda::{Capture, Device, Event, Stream};
 use symmem::{Error, Result};
 
@@ -80,14 +80,17 @@ unsafe fn id_of(raw: usize) -> u64 {
         // SAFETY: whoever has a device has the driver, so this finds it; the type is that of cuda.h.
         unsafe { sys::culib().get::<StreamId>(b"cuStreamGetId\0").ok().map(|function| *function) }
     });
+    let Some(function) = function else { return 0 };
     let mut id = 0;
-    if let Some(function) = function {
-        // SAFETY: a live stream; writes one number.
-        if unsafe { function(raw as CUstream, &mut id) } != CUresult::CUDA_SUCCESS {
-            return 0;
-        }
+    // While a stream of the process is captured the driver takes even this question amiss, and breaks the capture.
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: a live stream; writes one number. The mode is this thread's, and is what it was before afterwards.
+    unsafe {
+        sys::cuThreadExchangeStreamCaptureMode(&mut mode);
+        let code = function(raw as CUstream, &mut id);
+        sys::cuThreadExchangeStreamCaptureMode(&mut mode);
+        if code == CUresult::CUDA_SUCCESS { id } else { 0 }
     }
-    id
 }
 
 /// The handle that a `stream` argument means, for the device `ordinal`: an int, a stream of torch or cupy, or

@@ -143,7 +143,7 @@ impl Inner {
         let raw = self.alive(op)?;
         let _bound = self.device.bind()?;
         let code = call(&self.nccl.functions, raw);
-        if group_call::is_open() && code == IN_PROGRESS {
+        if group_call::is_open() && matches!(code, SUCCESS | IN_PROGRESS) {
             return Ok(());
         }
         self.settle(op, code)
@@ -226,7 +226,9 @@ impl Inner {
             return Err(Error::Closed { op });
         }
         let raw = self.alive(op)?;
-        let state = if code == IN_PROGRESS { self.state(raw)? } else { code };
+        // Some calls (ncclCommSplit, ncclCommWindowRegister) say that they succeeded while a thread of NCCL's is still at it, and
+        // writes their result later. Only the communicator knows.
+        let state = if matches!(code, SUCCESS | IN_PROGRESS) { self.state(raw)? } else { code };
         match state {
             SUCCESS => Ok(true),
             IN_PROGRESS => Ok(false),
