@@ -316,9 +316,11 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     memory = torch.zeros(64)
     part, private, out = memory[16:32], torch.zeros(16), torch.zeros(16)
     code, total = _device._DTYPES[torch.float32], _device._OPS["sum"]
-    _device.all_reduce(part, "sum", "0", None, out)
-    _device.all_reduce(part, "sum", "0", private, out)
-    _device.all_reduce(part, "sum", "0", None, None)
+    assert _device.known(part, "sum", "0") is None
+    known = _device.learn(part, "sum", "0")
+    assert _device.known(part, "sum", "0") is known
+    for source, to in [(0, out.data_ptr()), (private.data_ptr(), out.data_ptr()), (0, 0)]:
+        _device.reduce(part, "sum", "0", known, source, to, 16)
     at = memory.data_ptr() + 64
     same = (16, code, total, _device._BY_SIZE, 77)
     expected = [
@@ -328,7 +330,22 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     ]
     assert [each.calls for each in made] == [expected]
     made[0].closed = True
-    _device.all_reduce(part, "sum", "0", None, None)
+    _device.reduce(part, "sum", "0", known, 0, 0, 16)
     assert len(made) == 2 and made[1].calls == expected[2:]
     with pytest.raises(symmem.Invalid):
-        _device.all_reduce(part, "median", "0", None, None)
+        _device.learn(part, "median", "0")
+
+
+def test_a_tensor_that_changed_is_looked_at_anew() -> None:
+    from symmem.torch import _device
+
+    seen = _device.Seen()
+    tensor, other = torch.zeros(16), torch.zeros(16)
+    assert tensor not in seen
+    seen.remember(tensor)
+    assert tensor in seen and other not in seen
+    tensor.data = torch.zeros(16)
+    assert tensor not in seen
+    seen.remember(tensor)
+    tensor.resize_(8)
+    assert tensor not in seen

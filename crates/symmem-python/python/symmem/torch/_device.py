@@ -7,6 +7,7 @@ with it.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from symmem.torch._groups import GroupLike
 from symmem.torch._memory import current_stream, find
 
 _REMEMBERED = "_symmem_devices"
+_KNOWN = "_symmem_known"
 _DTYPES: dict[torch.dtype, int] = {
     getattr(torch, name): code for code, name in enumerate(DeviceMemory.DTYPES) if hasattr(torch, name)
 }
@@ -25,27 +27,86 @@ _OPS: dict[str, int] = {name: code for code, name in enumerate(DeviceMemory.OPS)
 _BY_SIZE = DeviceMemory.ALGORITHMS.index("auto")
 
 
-def all_reduce(
-    symmetric: Tensor, op: str, group: GroupLike, source: Tensor | None, out: Tensor | None
-) -> None:
-    """Reduces `source` (by default `symmetric`, else through it) into `out` (by default in place)."""
-    dtype, code = _DTYPES.get(symmetric.dtype), _OPS.get(op)
-    if dtype is None or code is None:
-        raise symmem.Invalid(
-            f"all_reduce: there is no {op!r} of {symmetric.dtype} on devices; {', '.join(_OPS)}"
+class Seen:
+    """A tensor that was seen to fit, as long as it is what it was then."""
+
+    __slots__ = ("_tensor", "_address", "_count")
+
+    def __init__(self) -> None:
+        self._tensor: weakref.ref[Tensor] | None = None
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        last = self._tensor
+        if last is None or last() is not tensor:
+            return False
+        return tensor.data_ptr() == self._address and tensor.numel() == self._count
+
+    def remember(self, tensor: Tensor) -> None:
+        """It fits."""
+        self._tensor = weakref.ref(tensor)
+        self._address = tensor.data_ptr()
+        self._count = tensor.numel()
+
+
+class Known:
+    """What an operation on a tensor needs, worked out once, and the other tensors it was last checked with."""
+
+    __slots__ = ("memory", "address", "count", "dtype", "op", "device", "outputs", "sources")
+
+    def __init__(self, memory: DeviceMemory, tensor: Tensor, op: str) -> None:
+        dtype, code = _DTYPES.get(tensor.dtype), _OPS.get(op)
+        if dtype is None or code is None:
+            raise symmem.Invalid(
+                f"all_reduce: there is no {op!r} of {tensor.dtype} on devices; {', '.join(_OPS)}"
+            )
+        self.memory = memory
+        self.address = tensor.data_ptr()
+        self.count = tensor.numel()
+        self.dtype = dtype
+        self.op = code
+        self.device = tensor.get_device()
+        self.outputs = Seen()
+        self.sources = Seen()
+
+    def reduce(self, source: int, out: int, count: int) -> None:
+        """Puts the reduction on the current stream: from and to these addresses, 0 being the tensor's own."""
+        self.memory.all_reduce_ptr(
+            self.address, source, out, count, self.dtype, self.op, _BY_SIZE, current_stream(self.device)
         )
-    memory = _find(symmetric, group)
-    start = 0 if source is None else source.data_ptr()
-    end = 0 if out is None else out.data_ptr()
-    count = symmetric.numel() if source is None else source.numel()
-    stream = current_stream(symmetric.get_device())
+
+
+def known(tensor: Tensor, op: str, group: GroupLike) -> Known | None:
+    """What is known of a CUDA tensor; None where `learn` must be asked."""
+    all_known: dict[tuple[GroupLike, str], Known] | None = getattr(tensor, _KNOWN, None)
+    if all_known is None:
+        return None
+    found = all_known.get((group, op))
+    # A tensor can be made to show other memory.
+    if found is None or found.address != tensor.data_ptr() or found.count != tensor.numel():
+        return None
+    return found
+
+
+def learn(tensor: Tensor, op: str, group: GroupLike) -> Known:
+    """Works out what an operation on a contiguous symmetric tensor needs; collective when its memory is new to the group."""
+    found = Known(_find(tensor, group), tensor, op)
+    all_known: Any = getattr(tensor, _KNOWN, None)
+    if all_known is None:
+        all_known = {}
+        setattr(tensor, _KNOWN, all_known)
+    all_known[(group, op)] = found
+    return found
+
+
+def reduce(
+    tensor: Tensor, op: str, group: GroupLike, found: Known, source: int, out: int, count: int
+) -> None:
+    """`found.reduce`, also where the process group was destroyed meanwhile and there is a new one of its name."""
     try:
-        memory.all_reduce_ptr(symmetric.data_ptr(), start, end, count, dtype, code, _BY_SIZE, stream)
+        found.reduce(source, out, count)
     except symmem.Closed:
-        # The process group was destroyed, and there is a new one of that name.
-        _forget(symmetric, group)
-        memory = _find(symmetric, group)
-        memory.all_reduce_ptr(symmetric.data_ptr(), start, end, count, dtype, code, _BY_SIZE, stream)
+        _forget(tensor, group)
+        learn(tensor, op, group).reduce(source, out, count)
 
 
 def _find(tensor: Tensor, group: GroupLike) -> DeviceMemory:

@@ -39,18 +39,24 @@ def _reduce_into(name: str, input: Tensor, op: str, group: GroupLike, out: Tenso
     if input.numel() == 0:
         return out
     if input.is_cuda:
-        device.all_reduce(input, op, group, None, out)
+        found = device.known(input, op, group) or device.learn(input, op, group)
+        device.reduce(input, op, group, found, 0, out.data_ptr(), found.count)
     else:
         find(input, group).all_reduce(op, out)
     return out
 
 
 def _reduce_in_place(name: str, input: Tensor, op: str, group: GroupLike) -> Tensor:
+    found = device.known(input, op, group)
+    if found is not None:
+        device.reduce(input, op, group, found, 0, 0, found.count)
+        return input
     _check_contiguous(name, "input", input)
     if input.numel() == 0:
         return input
     if input.is_cuda:
-        device.all_reduce(input, op, group, None, None)
+        found = device.learn(input, op, group)
+        device.reduce(input, op, group, found, 0, 0, found.count)
     else:
         find(input, group).all_reduce(op)
     return input
@@ -58,12 +64,23 @@ def _reduce_in_place(name: str, input: Tensor, op: str, group: GroupLike) -> Ten
 
 def one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
     """The reduction of all ranks' symmetric `input`, as a new tensor."""
-    return _reduce_into("one_shot_all_reduce", input, reduce_op, group_name, torch.empty_like(input))
+    out = torch.empty_like(input)
+    found = device.known(input, reduce_op, group_name)
+    if found is not None:
+        device.reduce(input, reduce_op, group_name, found, 0, out.data_ptr(), found.count)
+        return out
+    return _reduce_into("one_shot_all_reduce", input, reduce_op, group_name, out)
 
 
 def one_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor) -> Tensor:
     """`one_shot_all_reduce` into `out`."""
+    found = device.known(input, reduce_op, group_name)
+    if found is not None and out in found.outputs:
+        device.reduce(input, reduce_op, group_name, found, 0, out.data_ptr(), found.count)
+        return out
     _check_like("one_shot_all_reduce_out", out, input)
+    if found is not None:
+        found.outputs.remember(out)
     return _reduce_into("one_shot_all_reduce_out", input, reduce_op, group_name, out)
 
 
@@ -72,6 +89,11 @@ def one_shot_all_reduce_copy(
 ) -> Tensor:
     """The reduction of all ranks' `local_input`, which goes through `symm_buffer`."""
     out = torch.empty_like(local_input)
+    found = device.known(symm_buffer, reduce_op, group_name)
+    if found is not None and local_input in found.sources:
+        source, count = local_input.data_ptr(), local_input.numel()
+        device.reduce(symm_buffer, reduce_op, group_name, found, source, out.data_ptr(), count)
+        return out
     return one_shot_all_reduce_copy_out(symm_buffer, local_input, reduce_op, group_name, out)
 
 
@@ -91,7 +113,10 @@ def one_shot_all_reduce_copy_out(
     if local_input.numel() == 0:
         return out
     if symm_buffer.is_cuda:
-        device.all_reduce(symm_buffer, reduce_op, group_name, local_input, out)
+        found = device.known(symm_buffer, reduce_op, group_name) or device.learn(symm_buffer, reduce_op, group_name)
+        found.sources.remember(local_input)
+        source, count = local_input.data_ptr(), local_input.numel()
+        device.reduce(symm_buffer, reduce_op, group_name, found, source, out.data_ptr(), count)
         return out
     room = symm_buffer.view(-1)[: local_input.numel()]
     handle = find(room, group_name)
