@@ -26,13 +26,30 @@ pub(crate) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> Py
     raise(Error::Invalid { what: what.into(), problem: problem.into() })
 }
 
+/// `symmem.Invalid` with exactly this text, for checks whose words are another library's.
+#[cold]
+pub(crate) fn refused(text: impl Into<String>) -> PyErr {
+    let text = text.into();
+    Python::attach(|py| match made(py, "Invalid", &text) {
+        Ok(Some(exception)) => PyErr::from_value(exception),
+        Ok(None) => PyRuntimeError::new_err(text),
+        Err(failure) => failure,
+    })
+}
+
 fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
-    let Some(classes) = CLASSES.get(py) else {
-        return Ok(PyRuntimeError::new_err(error.to_string()));
+    let text = error.to_string();
+    let Some(exception) = made(py, class_of(error), &text)? else {
+        return Ok(PyRuntimeError::new_err(text));
     };
-    let exception = classes.bind(py).as_any().get_item(class_of(error))?.call1((error.to_string(),))?;
     describe(&exception, error)?;
     Ok(PyErr::from_value(exception))
+}
+
+/// An exception of a class; none while the module is being made.
+fn made<'py>(py: Python<'py>, class: &str, text: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(classes) = CLASSES.get(py) else { return Ok(None) };
+    classes.bind(py).as_any().get_item(class)?.call1((text,)).map(Some)
 }
 
 fn class_of(error: &Error) -> &'static str {
@@ -64,6 +81,9 @@ fn class_of(error: &Error) -> &'static str {
         Error::OverlappingDevices { .. } => "OverlappingDevices",
         Error::NoPeerAccess { .. } => "NoPeerAccess",
         Error::Device { .. } => "DeviceFailed",
+        Error::NoNccl { .. } => "NoNccl",
+        Error::NcclTooOld { .. } => "NcclTooOld",
+        Error::Nccl { .. } => "NcclFailed",
         Error::Spawned { .. } => "Spawned",
         _ => "Error",
     }
@@ -110,7 +130,7 @@ fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
             exception.setattr("cause", cause.to_string())
         }
         Error::Sys { source, .. } => exception.setattr("errno", source.raw_os_error()),
-        Error::Cuda { code, .. } => exception.setattr("code", code),
+        Error::Cuda { code, .. } | Error::Nccl { code, .. } => exception.setattr("code", code),
         _ => Ok(()),
     }
 }

@@ -33,6 +33,9 @@ __all__ = [
     "OverlappingDevices",
     "NoPeerAccess",
     "DeviceFailed",
+    "NoNccl",
+    "NcclTooOld",
+    "NcclFailed",
     "Spawned",
 ]
 
@@ -171,6 +174,20 @@ class DeviceFailed(Error):
     """An operation failed on the device because of rank `culprit`; `cause` says what happened to it."""
 
     cause: str | None = None
+
+
+class NoNccl(Error):
+    """NCCL cannot be used at all: there is no library, or it is not NCCL."""
+
+
+class NcclTooOld(Error):
+    """The NCCL that was found is too old for what was asked."""
+
+
+class NcclFailed(Error):
+    """A call of NCCL failed with `code`."""
+
+    code: int | None = None
 
 
 class Spawned(Error):

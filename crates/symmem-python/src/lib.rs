@@ -18,6 +18,7 @@ mod group;
 mod interrupt;
 mod mail;
 mod memory;
+mod nccl;
 mod operand;
 mod pending;
 mod private;
@@ -40,5 +41,6 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     memory::register(module)?;
     collectives::register(module)?;
     pending::register(module)?;
-    cuda::register(module)
+    cuda::register(module)?;
+    nccl::register(module)
 }

@@ -179,6 +179,19 @@ def test_all_to_all_v(threads: Any) -> None:
     threads(ragged, 2)
 
 
+def ragged_private(group: symmem.Group) -> None:
+    rows = np.arange(8, dtype="float64").reshape(4, 2) + 100 * group.rank
+    out = np.zeros((4, 2))
+    sends, receives = ([1, 3], [1, 3]) if group.rank == 0 else ([3, 1], [3, 1])
+    assert symmem.all_to_all_v(rows, sends, out, receives) is out
+    wanted = [[0, 1], [100, 101], [102, 103], [104, 105]] if group.rank == 0 else [[2, 3], [4, 5], [6, 7], [106, 107]]
+    assert out.tolist() == wanted
+
+
+def test_all_to_all_v_of_private_memory(run: Any) -> None:
+    run(ragged_private, 2)
+
+
 def functions(group: symmem.Group) -> None:
     ones = np.ones(4, dtype="float32")
     total = symmem.all_reduce(ones.copy())
@@ -276,6 +289,26 @@ def crossing(group: symmem.Group) -> None:
 
 def test_crossing_messages_do_not_deadlock(run: Any) -> None:
     run(crossing, 3)
+
+
+def post(group: symmem.Group) -> None:
+    mail = symmem.Mailbox(group)
+    mine, theirs = np.full(10, group.rank, dtype="int32"), np.zeros(10, dtype="int32")
+    if group.rank == 0:
+        # From anybody, and by tag: the second message is taken first.
+        assert mail.recv(theirs, tag=2) == 1 and (theirs == 1).all()
+        assert mail.irecv(theirs, src=1, tag=1).wait(20_000) == 1
+    else:
+        sent = [mail.isend(mine, 0, tag=1), mail.isend(mine, 0, tag=2)]
+        assert [message.wait(20_000) for message in sent] == [None, None]
+    group.barrier()
+    mail.close()
+    with pytest.raises(symmem.Closed):
+        mail.send(mine, 0)
+
+
+def test_mailboxes(run: Any) -> None:
+    run(post, 2)
 
 
 def large(group: symmem.Group) -> None:

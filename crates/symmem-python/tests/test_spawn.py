@@ -239,11 +239,13 @@ def test_a_missing_guard_is_one_clear_error(script: Any) -> None:
 
 WAITING = """
 import os, time, symmem
+def tell():
+    os.write(1, b"%d\\n" % os.getpid())  # at once: lines of several processes must not mix
 def f(group):
-    print(os.getpid(), flush=True)
+    tell()
     {wait}
 if __name__ == "__main__":
-    print(os.getpid(), flush=True)
+    tell()
     symmem.spawn(f, 2, timeout=60)
 """
 
@@ -255,11 +257,14 @@ def test_ranks_end_with_their_launcher(number: signal.Signals, wait: str, tmp_pa
     path.write_text(WAITING.format(wait=wait))
     with subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None and launcher.stderr is not None
-        pids = [int(launcher.stdout.readline()) for _ in range(3)]
-        launcher.send_signal(number)
-        start = time.monotonic()
-        launcher.wait(30)
-        assert all(gone(pid) for pid in pids)
-        assert time.monotonic() - start < 10
-        if number == signal.SIGINT:
-            assert "KeyboardInterrupt" in launcher.stderr.read()
+        try:
+            pids = [int(launcher.stdout.readline()) for _ in range(3)]
+            launcher.send_signal(number)
+            start = time.monotonic()
+            launcher.wait(30)
+            assert all(gone(pid) for pid in pids)
+            assert time.monotonic() - start < 10
+            if number == signal.SIGINT:
+                assert "KeyboardInterrupt" in launcher.stderr.read()
+        finally:
+            launcher.kill()

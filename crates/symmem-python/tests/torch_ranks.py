@@ -1,7 +1,7 @@
 """Runs a test's function on several ranks: real processes with a torch process group, everything bounded.
 
-`run(function, ranks, *args)` calls `function(rank, *args)` in each, with the backend "symmem" as the default group, and gives
-what they returned, in rank order. A rank that raises or hangs fails the test.
+`run(function, ranks, *args)` calls `function(rank, *args)` in each, with the backend "symmem" as the default
+group, and gives what they returned, in rank order. A rank that raises or hangs fails the test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ SECONDS = 90.0
 
 
 def run(
-    function: Callable[..., Any], ranks: int, *args: Any, backend: str = "symmem", may_die: tuple[int, ...] = ()
+    function: Callable[..., Any],
+    ranks: int,
+    *args: Any,
+    backend: str = "symmem",
+    may_die: tuple[int, ...] = (),
 ) -> list[Any]:
     """Calls `function(rank, *args)` on so many ranks. Those in `may_die` need not return."""
     # Ranks are forked from a process that has imported torch and done nothing else: that takes seconds.
@@ -32,7 +36,9 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
         processes = [
-            context.Process(target=_rank, args=(function, rank, ranks, path, backend, args, results), daemon=True)
+            context.Process(
+                target=_rank, args=(function, rank, ranks, path, backend, args, results), daemon=True
+            )
             for rank in range(ranks)
         ]
         for process in processes:
@@ -50,7 +56,9 @@ def _collect(processes: list[Any], results: Any, may_die: tuple[int, ...]) -> li
     end = time.monotonic() + SECONDS
     needed = set(range(len(processes))) - set(may_die)
     while not needed <= outcome.keys():
-        assert time.monotonic() < end, f"ranks {sorted(needed - outcome.keys())} did not finish in {SECONDS} s"
+        assert time.monotonic() < end, (
+            f"ranks {sorted(needed - outcome.keys())} did not finish in {SECONDS} s"
+        )
         while not results.empty():
             rank, error, value = results.get()
             assert error is None, f"rank {rank} failed:\n{error}"

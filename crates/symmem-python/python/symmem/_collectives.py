@@ -56,6 +56,19 @@ def all_to_all(x: Any, group: Group | None = None, out: Any = None, *, timeout_m
     return _of(group).all_to_all(x, out, timeout_ms=timeout_ms)
 
 
+def all_to_all_v(
+    x: Any,
+    sends: Sequence[int],
+    out: Any,
+    receives: Sequence[int],
+    group: Group | None = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. The next `sends[r]` rows of `x` go to rank r; `out` takes `receives[s]` rows of each rank s."""
+    return _of(group).all_to_all_v(x, sends, out, receives, timeout_ms=timeout_ms)
+
+
 def gather(x: Any, root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
     """Collective. `root` gets everybody's `x` in rank order, the others None."""
     return _of(group).gather(x, root, out, timeout_ms=timeout_ms)

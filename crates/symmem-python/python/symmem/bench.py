@@ -8,12 +8,15 @@ is installed). Buffers are dirtied before every operation; the slowest rank coun
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -57,7 +60,8 @@ def run(ranks: int = 2, rounds: int = 15, scale: int = 1) -> dict[str, Any]:
 
 def measure(group: symmem.Group, rounds: int, scale: int) -> dict[str, Any]:
     """A rank's part; all ranks return the same."""
-    barriers = barrier_rounds(group, rounds, 1000 // scale)
+    with pinned(group):
+        barriers = barrier_rounds(group, rounds, 1000 // scale)
     reductions, verified = all_reduce_rounds(group, rounds, 300 // scale)
     rows = [row("barrier", name, group.size, times, True) for name, times in barriers.items()]
     rows += [row("all_reduce", name, group.size, times, verified) for name, times in reductions.items()]
@@ -70,6 +74,18 @@ def measure(group: symmem.Group, rounds: int, scale: int) -> dict[str, Any]:
             gloo / ours for gloo, ours in zip(reductions["torch Gloo"], reductions["numpy array"])
         )
     return report
+
+
+@contextmanager
+def pinned(group: symmem.Group) -> Iterator[None]:
+    """One core for each rank, as in `symmem bench`: else the scheduler may put two on one, and measures itself."""
+    before = os.sched_getaffinity(0)
+    cores = sorted(before)
+    os.sched_setaffinity(0, {cores[group.rank % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def row(op: str, how: str, ranks: int, times: list[float], verified: bool) -> dict[str, Any]:
@@ -114,15 +130,21 @@ def barrier_loop(mem: symmem.SymmetricMemory, count: int) -> float:
 def all_reduce_rounds(group: symmem.Group, rounds: int, count: int) -> tuple[dict[str, list[float]], bool]:
     """Microseconds per all-reduce, one median a round, and whether every result was right."""
     ways = [numpy_way(group), symmetric_way(group)]
-    if importlib.util.find_spec("torch") is not None:
+    has_torch = importlib.util.find_spec("torch") is not None
+    if has_torch:
         ways.append(gloo_way())
     times: dict[str, list[float]] = {name: [] for name, _, _ in ways}
     right = True
     for _ in range(rounds + 1):
         for name, buffer, reduce in ways:
-            median, fine = reduction_loop(group, buffer, reduce, count)
+            # Gloo has threads of its own, and is faster where all of them may run anywhere.
+            with nullcontext() if name == "torch Gloo" else pinned(group):
+                median, fine = reduction_loop(group, buffer, reduce, count)
             times[name].append(median)
             right = right and fine
+    if has_torch:
+        # Its threads do not survive the end of the process.
+        importlib.import_module("torch.distributed").destroy_process_group()
     # The first round warms up.
     worst = {name: slowest(group, found)[1:] for name, found in times.items()}
     return worst, all(group.all_gather_object(right))

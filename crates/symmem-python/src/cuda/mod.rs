@@ -30,9 +30,10 @@ mod words;
 use pyo3::prelude::*;
 
 pub(crate) use self::allocation::empty;
+pub(crate) use self::device::device;
 pub(crate) use self::engine::Engines;
 pub(crate) use self::handle::DeviceHandle;
-pub(crate) use self::stream::hand_over;
+pub(crate) use self::stream::{hand_over, stream};
 
 /// The name of what provides memory on devices.
 pub(crate) const BACKEND: &str = "CUDA";

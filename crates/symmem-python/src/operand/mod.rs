@@ -181,8 +181,13 @@ impl<'py> Operand<'py> {
         }
     }
 
+    /// Whether the elements are dense, in C order and aligned.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.dense
+    }
+
     /// `object` as it is, dense or not.
-    fn view(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+    pub(crate) fn view(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(array) = object.cast::<Array>() {
             return of_array(array.get(), object);
         }
