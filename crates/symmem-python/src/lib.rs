@@ -13,6 +13,7 @@ mod cuda;
 mod dlpack;
 mod dtype;
 mod error;
+mod exit;
 mod fork;
 mod group;
 mod interrupt;
@@ -30,6 +31,7 @@ mod store;
 fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     fork::arm();
+    exit::register(module)?;
     error::register(module)?;
     interrupt::register(module)?;
     dtype::register(module)?;

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use symmem::Error;
 
 use crate::error::raise;
+use crate::exit;
 
 /// The longest sleep between two looks at Python's signals.
 const TICK: Duration = Duration::from_millis(20);
@@ -119,7 +120,7 @@ impl Wake for Bell {
             return;
         }
         // An interpreter that is shutting down has no event loop to wake either.
-        Python::try_attach(|py| {
+        exit::attach(|py| {
             for (event_loop, pending, future) in loops {
                 // A loop that was closed meanwhile has nobody to tell.
                 let _ = notify(py, &event_loop, &pending, &future);

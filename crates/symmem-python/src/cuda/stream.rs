@@ -5,6 +5,7 @@
 //! by its id.
 
 use std::collections::HashMap;
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::exceptions::PyTypeError;
@@ -12,7 +13,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyInt};
-use symmem::cuda::cudarc::driver::sys::{self, CUresult, CUstream, CUstreamCaptureMode};
+use symmem::cuda::cudarc::driver::sys::{self, CUresult, CUstream, CUstreamCaptureStatus};
 use symmem::cuda::{Capture, Device, Event, Stream};
 use symmem::{Error, Result};
 
@@ -51,11 +52,13 @@ pub(crate) unsafe fn adopt(device: &Device, raw: usize) -> Result<Stream> {
     // SAFETY: a live stream, as the caller promises.
     let id = unsafe { id_of(raw) };
     let key = (device.ordinal(), raw);
-    if let Some(known) = streams().get(&key).filter(|known| known.id == id) {
+    if let Some(known) = streams().get(&key).filter(|known| id.is_none_or(|id| known.id == id)) {
         return Ok(known.stream.clone());
     }
     // SAFETY: as the caller promises.
     let stream = unsafe { Stream::from_raw(device, raw as CUstream) }?;
+    // A stream that is first seen in a capture has no id to be known by.
+    let Some(id) = id else { return Ok(stream) };
     let mut streams = streams();
     if streams.len() >= MOST {
         streams.clear();
@@ -67,29 +70,38 @@ pub(crate) unsafe fn adopt(device: &Device, raw: usize) -> Result<Stream> {
 type StreamId = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
 
 /// What tells a stream apart from an earlier one with the same handle. 0 for default streams, and where
-/// drivers do not tell: then it is on the caller that handles are not reused while work is under way.
+/// drivers do not tell: then it is on the caller that handles are not reused while work is under way. `None` while
+/// it is captured: the question itself would break the capture.
 ///
 /// # Safety
 /// `raw` is a live stream.
-unsafe fn id_of(raw: usize) -> u64 {
+unsafe fn id_of(raw: usize) -> Option<u64> {
     static FUNCTION: OnceLock<Option<StreamId>> = OnceLock::new();
     if raw <= LAST_DEFAULT {
-        return 0;
+        return Some(0);
     }
     let function = FUNCTION.get_or_init(|| {
         // SAFETY: whoever has a device has the driver, so this finds it; the type is that of cuda.h.
         unsafe { sys::culib().get::<StreamId>(b"cuStreamGetId\0").ok().map(|function| *function) }
     });
-    let Some(function) = function else { return 0 };
+    let Some(function) = function else { return Some(0) };
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let mut id = 0;
-    // While a stream of the process is captured the driver takes even this question amiss, and breaks the capture.
-    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: a live stream; writes one number. The mode is this thread's, and is what it was before afterwards.
+    // SAFETY: a live stream; writes one status and one number, and nothing where it is given null.
     unsafe {
-        sys::cuThreadExchangeStreamCaptureMode(&mut mode);
-        let code = function(raw as CUstream, &mut id);
-        sys::cuThreadExchangeStreamCaptureMode(&mut mode);
-        if code == CUresult::CUDA_SUCCESS { id } else { 0 }
+        let code = sys::cuStreamGetCaptureInfo_v3(
+            raw as CUstream,
+            &mut status,
+            ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+        );
+        if code == CUresult::CUDA_SUCCESS && status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            return None;
+        }
+        Some(if function(raw as CUstream, &mut id) == CUresult::CUDA_SUCCESS { id } else { 0 })
     }
 }
 

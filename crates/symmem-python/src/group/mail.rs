@@ -9,6 +9,7 @@ use pyo3::types::IntoPyDict;
 
 use super::{Group, Membership, lock};
 use crate::error::raise;
+use crate::exit;
 use crate::mail::Mailbox;
 use crate::pending::{Pending, Running, Sleeper};
 
@@ -89,7 +90,7 @@ impl Running for Message {
         let message = Python::attach(|py| self.message.clone_ref(py));
         Some(std::sync::Arc::new(move |slice: Duration| {
             // Nobody waits any more where the interpreter is going away.
-            Python::try_attach(|py| {
+            exit::attach(|py| {
                 let waited = message.call_method1(py, "wait", (slice.as_millis().max(1) as u64,));
                 !waited.is_err_and(|error| error.is_instance_of::<PyTimeoutError>(py))
             })

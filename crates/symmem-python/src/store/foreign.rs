@@ -15,6 +15,7 @@ use pyo3::types::{PyBytes, PyList};
 use symmem::store::{Interrupt, Result, Store, StoreError, Wait};
 
 use super::class::Value;
+use crate::exit;
 
 /// The methods without which nothing works.
 const NEEDED: [&str; 4] = ["set", "get", "check", "add"];
@@ -73,8 +74,7 @@ impl Foreign {
         op: &'static str,
         work: impl for<'py> FnOnce(&Bound<'py, PyAny>) -> PyResult<R>,
     ) -> Result<R> {
-        let done =
-            Python::try_attach(|py| work(self.object.bind(py)).map_err(|error| self.failed(py, op, &error)));
+        let done = exit::attach(|py| work(self.object.bind(py)).map_err(|error| self.failed(py, op, &error)));
         done.unwrap_or_else(|| Err(self.broken(op, "the interpreter is shutting down".to_owned())))
     }
 

@@ -219,11 +219,12 @@ def operations(mem: Any, private: Any) -> None:
     mem.wait_signal((RANK - 1) % WORLD, 1)
     mem.all_reduce("sum")
     mem.all_reduce("avg", out=private)
-    assert fake.live(fake.LAUNCHES) == launched + 6
+    mem.broadcast()
+    assert fake.live(fake.LAUNCHES) == launched + 7
     raises(symmem.ChannelOutOfRange, "", lambda: mem.barrier(mem.signal_pad_size))
     raises(symmem.RankOutOfRange, "", lambda: mem.put_signal(WORLD))
     raises(symmem.Invalid, "sum and avg", lambda: mem.all_reduce("max"))
-    raises(symmem.Error, "not done on devices", lambda: mem.broadcast())
+    raises(symmem.Error, "not done on devices", lambda: mem.try_put_signal(0))
     raises(symmem.Error, "stream", lambda: mem.all_reduce_start())
 
     fast = _symmem._device_memory(mem)

@@ -218,6 +218,37 @@ def try_streams(stage: Stage) -> None:
         stage.settle()
 
 
+def try_other_collectives(stage: Stage) -> None:
+    """What moves elements, for any type; what reduces a part, for those that are reduced."""
+    for dtype in (*DTYPES, torch.int64, torch.uint8):
+        for chunk in (1, 1000, 33_331):
+            move_and_reduce(stage, chunk, dtype)
+            stage.settle()
+
+
+def move_and_reduce(stage: Stage, chunk: int, dtype: torch.dtype) -> None:
+    count, root = chunk * WORLD, WORLD - 1
+    x = stage.empty(count, dtype)
+    mem = symmem.rendezvous(x, stage.group)
+    everybody = [stage.values(rank, count, dtype) for rank in range(WORLD)]
+    x.copy_(everybody[RANK])
+    mine = slice(RANK * chunk, (RANK + 1) * chunk)
+    expect(mem.all_gather(), torch.cat(everybody), "all_gather")
+    expect(mem.all_to_all(), torch.cat([theirs[mine] for theirs in everybody]), "all_to_all")
+    expect(mem.scatter(root), everybody[root][mine], "scatter")
+    gathered = mem.gather(root)
+    if RANK == root:
+        expect(gathered, torch.cat(everybody), "gather")
+    if dtype in DTYPES:
+        total = stage.total(count, dtype)
+        expect(mem.reduce_scatter("sum"), total[mine], "reduce_scatter")
+        reduced = mem.reduce("sum", root)
+        if RANK == root:
+            expect(reduced, total, "reduce")
+    mem.broadcast(root)
+    expect(x, everybody[root], "broadcast")
+
+
 def try_graphs(stage: Stage) -> None:
     """torch captures and replays our operations between its own."""
     count, dtype = 20_000, torch.bfloat16

@@ -144,8 +144,8 @@ fn library(messages: &str, name: &str) -> Option<PathBuf> {
         is_it.then(|| message["filenames"].as_array().cloned()).flatten()
     };
     let files = messages.lines().filter_map(files).flatten();
-    let paths = files.filter_map(|file| file.as_str().map(PathBuf::from));
-    paths.filter(|path| path.extension().is_some_and(|end| end == "so")).next_back()
+    let mut paths = files.filter_map(|file| file.as_str().map(PathBuf::from));
+    paths.rfind(|path| path.extension().is_some_and(|end| end == "so"))
 }
 
 /// The test targets for GPUs in a folder of tests: files, and folders with a `main.rs`.

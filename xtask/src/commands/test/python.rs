@@ -46,6 +46,9 @@ pub(super) fn run(job: &Job) -> Result<Outcome> {
         Ok(()) => {}
         Err(error) => println!("without torch, its tests are skipped: {error:#}"),
     }
+    // Tests without a device load these.
+    let fakes = ["build", "--package", "symmem-fakecuda", "--package", "symmem-fakenccl"];
+    job.run(&mut job.workspace.cargo(fakes))?;
     job.run_within(LIMIT, &mut pytest(job.workspace, &venv))?;
     Ok(Outcome::Passed)
 }
