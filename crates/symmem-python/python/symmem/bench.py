@@ -95,9 +95,15 @@ def row(op: str, how: str, ranks: int, times: list[float], verified: bool) -> di
         "how": how,
         "ranks": ranks,
         "bytes": BYTES if op == "all_reduce" else 0,
-        "us": {"p50": statistics.median(times), "min": min(times), "max": max(times)},
+        "us": {"min": min(times), **{f"p{percent}": percentile(times, percent) for percent in (50, 90, 99)}},
+        "samples": len(times),
         "verified": verified,
     }
+
+
+def percentile(times: list[float], percent: int) -> float:
+    """The nearest one."""
+    return sorted(times)[max(0, -(-len(times) * percent // 100) - 1)]
 
 
 def slowest(group: symmem.Group, mine: list[float]) -> list[float]:
@@ -197,11 +203,11 @@ def reduction_loop(
 
 def table(report: dict[str, Any]) -> str:
     """The report for people."""
-    lines = [f"{'op':<12}{'how':<18}{'ranks':>5}{'us (p50)':>12}{'min':>10}{'max':>10}  verified"]
+    lines = [f"{'op':<12}{'how':<18}{'ranks':>5}{'us (p50)':>12}{'min':>10}{'p99':>10}  verified"]
     for one in report["rows"]:
         us = one["us"]
         lines.append(
-            f"{one['op']:<12}{one['how']:<18}{one['ranks']:>5}{us['p50']:>12.3f}{us['min']:>10.3f}{us['max']:>10.3f}"
+            f"{one['op']:<12}{one['how']:<18}{one['ranks']:>5}{us['p50']:>12.3f}{us['min']:>10.3f}{us['p99']:>10.3f}"
             f"  {'yes' if one['verified'] else 'NO'}"
         )
     lines.append(f"a barrier from Python costs {report['barrier_overhead_us']:.3f} us more than from Rust")

@@ -255,11 +255,11 @@ def by_the_group(group: Any, symmetric: Any, other: Any) -> None:
     launched = fake.live(fake.LAUNCHES)
     assert group.all_reduce(symmetric) is symmetric
     assert fake.live(fake.LAUNCHES) == launched + 1
-    raises(symmem.Error, "", lambda: group.broadcast(symmetric))
+    group.broadcast(symmetric)
     # Alone a rank is its own peer.
     if WORLD > 1:
         raises(symmem.Error, "cuda", lambda: group.all_reduce(other))
-    assert fake.live(fake.LAUNCHES) == launched + 1
+    assert fake.live(fake.LAUNCHES) == launched + 2
 
 
 def fake_threads() -> list[int]:
