@@ -88,7 +88,16 @@ fn _cuda_device_count(py: Python<'_>) -> usize {
     py.detach(Device::count).unwrap_or(0)
 }
 
+/// The headers for kernels of one's own, by name: `symmem.cuh` and what it includes. Put them on the include path, or give them to NVRTC.
+///
+///     for name, text in symmem.device_headers().items(): ...
+#[pyfunction]
+fn device_headers() -> HashMap<&'static str, &'static str> {
+    symmem::cuda::device_headers().iter().copied().collect()
+}
+
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(device_headers, module)?)?;
     module.add_class::<DmaConnectivity>()?;
     module.add_function(wrap_pyfunction!(detect_dma_connectivity, module)?)?;
     module.add_function(wrap_pyfunction!(has_multicast_support, module)?)?;
