@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::Barrier;
+use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{AT_ONCE, Launch, PATIENCE, Random, assert_error, is_rank_of, report, serve};
@@ -404,6 +404,37 @@ fn blame(mail: &Mailbox) {
     mail.send(2, 7, b"yes").unwrap();
     assert_eq!(receive(mail, 2, 8, 2).unwrap(), b"no");
     report("all is well");
+}
+
+/// A buffer with a handle of the mailbox that it is received by, and a sender that is dropped last.
+struct Holder(
+    [u8; 3],
+    #[expect(dead_code, reason = "held")] Mailbox,
+    #[expect(dead_code, reason = "held")] mpsc::Sender<()>,
+);
+
+impl AsMut<[u8]> for Holder {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+#[test]
+fn a_buffer_may_hold_the_last_handle_of_its_mailbox() {
+    symmem::spawn(2, |group| {
+        let mail = mailbox(&group)?;
+        let (held, dropped) = mpsc::channel();
+        if group.rank() == 0 {
+            drop(mail.receive_start(1, 1, Holder([0; 3], mail.within(PATIENCE), held))?);
+        } else {
+            mail.send(0, 1, b"longer than that")?;
+            drop(held);
+        }
+        drop(mail);
+        assert_eq!(dropped.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+        group.barrier()
+    })
+    .unwrap();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::sys;
 
@@ -34,7 +35,13 @@ struct Block {
     device: Device,
     /// 0: nothing.
     address: u64,
+    bytes: usize,
 }
+
+/// Bytes that were dropped and are kept until no operation is under way. A device that is never idle must not fill up with them: beyond
+/// [`MOST_KEPT`], memory is freed at once, which waits for the device.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+const MOST_KEPT: usize = 256 << 20;
 
 impl<T: Element> Buffer<T> {
     /// Memory for `len` elements; what is in it is anybody's guess.
@@ -48,7 +55,7 @@ impl<T: Element> Buffer<T> {
             // SAFETY: writes one address.
             check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) })?;
         }
-        let memory = ManuallyDrop::new(Block { device: device.clone(), address });
+        let memory = ManuallyDrop::new(Block { device: device.clone(), address, bytes });
         Ok(Self { memory, len, _elements: PhantomData })
     }
 
@@ -122,10 +129,24 @@ impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
         // SAFETY: taken once, here; nothing uses it afterwards.
         let block = unsafe { ManuallyDrop::take(&mut self.memory) };
-        if block.address != 0 {
-            let device = block.device.ordinal();
-            graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(block));
+        if block.address == 0 {
+            return;
         }
+        if KEPT.fetch_add(block.bytes, Ordering::Relaxed) + block.bytes > MOST_KEPT {
+            KEPT.fetch_sub(block.bytes, Ordering::Relaxed);
+            return;
+        }
+        let device = block.device.ordinal();
+        graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(Kept(block)));
+    }
+}
+
+/// A block that waits to be freed.
+struct Kept(Block);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(self.0.bytes, Ordering::Relaxed);
     }
 }
 

@@ -35,6 +35,15 @@ pub(super) enum Outcome {
     Changed,
 }
 
+impl Outcome {
+    fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Self::Sent(buffer) | Self::Received(buffer, ..) => Some(buffer),
+            _ => None,
+        }
+    }
+}
+
 /// Whom an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
@@ -117,6 +126,8 @@ pub(super) struct Desk {
     /// By number.
     posted: VecDeque<Receive>,
     ended: HashMap<u64, Outcome>,
+    /// Buffers that nobody gets back. To drop one runs its owner's code, which may use the mailbox: not under the lock.
+    dead: Vec<Buffer>,
     /// Whether something ended since somebody last asked.
     news: bool,
     /// Threads inside a blocking call.
@@ -136,6 +147,7 @@ impl Desk {
             arrived: VecDeque::new(),
             posted: VecDeque::new(),
             ended: HashMap::new(),
+            dead: Vec::new(),
             news: false,
             waiters: 0,
             closed: false,
@@ -158,6 +170,11 @@ impl Desk {
     /// Whether something ended since this was last asked.
     pub(super) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
+    }
+
+    /// What is to be dropped once the desk is unlocked.
+    pub(super) fn take_dead(&mut self) -> Vec<Buffer> {
+        std::mem::take(&mut self.dead)
     }
 
     /// Asks for a message to be sent; the operation's number.
@@ -214,7 +231,8 @@ impl Desk {
     /// it stays at the desk. False if it had ended.
     pub(super) fn withdraw(&mut self, number: u64) -> bool {
         if let Some(place) = self.posted.iter().position(|receive| receive.number == number) {
-            self.posted.remove(place);
+            let receive = self.posted.remove(place);
+            self.dead.extend(receive.map(|receive| receive.buffer));
             return true;
         }
         if let Some(source) = self.source_of(number) {
@@ -225,17 +243,19 @@ impl Desk {
         let found = self.outgoing.iter_mut().find_map(|queue| find(queue).map(|place| (queue, place)));
         let Some((queue, place)) = found else { return false };
         if !queue[place].begun {
-            queue.remove(place);
+            self.dead.extend(queue.remove(place).map(|message| message.buffer));
         } else {
             let message = &mut queue[place];
-            (message.buffer, message.void, message.wanted) = (Buffer::none(), true, false);
+            self.dead.push(std::mem::replace(&mut message.buffer, Buffer::none()));
+            (message.void, message.wanted) = (true, false);
         }
         true
     }
 
     /// Lets the operation run to its end without anybody asking for the outcome.
     pub(super) fn abandon(&mut self, number: u64) {
-        self.ended.remove(&number);
+        let ended = self.ended.remove(&number);
+        self.dead.extend(ended.and_then(Outcome::into_buffer));
         let outgoing = self.outgoing.iter_mut().flatten().find(|message| message.number == number);
         if let Some(message) = outgoing {
             message.wanted = false;
@@ -250,24 +270,39 @@ impl Desk {
         }
     }
 
-    /// Ends whatever waits for somebody of whom `gone` says that it is gone.
+    /// Whose end would matter: who has mail to come or to be sent, if anything that was asked for is unfinished.
+    pub(super) fn concerned(&self) -> Vec<Awaited> {
+        if self.is_idle() {
+            return Vec::new();
+        }
+        let busy = |rank: &usize| !self.outgoing[*rank].is_empty() || self.incoming[*rank].is_some();
+        let mut concerned: Vec<Awaited> = self.others().filter(busy).map(Awaited::Rank).collect();
+        for awaited in self.posted.iter().map(Receive::awaited) {
+            if !concerned.contains(&awaited) {
+                concerned.push(awaited);
+            }
+        }
+        concerned
+    }
+
+    /// Ends whatever waits for somebody of whom `gone` says that it is gone, as it was before the last
+    /// [`Desk::progress`]: that took up all that such a rank published, for a ring has no more slots than it looks at.
     pub(super) fn sweep(&mut self, gone: impl Fn(Awaited) -> Option<Stop>) {
         for rank in self.others() {
-            let matched = self.incoming[rank].as_ref().is_some_and(|one| matches!(one.to, To::Receive(_)));
-            if self.outgoing[rank].is_empty() && !matched {
+            if self.outgoing[rank].is_empty() && self.incoming[rank].is_none() {
                 continue;
             }
             let Some(stop) = gone(Awaited::Rank(rank)) else { continue };
             for message in std::mem::take(&mut self.outgoing[rank]) {
+                self.dead.push(message.buffer);
                 self.end(message.number, message.wanted, Outcome::Gone(stop));
             }
-            if matched && let Some(Incoming { to: To::Receive(receive), .. }) = self.incoming[rank].take() {
-                self.end(receive.number, receive.wanted, Outcome::Gone(stop));
-            }
+            // Its rest never comes. Who receives from anybody may still get another message.
+            self.forget(rank);
         }
         for receive in std::mem::take(&mut self.posted) {
             match gone(receive.awaited()) {
-                Some(stop) => self.end(receive.number, receive.wanted, Outcome::Gone(stop)),
+                Some(stop) => self.fail(receive, Outcome::Gone(stop)),
                 None => self.posted.push_back(receive),
             }
         }
@@ -287,7 +322,15 @@ impl Desk {
         if wanted {
             self.ended.insert(number, outcome);
             self.news = true;
+        } else {
+            self.dead.extend(outcome.into_buffer());
         }
+    }
+
+    /// Ends a receive with an outcome that does not give its buffer back.
+    fn fail(&mut self, receive: Receive, outcome: Outcome) {
+        self.dead.push(receive.buffer);
+        self.end(receive.number, receive.wanted, outcome);
     }
 
     /// The rank whose message is coming in for receive `number`.
@@ -306,14 +349,17 @@ impl Desk {
             self.arrived.push_back(Arrived { number, source, tag, total, bytes: bytes.to_vec() });
             return;
         };
-        let outcome = match receive.buffer.write() {
+        match receive.buffer.write() {
             room if room.len() == total => {
                 room.copy_from_slice(bytes);
-                Outcome::Received(receive.buffer, source, total)
+                let outcome = Outcome::Received(receive.buffer, source, total);
+                self.end(receive.number, receive.wanted, outcome);
             }
-            room => Outcome::WrongSize { source, tag, bytes: total, room: room.len() },
-        };
-        self.end(receive.number, receive.wanted, outcome);
+            room => {
+                let outcome = Outcome::WrongSize { source, tag, bytes: total, room: room.len() };
+                self.fail(receive, outcome);
+            }
+        }
     }
 
     /// Gives `receive` the first message that fits, or lets it wait in its place for one.
@@ -333,7 +379,7 @@ impl Desk {
                 rest.to = To::Nobody;
             }
             let outcome = Outcome::WrongSize { source, tag, bytes: total, room: receive.room };
-            return self.end(receive.number, receive.wanted, outcome);
+            return self.fail(receive, outcome);
         };
         to.copy_from_slice(&bytes);
         match rest {
@@ -391,7 +437,7 @@ impl Desk {
             Some(receive) if receive.room == total => To::Receive(receive),
             Some(receive) => {
                 let outcome = Outcome::WrongSize { source, tag, bytes: total, room: receive.room };
-                self.end(receive.number, receive.wanted, outcome);
+                self.fail(receive, outcome);
                 To::Nobody
             }
             None => {
@@ -420,9 +466,9 @@ impl Desk {
             To::Receive(receive) => match receive.buffer.write().get_mut(range.clone()) {
                 Some(to) => filled.read(to),
                 None => {
-                    let (number, wanted) = (receive.number, receive.wanted);
-                    incoming.to = To::Nobody;
-                    self.end(number, wanted, Outcome::Changed);
+                    if let To::Receive(receive) = std::mem::replace(&mut incoming.to, To::Nobody) {
+                        self.fail(receive, Outcome::Changed);
+                    }
                 }
             },
         }
@@ -450,11 +496,13 @@ impl Desk {
         let Some(incoming) = &mut self.incoming[source] else { return };
         let To::Receive(mut receive) = std::mem::replace(&mut incoming.to, To::Nobody) else { return };
         let (number, tag, total) = (incoming.number, incoming.tag, incoming.total);
-        let Some(got) = receive.buffer.write().get(..incoming.got) else { return };
+        let got = receive.buffer.write().get(..incoming.got);
         let mut bytes = Vec::new();
         // Without memory for it, it is lost.
-        if bytes.try_reserve_exact(total).is_ok() {
-            bytes.extend_from_slice(got);
+        let kept =
+            got.filter(|_| bytes.try_reserve_exact(total).is_ok()).map(|got| bytes.extend_from_slice(got));
+        self.dead.push(receive.buffer);
+        if kept.is_some() {
             incoming.to = To::Desk;
             let place = self.arrived.partition_point(|arrived| arrived.number < number);
             self.arrived.insert(place, Arrived { number, source, tag, total, bytes });
@@ -486,7 +534,13 @@ impl Desk {
             rings.ring(rank);
             let over = message.void || changed || end == message.total;
             if over && let Some(message) = self.outgoing[rank].pop_front() {
-                let outcome = if changed { Outcome::Changed } else { Outcome::Sent(message.buffer) };
+                let outcome = match changed {
+                    true => {
+                        self.dead.push(message.buffer);
+                        Outcome::Changed
+                    }
+                    false => Outcome::Sent(message.buffer),
+                };
                 self.end(message.number, message.wanted, outcome);
             }
         }

@@ -6,7 +6,7 @@
 //! waits for the thread itself.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use symmem_store::{Deadline, TICK};
 
@@ -32,8 +32,13 @@ impl Hub {
 
     /// The thread's life.
     fn help(&self) {
-        let mut end = None;
+        let (mut end, mut looked) = (None, Instant::now());
         loop {
+            // Also while others wait, or mail comes: they do not look after the peers of what was started.
+            if looked.elapsed() >= TICK {
+                self.bury();
+                looked = Instant::now();
+            }
             let desk = self.lock();
             if desk.closed {
                 let end = end.get_or_insert_with(|| self.patience());
@@ -55,22 +60,13 @@ impl Hub {
 
     /// Moves mail as it comes, until there is none or somebody waits for it; for a tick at most.
     fn work(&self) {
-        let mut moved = false;
         self.rings.bell(self.rank()).sleep(TICK, || {
             let mut desk = self.lock();
-            moved |= desk.progress(&self.rings);
+            desk.progress(&self.rings);
             let over = desk.is_idle() || desk.waiters > 0;
             self.tell(desk);
             over
         });
-        if !moved {
-            let mut desk = self.lock();
-            // What a rank published before it was gone is taken up first.
-            let gone = |awaited| self.gone(awaited);
-            desk.progress(&self.rings);
-            desk.sweep(gone);
-            self.tell(desk);
-        }
     }
 
     fn rest(&self, desk: Locked<'_>, time: Duration) {

@@ -44,13 +44,30 @@ impl Hub {
         self.desk.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Unlocks the desk and wakes the threads that wait for something that has ended.
+    /// Unlocks the desk, wakes the threads that wait for something that has ended, and drops what nobody gets back. So must
+    /// end every lock under which an operation may have ended.
     pub(super) fn tell(&self, mut desk: Locked<'_>) {
-        let news = desk.take_news();
+        let (news, dead) = (desk.take_news(), desk.take_dead());
         drop(desk);
         if news {
             self.rings.ring(self.rank());
         }
+        drop(dead);
+    }
+
+    /// Ends what waits for somebody who is gone, after taking up what that one published before.
+    pub(super) fn bury(&self) {
+        let concerned = self.lock().concerned();
+        let stop_of = |awaited| self.gone(awaited).map(|stop| (awaited, stop));
+        let gone: Vec<(Awaited, Stop)> = concerned.into_iter().filter_map(stop_of).collect();
+        if gone.is_empty() {
+            return;
+        }
+        // In this order: who was gone before has published all that it ever will.
+        let mut desk = self.lock();
+        desk.progress(&self.rings);
+        desk.sweep(|awaited| gone.iter().find(|(one, _)| *one == awaited).map(|(_, stop)| *stop));
+        self.tell(desk);
     }
 
     /// Refuses `op` in a forked child, before any lock, and on a group that has failed.
@@ -132,14 +149,14 @@ impl Hub {
     }
 
     /// What an outcome is to the one who asked for the operation.
-    fn judge(&self, op: Op, outcome: Outcome) -> Result<Outcome> {
+    fn judge(&self, op: Op, elapsed: Duration, outcome: Outcome) -> Result<Outcome> {
         match outcome {
             Outcome::WrongSize { source, tag, bytes, room } => {
                 Err(Error::MessageSize { context: self.context(op), rank: source, tag, bytes, room })
             }
             Outcome::Gone(stop) => {
                 let interrupt = Interrupt::Watch(Box::new(stop));
-                Err(self.interrupted(op, Duration::ZERO, interrupt, None))
+                Err(self.interrupted(op, elapsed, interrupt, None))
             }
             Outcome::Changed => Err(Error::invalid(op.name(), "the buffer changed its length meanwhile")),
             outcome => Ok(outcome),
@@ -169,7 +186,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Looks whether the peer of an operation is still there.
+/// Looks whether the peer of an operation is still there, and ends it at the desk if not.
 struct PeerWatch<'a> {
     hub: &'a Hub,
     number: u64,
@@ -178,10 +195,11 @@ struct PeerWatch<'a> {
 impl Watch for PeerWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
         let awaited = self.hub.lock().awaited(self.number);
-        match awaited.and_then(|awaited| self.hub.gone(awaited)) {
-            Some(stop) => Err(stop.into()),
-            None => Ok(()),
+        // Not an error here: the message may be in the ring, or the receive may be one that others can still serve.
+        if awaited.is_some_and(|awaited| self.hub.gone(awaited).is_some()) {
+            self.hub.bury();
         }
+        Ok(())
     }
 }
 
@@ -240,9 +258,9 @@ impl Ticket {
                 let _ = hub.wake_helper(&mut desk);
             }
         }
-        drop(desk);
+        hub.tell(desk);
         match (outcome, waited) {
-            (Some(outcome), _) => hub.judge(self.op, outcome),
+            (Some(outcome), _) => hub.judge(self.op, start.elapsed(), outcome),
             (None, Err(interrupt)) => Err(hub.interrupted(self.op, start.elapsed(), interrupt, awaited)),
             (None, Ok(())) => Err(Error::invalid(self.op.name(), "its outcome was given out before")),
         }
@@ -258,8 +276,6 @@ impl Ticket {
         match hub.wait(&terms, self.number) {
             Ok(()) => Ok(true),
             Err(Interrupt::Expired) => Ok(false),
-            // `wait` will say so at once.
-            Err(Interrupt::Watch(_)) => Ok(true),
             Err(interrupt) => Err(hub.interrupted(self.op, timeout, interrupt, None)),
         }
     }
@@ -270,14 +286,15 @@ impl Drop for Ticket {
         if fork::is_child() {
             return;
         }
-        let mut desk = self.owner.0.lock();
+        let hub = &self.owner.0;
+        let mut desk = hub.lock();
         match self.blocking {
             true => drop(desk.withdraw(self.number)),
             false => desk.abandon(self.number),
         }
         // Buffers that come back are the caller's code to drop.
         let outcome = desk.take(self.number);
-        drop(desk);
+        hub.tell(desk);
         drop(outcome);
     }
 }

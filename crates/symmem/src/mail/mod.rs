@@ -194,6 +194,10 @@ impl Mailbox {
             true => Ok(()),
             false => hub.wake_helper(&mut desk),
         };
+        if woken.is_err() {
+            // Nobody gets the ticket: a receive would take, and lose, the next message.
+            desk.withdraw(number);
+        }
         hub.tell(desk);
         woken.map(|()| ticket)
     }

@@ -99,7 +99,7 @@ fn settle(parts: &[(Arc<Inner>, Vec<Stream>)], code: Code) -> Result<()> {
 }
 
 /// Whether this thread has started a group of calls.
-pub(super) fn is_open() -> bool {
+pub(crate) fn is_open() -> bool {
     DEPTH.get() > 0
 }
 

@@ -156,10 +156,25 @@ impl Inner {
         call: impl FnOnce(&Functions, RawComm) -> Code,
         wait: impl FnOnce(&dyn Fn() -> Result<bool>) -> Result<(), E>,
     ) -> Result<(), E> {
+        if group_call::is_open() {
+            return Err(in_a_group(op).into());
+        }
         self.enter(op)?;
         let done = self.step_in_turn(op, call, wait);
         self.leave();
         done
+    }
+
+    /// Asks NCCL something, in this thread's turn: an abort must not come in between.
+    pub(super) fn ask_in_turn<R>(
+        &self,
+        op: &'static str,
+        ask: impl FnOnce(RawComm) -> Result<R>,
+    ) -> Result<R> {
+        self.enter(op)?;
+        let asked = self.alive(op).and_then(ask);
+        self.leave();
+        asked
     }
 
     fn step_in_turn<E: From<Error>>(
@@ -254,7 +269,7 @@ impl Inner {
         make: impl FnOnce(&Nccl, RawComm, *mut RawComm, *mut RawConfig) -> Result<Code>,
     ) -> Result<Option<Communicator>> {
         if group_call::is_open() {
-            return Err(Error::invalid(op, "it cannot be part of a group of calls"));
+            return Err(in_a_group(op));
         }
         let activity = Activity::new(&self.device, 0)?;
         let mut config = RawConfig::new(self.nccl.loaded.version);
@@ -304,6 +319,9 @@ impl Inner {
 
     pub(super) fn finish(self: &Arc<Self>, within: Duration) -> Result<()> {
         const CALL: &str = "ncclCommFinalize";
+        if group_call::is_open() {
+            return Err(in_a_group(CALL));
+        }
         let windows = self.windows.load(Ordering::Acquire);
         if windows > 0 {
             let problem = format!("{windows} windows are registered on it. Hint: drop their memory first");
@@ -417,4 +435,10 @@ impl Drop for Out {
 /// `value` as NCCL takes numbers.
 pub(super) fn number(what: &'static str, value: usize) -> Result<c_int> {
     c_int::try_from(value).map_err(|_| Error::invalid(what, format!("{value} is too large")))
+}
+
+/// NCCL does what is part of a group when the group ends, long after its results were looked for.
+#[cold]
+fn in_a_group(op: &'static str) -> Error {
+    Error::invalid(op, "it cannot be part of a group of calls. Hint: end the GroupCall first")
 }

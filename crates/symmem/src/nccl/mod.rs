@@ -48,5 +48,6 @@ pub(crate) mod window;
 pub(crate) use self::collectives::Carried;
 pub use self::communicator::{Communicator, UniqueId};
 pub use self::group_call::GroupCall;
+pub(crate) use self::group_call::is_open as is_group_open;
 pub use self::library::{Loaded, Why, is_available, library, version};
 pub use self::version::Version;

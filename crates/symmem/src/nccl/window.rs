@@ -160,6 +160,7 @@ impl Window {
         }
         let raw = out.value();
         if raw.is_null() {
+            out.leak();
             let problem = "NCCL gives no window. Hint: symmetric memory needs cuMem (NCCL_CUMEM_ENABLE) and peers in reach; NCCL_DEBUG=INFO says what is missing";
             return Err(Error::invalid(CALL, problem).into());
         }
@@ -210,10 +211,13 @@ impl Registered {
     fn asked(&self, peer: usize) -> Result<u64> {
         let nccl = self.communicator.nccl;
         let ask = nccl.need(PEER_POINTERS, nccl.functions.peer_pointer)?;
-        let mut address = 0;
+        let (peer, mut address) = (number("rank", peer)?, 0);
         // SAFETY: a registered window; writes one address.
-        let code = unsafe { ask(self.raw, 0, number("rank", peer)?, &mut address) };
-        if code == SUCCESS { Ok(address) } else { Err(self.failed("ncclGetPeerDevicePointer", code)) }
+        let ask = |_| Ok(unsafe { ask(self.raw, 0, peer, &mut address) });
+        match self.communicator.ask_in_turn("ncclGetPeerDevicePointer", ask)? {
+            SUCCESS => Ok(address),
+            code => Err(self.failed("ncclGetPeerDevicePointer", code)),
+        }
     }
 
     /// Where the window's structure in device memory says that everybody's memory is.
@@ -224,9 +228,8 @@ impl Registered {
             return Ok(vec![0; *world]);
         }
         let team_of = nccl.need(TEAMS, nccl.functions.team_lsa)?;
-        let raw = self.communicator.alive("ncclTeamLsa")?;
         // SAFETY: a live communicator.
-        let team = unsafe { team_of(raw) };
+        let team = self.communicator.ask_in_turn("ncclTeamLsa", |raw| Ok(unsafe { team_of(raw) }))?;
         let stream = Stream::new(&self.memory.device)?;
         // SAFETY: in these versions a window is the address of a structure of more than that many bytes.
         let bytes = unsafe { buffer::read::<u8>(self.raw as u64, STRUCTURE, &stream) };
@@ -250,7 +253,8 @@ impl Registered {
         let ask = self.communicator.nccl.functions.multicast_pointer?;
         let mut address = 0;
         // SAFETY: a registered window; writes one address.
-        let code = unsafe { ask(self.raw, 0, &mut address) };
+        let ask = |_| Ok(unsafe { ask(self.raw, 0, &mut address) });
+        let code = self.communicator.ask_in_turn("ncclGetLsaMultimemDevicePointer", ask).ok()?;
         (code == SUCCESS && address != 0).then_some(address)
     }
 
@@ -276,7 +280,11 @@ impl Registered {
             .end_something("ncclCommWindowDeregister", |_, comm| unsafe { deregister(comm, raw) });
         match gone {
             Ok(()) | Err(Error::Closed { .. }) => {}
-            Err(error) => tracing::warn!(%error, "not released"),
+            Err(error) => {
+                tracing::warn!(%error, "not released");
+                // NCCL may still have it registered: then it stays.
+                std::mem::forget(Arc::clone(&self.memory));
+            }
         }
     }
 }

@@ -45,6 +45,10 @@ impl Engine {
         give: impl FnOnce(&Communicator) -> Result<()>,
     ) -> Result<()> {
         let communicator = self.need_communicator(op.name())?;
+        if crate::nccl::is_group_open() {
+            let problem = "it goes through NCCL here, and cannot be part of a group of calls. Hint: end the GroupCall first";
+            return Err(Error::invalid(op.name(), problem));
+        }
         let lane = &self.inner.body.lanes[self.lane];
         let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
         let needs = || [Arc::clone(&engine), keep.map_or_else(|| Arc::clone(&engine), |keep| keep())];

@@ -38,6 +38,10 @@ impl Group {
     /// A group with one rank per device, for one thread that drives them all. Not collective: it needs nobody else.
     pub fn all_local(devices: &[Device]) -> Result<LocalRanks> {
         let engines = crate::spawn(devices.len(), |group| Engine::new(&group, &devices[group.rank()]))?;
+        if engines.iter().any(|engine| !engine.is_direct()) {
+            let problem = "some do not reach each other, and what NCCL carries waits for all ranks. Hint: give each rank a thread (spawn)";
+            return Err(Error::invalid("devices", problem));
+        }
         Ok(LocalRanks { engines })
     }
 }

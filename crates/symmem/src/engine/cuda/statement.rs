@@ -24,6 +24,8 @@ pub(crate) struct Statement {
     pub(crate) channel: Option<usize>,
     /// The rank that gives or takes, for operations that have one.
     pub(crate) root: Option<usize>,
+    /// Rows of a matrix, for operations on one; else 0.
+    pub(crate) rows: usize,
     pub(crate) grid: u32,
     pub(crate) threads: u32,
 }
@@ -31,7 +33,18 @@ pub(crate) struct Statement {
 impl Statement {
     /// A launch of one block of `threads` that reduces nothing.
     pub(crate) fn plain(op: Op, channel: Option<usize>, memory: (u64, u64), threads: u32) -> Self {
-        Self { op, reduction: None, algorithm: None, bytes: 0, memory, channel, root: None, grid: 1, threads }
+        Self {
+            op,
+            reduction: None,
+            algorithm: None,
+            bytes: 0,
+            memory,
+            channel,
+            root: None,
+            rows: 0,
+            grid: 1,
+            threads,
+        }
     }
 
     /// The operation in the low byte, so that it can be named, and a hash of everything: the signatures of two launches differ in many
@@ -45,8 +58,16 @@ impl Statement {
         let shape = u64::from(self.grid) << 32 | u64::from(self.threads);
         let channel = self.channel.map_or(0, |channel| channel as u64 + 1);
         let (number, place) = self.memory;
-        let hash =
-            fnv_words(&[self.op as u64, reduction, self.bytes, number, place, channel << 32 | root, shape]);
+        let hash = fnv_words(&[
+            self.op as u64,
+            reduction,
+            self.bytes,
+            number,
+            place,
+            channel << 32 | root,
+            self.rows as u64,
+            shape,
+        ]);
         (self.op as u32 & 0xff) | (((hash >> 32) ^ hash) as u32) << 8
     }
 }
@@ -61,6 +82,7 @@ impl fmt::Display for Statement {
         if self.bytes > 0 {
             terms.push(format!("{} bytes", self.bytes));
         }
+        terms.extend((self.rows > 0).then(|| format!("{} rows", self.rows)));
         terms.extend(self.root.map(|root| format!("root {root}")));
         terms.extend(self.algorithm.map(|algorithm| algorithm.to_string()));
         if !terms.is_empty() {
@@ -94,6 +116,7 @@ mod tests {
             memory: (3, 0),
             channel: None,
             root: None,
+            rows: 0,
             grid: 8,
             threads: 512,
         }
@@ -114,6 +137,7 @@ mod tests {
             Statement { memory: (3, 64), ..statement() },
             Statement { channel: Some(0), ..statement() },
             Statement { root: Some(0), ..statement() },
+            Statement { rows: 2, ..statement() },
             Statement { algorithm: Some(Algorithm::OneShot), ..statement() },
             Statement { grid: 7, ..statement() },
             Statement { threads: 256, ..statement() },

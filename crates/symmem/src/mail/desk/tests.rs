@@ -1,5 +1,7 @@
 //! Two desks by one thread: what half a message does when somebody changes his mind.
 
+use std::sync::Arc;
+
 use super::super::buffer::{Inbound, Outbound};
 use super::super::ring::SLOTS;
 use super::*;
@@ -105,5 +107,83 @@ fn who_is_gone_ends_what_waits_for_it() {
         receiver.sweep(|awaited| (awaited == Awaited::Rank(0)).then_some(Stop::Died(0)));
         assert!(matches!(receiver.take(number), Some(Outcome::Gone(Stop::Died(0)))));
         assert!(!receiver.has_ended(other));
+    });
+}
+
+fn left(awaited: Awaited) -> Option<Stop> {
+    (awaited == Awaited::Rank(0)).then_some(Stop::Left(0))
+}
+
+#[test]
+fn what_was_published_before_its_rank_left_is_received() {
+    with_desks(|rings, sender, receiver, _| {
+        let numbers = [(); SLOTS as usize].map(|()| receiver.receive(Some(0), TAG, inbound(1)));
+        let late = receiver.receive(Some(0), TAG, inbound(1));
+        for byte in 0..SLOTS {
+            sender.send(1, TAG, outbound(vec![byte as u8]));
+        }
+        sender.progress(rings);
+        // One look at the rings is enough for all of it.
+        receiver.progress(rings);
+        receiver.sweep(left);
+        for (byte, number) in numbers.into_iter().enumerate() {
+            assert_eq!(received(receiver, number), [byte as u8]);
+        }
+        assert!(matches!(receiver.take(late), Some(Outcome::Gone(Stop::Left(0)))));
+    });
+}
+
+#[test]
+fn half_a_message_of_who_left_is_in_nobodys_way() {
+    with_desks(|rings, sender, receiver, bytes| {
+        for posted_first in [true, false] {
+            let matched = posted_first.then(|| receiver.receive(None, TAG, inbound(bytes.len())));
+            let half = sender.send(1, TAG, outbound(bytes.to_vec()));
+            sender.progress(rings);
+            receiver.progress(rings);
+            assert!(receiver.incoming[0].is_some());
+            receiver.sweep(left);
+            assert!(receiver.incoming[0].is_none() && receiver.arrived.is_empty());
+            // Anybody else's message is taken instead.
+            let number = matched.unwrap_or_else(|| receiver.receive(None, TAG, inbound(bytes.len())));
+            assert!(!receiver.has_ended(number) && receiver.awaited(number) == Some(Awaited::Anybody));
+            receiver.send(1, TAG, outbound(bytes.to_vec()));
+            assert!(matches!(receiver.take(number), Some(Outcome::Received(_, 1, _))));
+            sender.withdraw(half);
+            settle(rings, [sender, receiver]);
+        }
+    });
+}
+
+#[test]
+fn buffers_that_nobody_gets_back_are_left_to_who_unlocks() {
+    /// Counts its owners.
+    struct Counted(Vec<u8>, #[expect(dead_code, reason = "held")] Arc<()>);
+    impl AsMut<[u8]> for Counted {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+    with_desks(|rings, sender, receiver, bytes| {
+        let alive = Arc::new(());
+        let counted = |room| Buffer::Given(Box::new(Inbound(Counted(vec![0; room], Arc::clone(&alive)))));
+        let withdrawn = receiver.receive(None, TAG, counted(1));
+        receiver.withdraw(withdrawn);
+        let [ended, unwanted] = [(); 2].map(|()| receiver.receive(None, TAG, counted(1)));
+        receiver.abandon(unwanted);
+        let _too_short = receiver.receive(None, TAG, counted(0));
+        let halved = receiver.receive(None, TAG, counted(bytes.len()));
+        let _gone = receiver.receive(Some(0), TAG + 1, counted(1));
+        for message in [&[1][..], &[2], &[3], bytes] {
+            sender.send(1, TAG, outbound(message.to_vec()));
+        }
+        sender.progress(rings);
+        receiver.progress(rings);
+        receiver.abandon(ended);
+        receiver.withdraw(halved);
+        receiver.sweep(left);
+        assert_eq!(Arc::strong_count(&alive), 1 + 6);
+        assert_eq!(receiver.take_dead().len(), 6);
+        assert_eq!(Arc::strong_count(&alive), 1);
     });
 }

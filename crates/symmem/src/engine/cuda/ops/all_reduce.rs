@@ -125,6 +125,7 @@ impl<T: Element> SymmetricMemory<T> {
             memory: self.statement(),
             channel: None,
             root: None,
+            rows: 0,
             grid,
             threads,
         };

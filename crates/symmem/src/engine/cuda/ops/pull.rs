@@ -248,6 +248,7 @@ impl<T: Element> SymmetricMemory<T> {
             reduction: work.reduction,
             bytes: work.bytes as u64,
             root: reading.root,
+            rows: if op == Op::ReduceScatterColumns { work.peer } else { 0 },
             grid,
             ..Statement::plain(op, None, self.statement(), threads)
         };
