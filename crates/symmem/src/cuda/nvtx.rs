@@ -15,7 +15,8 @@ use libloading::os::unix::Library;
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 const CALLBACKS: u32 = 1;
 const VERSION: u32 = 3;
-const CORE: c_int = 1;
+/// The module of ranges, counted from 0.
+const CORE: usize = 0;
 /// Places of the core functions in their table, whose first and last are nobody's.
 const RANGE_PUSH: usize = 9;
 const RANGE_POP: usize = 11;
@@ -25,9 +26,14 @@ type Push = unsafe extern "C" fn(*const c_char) -> c_int;
 type Pop = unsafe extern "C" fn() -> c_int;
 type Initialize = unsafe extern "C" fn(unsafe extern "C" fn(u32) -> *const c_void) -> c_int;
 
+/// Modules of functions, of which tools want all to be there; nobody here calls more than two functions of the first.
+const MODULES: usize = 6;
+
+type Slots = [AtomicPtr<c_void>; CORE_FUNCTIONS];
+
 /// Where the tool puts its functions.
-static SLOTS: [AtomicPtr<c_void>; CORE_FUNCTIONS] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; CORE_FUNCTIONS];
+static SLOTS: [Slots; MODULES] =
+    [const { [const { AtomicPtr::new(ptr::null_mut()) }; CORE_FUNCTIONS] }; MODULES];
 
 /// Pointers to the slots, as the tool walks them.
 #[repr(transparent)]
@@ -36,14 +42,18 @@ struct Table([*const AtomicPtr<c_void>; CORE_FUNCTIONS + 1]);
 // SAFETY: addresses of statics; what they point at is atomic.
 unsafe impl Sync for Table {}
 
-static TABLE: Table = {
-    let mut slots = [ptr::null(); CORE_FUNCTIONS + 1];
-    let mut at = 1;
-    while at < CORE_FUNCTIONS {
-        slots[at] = &raw const SLOTS[at];
-        at += 1;
+static TABLES: [Table; MODULES] = {
+    let mut tables = [const { Table([ptr::null(); CORE_FUNCTIONS + 1]) }; MODULES];
+    let mut module = 0;
+    while module < MODULES {
+        let mut at = 1;
+        while at < CORE_FUNCTIONS {
+            tables[module].0[at] = &raw const SLOTS[module][at];
+            at += 1;
+        }
+        module += 1;
     }
-    Table(slots)
+    tables
 };
 
 #[repr(C)]
@@ -72,12 +82,17 @@ unsafe extern "C" fn export(which: u32) -> *const c_void {
 }
 
 unsafe extern "C" fn function_table(module: c_int, table: *mut *const Table, size: *mut c_uint) -> c_int {
-    if module != CORE || table.is_null() {
+    // They are counted from 1.
+    let Some(filled) = usize::try_from(module).ok().and_then(|module| TABLES.get(module.wrapping_sub(1)))
+    else {
+        return 0;
+    };
+    if table.is_null() {
         return 0;
     }
     // SAFETY: the tool's own variables.
     unsafe {
-        table.write(&TABLE);
+        table.write(filled);
         if !size.is_null() {
             size.write(CORE_FUNCTIONS as c_uint);
         }
@@ -111,7 +126,8 @@ fn find() -> Option<Tool> {
     if unsafe { initialize(export) } == 0 {
         return None;
     }
-    let slot = |at: usize| Some(SLOTS[at].load(Ordering::Relaxed)).filter(|function| !function.is_null());
+    let slot =
+        |at: usize| Some(SLOTS[CORE][at].load(Ordering::Relaxed)).filter(|function| !function.is_null());
     let (push, pop) = (slot(RANGE_PUSH)?, slot(RANGE_POP)?);
     // SAFETY: the tool put functions of these types into these places.
     Some(unsafe {
