@@ -19,7 +19,7 @@ use crate::cuda;
 use crate::dlpack::{self, Export};
 use crate::dtype;
 use crate::fork;
-use crate::operand::{Place, is_dense};
+use crate::operand::{Place, is_aligned, is_dense};
 
 /// What keeps an array's memory mapped.
 pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
@@ -42,7 +42,7 @@ pub(crate) struct Array {
     /// In bytes.
     pub(crate) strides: Box<[isize]>,
     pub(crate) place: Place,
-    /// Whether the elements follow each other in C order.
+    /// Whether the elements follow each other in C order, and are aligned.
     pub(crate) dense: bool,
     pub(crate) keep: Keep,
     epoch: u32,
@@ -77,14 +77,15 @@ pub(crate) fn make_strided(
     dtype: DType,
     place: Place,
 ) -> PyResult<Py<PyAny>> {
+    let len = shape.iter().product();
     let array = Array {
         address,
-        len: shape.iter().product(),
+        len,
         dtype,
         shape: shape.into(),
         strides: strides.into(),
         place,
-        dense: shape.contains(&0) || is_dense(shape, strides, dtype.size()),
+        dense: len == 0 || is_dense(shape, strides, dtype.size()) && is_aligned(address, len, dtype),
         keep,
         epoch: fork::epoch(),
     };
@@ -117,6 +118,27 @@ impl Array {
                  __cuda_array_interface__"
             ))),
         }
+    }
+
+    /// Bytes before the first element that others are in, and bytes from there to the end of the last; of some elements.
+    fn extent(&self) -> (usize, usize) {
+        let steps = self.shape.iter().zip(&self.strides);
+        let steps = steps.map(|(side, stride)| (*side as isize - 1) * stride);
+        let (before, after) = steps.fold((0, 0), |(before, after), step| match step < 0 {
+            true => (before + step.unsigned_abs(), after),
+            false => (before, after + step.unsigned_abs()),
+        });
+        (before, before + after + self.dtype.size())
+    }
+
+    /// Whether the elements follow each other in C order, and whether in Fortran's.
+    fn orders(&self) -> (bool, bool) {
+        let size = self.dtype.size();
+        let (mut shape, mut strides) = (self.shape.to_vec(), self.strides.to_vec());
+        shape.reverse();
+        strides.reverse();
+        let c = self.len == 0 || is_dense(&self.shape, &self.strides, size);
+        (c, self.len == 0 || is_dense(&shape, &strides, size))
     }
 
     /// Type string, shape, strides and address, which are the same in both array interfaces.
@@ -256,7 +278,14 @@ impl Array {
         this.check_host("numpy()")?;
         let dtype = dtype::numpy_dtype(py, this.dtype)?;
         let (shape, strides) = (this.shape(py)?, this.strides(py)?);
-        numpy_ndarray(py)?.call1((shape, dtype, slf, 0, strides))
+        if this.dense {
+            return numpy_ndarray(py)?.call1((shape, dtype, slf, 0, strides));
+        }
+        // numpy asks for a contiguous buffer here, whatever the strides are that it is told.
+        let (before, bytes) = this.extent();
+        let keep = Arc::clone(&this.keep);
+        let bytes = make(py, this.address - before, keep, &[bytes], DType::U8, this.place)?;
+        numpy_ndarray(py)?.call1((shape, dtype, bytes, before, strides))
     }
 
     /// The elements as a `torch.Tensor`, without a copy.
@@ -404,8 +433,15 @@ impl Array {
             return Err(PyBufferError::new_err(problem));
         }
         let wants = |flag: c_int| flags & flag == flag;
-        if !self.dense && (!wants(ffi::PyBUF_STRIDES) || wants(ffi::PyBUF_C_CONTIGUOUS)) {
+        let (c, fortran) = self.orders();
+        if !c && (!wants(ffi::PyBUF_STRIDES) || wants(ffi::PyBUF_C_CONTIGUOUS)) {
             return Err(PyBufferError::new_err("the array is not C-contiguous"));
+        }
+        if !fortran && wants(ffi::PyBUF_F_CONTIGUOUS) {
+            return Err(PyBufferError::new_err("the array is not Fortran-contiguous"));
+        }
+        if !c && !fortran && wants(ffi::PyBUF_ANY_CONTIGUOUS) {
+            return Err(PyBufferError::new_err("the array is not contiguous"));
         }
         match dtype::buffer_format(self.dtype) {
             Some(format) => Ok(format),

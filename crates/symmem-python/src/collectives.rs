@@ -47,6 +47,16 @@ impl Call {
         }
     }
 
+    /// An error if an input of `shape` has not one part per rank along its first dimension, for calls that divide it.
+    pub(crate) fn check_parts(self, shape: &[usize], world: usize) -> PyResult<()> {
+        match self {
+            Self::AllToAll | Self::ReduceScatter(_) | Self::Scatter(_) => {
+                divide(self, shape.to_vec().first_mut(), world)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The shape of the output for an input of `shape` on each of `world` ranks.
     pub(crate) fn output_shape(self, shape: &[usize], world: usize) -> PyResult<Vec<usize>> {
         let mut shape = shape.to_vec();
@@ -149,6 +159,7 @@ impl<'py> Plan<'py> {
             return Ok(Self { call, out: None, result });
         }
         let span = memory.span();
+        call.check_parts(&span.shape, world)?;
         let object = match out {
             Some(out) => out.clone(),
             None => {

@@ -4,6 +4,7 @@
 //! or `with context:` entered on this thread, else the one of the process.
 
 use std::cell::RefCell;
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -97,7 +98,7 @@ impl Context {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
-        leave();
+        leave(&self.inner);
     }
 
     fn __repr__(&self) -> String {
@@ -110,9 +111,14 @@ pub(crate) fn enter(context: &RankContext) {
     ENTERED.with_borrow_mut(|entered| entered.push(context.clone()));
 }
 
-/// Ends the innermost [`enter`] of this thread.
-pub(crate) fn leave() {
-    let _left = ENTERED.with_borrow_mut(Vec::pop);
+/// Ends the innermost [`enter`] of `context` on this thread; blocks may end in another order than they began.
+fn leave(context: &RankContext) {
+    // The configuration is part of what all copies of a context share, so its address says which one it is.
+    let is_it = |entered: &RankContext| ptr::eq(entered.config(), context.config());
+    let _left = ENTERED.with_borrow_mut(|entered| {
+        let at = entered.iter().rposition(is_it)?;
+        Some(entered.remove(at))
+    });
 }
 
 /// The context of the calling thread.

@@ -17,7 +17,13 @@ static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 /// The exception of `error`: the class named like its variant, with its attributes, and its text.
 #[cold]
 pub(crate) fn raise(error: Error) -> PyErr {
-    Python::attach(|py| exception(py, &error).unwrap_or_else(|failure| failure))
+    raise_ref(&error)
+}
+
+/// [`raise`] for an error that others want too.
+#[cold]
+pub(crate) fn raise_ref(error: &Error) -> PyErr {
+    Python::attach(|py| exception(py, error).unwrap_or_else(|failure| failure))
 }
 
 /// `symmem.Invalid`: the argument `what` cannot be right.
@@ -59,7 +65,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::PeerLost { .. } => "PeerLost",
         Error::PeerLeft { .. } => "PeerLeft",
         Error::GroupFailed { .. } => "GroupFailed",
-        Error::Mismatch { .. } => "Mismatch",
+        Error::Mismatch { .. } | Error::MessageSize { .. } => "Mismatch",
         Error::Rank { .. } => "RankFailed",
         Error::Busy { .. } => "Busy",
         Error::Borrowed { .. } => "Borrowed",

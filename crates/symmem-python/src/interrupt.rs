@@ -75,6 +75,17 @@ fn signal_wants_out() -> bool {
     interrupted
 }
 
+/// Keeps what a signal handler raised while the waiting call ran Python code: [`blocking`] raises it. False on other threads
+/// than the main one, where no handler runs, and nobody may ever look.
+pub(crate) fn hand_over(raised: PyErr) -> bool {
+    let takes = is_main_thread();
+    // The first one is why the call ends.
+    if takes && !INTERRUPTED.replace(true) {
+        RAISED.set(Some(raised));
+    }
+    takes
+}
+
 /// Python runs signal handlers on the main thread only, so the others need not ask.
 fn is_main_thread() -> bool {
     // SAFETY: no preconditions.

@@ -1,16 +1,21 @@
 //! `Mailbox`: messages between two ranks.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use symmem::{PendingReceive, PendingSend};
+use symmem::{CancelToken, PendingReceive, PendingSend};
 
-use crate::error::{invalid, raise};
-use crate::group::Group;
+use crate::error::{invalid, raise, raise_ref};
+use crate::group::{Group, default_timeout};
 use crate::interrupt::{blocking, token};
 use crate::operand::{Operand, Place};
 use crate::pending::timed_out;
+
+/// The longest wait between two looks at Python's signals.
+const TICK: Duration = Duration::from_millis(20);
+/// How long a message that is late is still waited for.
+const TAKING_BACK: Duration = Duration::from_millis(1);
 
 /// Messages between two ranks of a group, matched by source and tag.
 ///
@@ -39,10 +44,36 @@ impl Mailbox {
         let mail = lock(&self.mail);
         let mail = mail.as_ref().ok_or_else(|| raise(symmem::Error::Closed { op }))?;
         let asked = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        let mail = mail.cancelled_by(&token());
         Ok(match asked.or(self.timeout) {
             Some(timeout) => mail.within(timeout),
-            None => mail.cancelled_by(&token()),
+            None => mail,
         })
+    }
+}
+
+impl Mailbox {
+    /// For messages that are started: nothing of it ends by itself but at [`Travel`]'s deadline, where waiting once more, in vain, takes
+    /// it back.
+    fn patient(&self, op: &'static str) -> PyResult<symmem::Mailbox> {
+        Ok(self.open(op, 0)?.within(TAKING_BACK).cancelled_by(&CancelToken::new()))
+    }
+
+    pub(crate) fn send_start(&self, operand: &Operand<'_>, dst: usize, tag: u64) -> PyResult<Arc<Travel>> {
+        let elements = Elements::new(operand)?;
+        let pending = self.patient("send")?.send_start(dst, tag, elements).map_err(raise)?;
+        Ok(Travel::new(Message::Sent(pending), self.timeout))
+    }
+
+    pub(crate) fn receive_start(
+        &self,
+        operand: &Operand<'_>,
+        src: Option<usize>,
+        tag: u64,
+    ) -> PyResult<Arc<Travel>> {
+        let elements = Elements::new(operand)?;
+        let pending = self.patient("receive")?.receive_start(src, tag, elements).map_err(raise)?;
+        Ok(Travel::new(Message::Received(pending), self.timeout))
     }
 }
 
@@ -51,8 +82,9 @@ impl Mailbox {
     /// Collective. A new mailbox, whose messages are no other mailbox's.
     #[new]
     fn new(py: Python<'_>, group: &Group) -> PyResult<Self> {
-        let timeout = group.membership().timeout();
+        let asked = group.membership().timeout();
         let group = group.membership().group("mailbox", 0)?;
+        let timeout = asked.or_else(|| default_timeout(group.context()));
         let mail = blocking(py, || symmem::Mailbox::new(&group))?;
         Ok(Self { mail: Mutex::new(Some(mail)), timeout })
     }
@@ -80,19 +112,15 @@ impl Mailbox {
     /// Starts `send`. `x` must not change until it has ended.
     #[pyo3(signature = (x, dst, tag = 0))]
     fn isend(&self, x: &Bound<'_, PyAny>, dst: usize, tag: u64) -> PyResult<PendingMessage> {
-        let mail = self.open("send", 0)?;
         let operand = on_host(Operand::input_or_copy(x)?)?;
-        let pending = mail.send_start(dst, tag, Elements::new(&operand)?).map_err(raise)?;
-        Ok(PendingMessage::new(Message::Sent(pending)))
+        Ok(PendingMessage { travel: self.send_start(&operand, dst, tag)? })
     }
 
     /// Starts `recv`. Waiting for it gives the rank that the message is from.
     #[pyo3(signature = (x, src = None, tag = 0))]
     fn irecv(&self, x: &Bound<'_, PyAny>, src: Option<usize>, tag: u64) -> PyResult<PendingMessage> {
-        let mail = self.open("receive", 0)?;
         let operand = on_host(Operand::output(x)?)?;
-        let pending = mail.receive_start(src, tag, Elements::new(&operand)?).map_err(raise)?;
-        Ok(PendingMessage::new(Message::Received(pending)))
+        Ok(PendingMessage { travel: self.receive_start(&operand, src, tag)? })
     }
 
     /// Local. What was started goes on; later calls raise `Closed`.
@@ -178,81 +206,108 @@ impl Message {
     }
 }
 
-enum State {
+enum Stage {
     Travelling(Message),
-    Ended(PyResult<Option<usize>>),
-    /// Between the two.
+    Ended(Result<Option<usize>, symmem::Error>),
+    /// Between the two; nobody sees it but under the lock.
     Ending,
+}
+
+/// A message on its way, for all who wait for it. Nothing here needs the interpreter.
+pub(crate) struct Travel {
+    stage: Mutex<Stage>,
+    /// When it is taken back.
+    deadline: Option<Instant>,
+}
+
+impl Travel {
+    fn new(message: Message, timeout: Option<Duration>) -> Arc<Self> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Arc::new(Self { stage: Mutex::new(Stage::Travelling(message)), deadline })
+    }
+
+    /// The stage, unless somebody waits under its lock.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Stage>> {
+        match self.stage.try_lock() {
+            Ok(stage) => Some(stage),
+            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Whether it has ended. Never blocks.
+    pub(crate) fn test(&self) -> bool {
+        self.try_lock().is_some_and(|mut stage| self.has_ended(&mut stage, Duration::ZERO))
+    }
+
+    /// Waits for at most `slice`; whether it has ended.
+    pub(crate) fn wait_for(&self, slice: Duration) -> bool {
+        match self.try_lock() {
+            Some(mut stage) => self.has_ended(&mut stage, slice),
+            // Who has the lock waits for the same.
+            None => {
+                std::thread::sleep(slice.min(Duration::from_millis(1)));
+                false
+            }
+        }
+    }
+
+    fn has_ended(&self, stage: &mut Stage, slice: Duration) -> bool {
+        let Stage::Travelling(message) = stage else { return true };
+        let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let over = if slice.is_zero() { message.test() } else { message.wait_for(slice).unwrap_or(true) };
+        if !over && !is_late {
+            return false;
+        }
+        if let Stage::Travelling(message) = std::mem::replace(stage, Stage::Ending) {
+            // What is late is taken back here; what has ended gives its result at once.
+            *stage = Stage::Ended(message.finish());
+        }
+        true
+    }
+
+    /// What became of it: the source of a message that was received. Asked when it has ended.
+    pub(crate) fn result(&self) -> PyResult<Option<usize>> {
+        let stage = lock(&self.stage);
+        match &*stage {
+            Stage::Ended(Ok(source)) => Ok(*source),
+            Stage::Ended(Err(error)) => Err(raise_ref(error)),
+            _ => Err(invalid("message", "it has not ended yet")),
+        }
+    }
 }
 
 /// A message that was started by `isend` or `irecv`. Dropping it does not stop it.
 #[pyclass(frozen, weakref, module = "symmem")]
 pub(crate) struct PendingMessage {
-    state: Mutex<State>,
-}
-
-impl PendingMessage {
-    fn new(message: Message) -> Self {
-        Self { state: Mutex::new(State::Travelling(message)) }
-    }
+    travel: Arc<Travel>,
 }
 
 #[pymethods]
 impl PendingMessage {
     /// Whether it has ended. Never blocks.
     fn test(&self) -> bool {
-        // A thread that waits holds the lock.
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poison)) => poison.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        match &*state {
-            State::Travelling(message) => message.test(),
-            State::Ended(_) => true,
-            State::Ending => false,
-        }
+        self.travel.test()
     }
 
     /// Waits until it has ended: None for a message that was sent, the source of one that was received. `timeout_ms=0` waits as
-    /// long as the group's calls do; `Timeout` after another time leaves the message on its way.
+    /// long as the group's calls do, from when it was started, and then takes it back; `Timeout` after another time leaves it on its way,
+    /// and so does KeyboardInterrupt.
     #[pyo3(signature = (timeout_ms = 0))]
     fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<usize>> {
-        let over = blocking(py, || match &*lock(&self.state) {
-            State::Travelling(message) if timeout_ms > 0 => {
-                message.wait_for(Duration::from_millis(timeout_ms))
+        let end = (timeout_ms > 0).then(|| Instant::now() + Duration::from_millis(timeout_ms));
+        loop {
+            let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
+            if py.detach(|| self.travel.wait_for(left.min(TICK))) {
+                return self.travel.result();
             }
-            _ => Ok(true),
-        })?;
-        if !over {
-            let text = format!(
-                "PendingMessage.wait: the message has not ended within {timeout_ms} ms. It goes on; wait again"
-            );
-            return Err(timed_out(py, text));
-        }
-        // Locked while it waits, without the interpreter: whoever comes second waits for the lock.
-        let ended = py.detach(|| {
-            let mut state = lock(&self.state);
-            let message = match std::mem::replace(&mut *state, State::Ending) {
-                State::Travelling(message) => message,
-                ended => {
-                    *state = ended;
-                    return None;
-                }
-            };
-            let result = message.finish();
-            *state = State::Ended(Ok(None));
-            Some(result)
-        });
-        if let Some(result) = ended {
-            let result = blocking(py, || result);
-            *lock(&self.state) = State::Ended(result.as_ref().map_err(|error| error.clone_ref(py)).copied());
-            return result;
-        }
-        match &*lock(&self.state) {
-            State::Ended(Ok(source)) => Ok(*source),
-            State::Ended(Err(error)) => Err(error.clone_ref(py)),
-            _ => Err(invalid("message", "it has not ended yet")),
+            if left.is_zero() {
+                let text = format!(
+                    "PendingMessage.wait: the message has not ended within {timeout_ms} ms. It goes on; wait again"
+                );
+                return Err(timed_out(py, text));
+            }
+            py.check_signals()?;
         }
     }
 

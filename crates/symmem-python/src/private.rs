@@ -51,6 +51,9 @@ impl<'py> Job<'py> {
         let reads = !matches!(call, Call::Scatter(root) if root != group.rank());
         let input =
             reads.then(|| Operand::input_or_copy(x).and_then(|input| on_host(call, input))).transpose()?;
+        if let Some(input) = &input {
+            call.check_parts(&input.shape, group.size())?;
+        }
         let out = output(group, call, input.as_ref(), out)?;
         check_apart(input.as_ref(), out.as_ref())?;
         let Some(dtype) = input.as_ref().or(out.as_ref()).map(|operand| operand.dtype) else {
@@ -135,15 +138,21 @@ pub(crate) fn run<'py>(
     dispatch!(job.dtype, T => {
         // SAFETY: the type of the job; other Python threads race with it as they do with numpy.
         let (input, out) = unsafe { job.slices::<T>() };
-        blocking(x.py(), || run_typed(group, call, input, out))
+        let in_place = job.input.is_none();
+        blocking(x.py(), || run_typed(group, call, in_place, input, out))
     })?;
     Ok(job.result)
 }
 
-fn run_typed<T: Element>(group: &Group, call: Call, input: &[T], out: &mut [T]) -> symmem::Result<()> {
+fn run_typed<T: Element>(
+    group: &Group,
+    call: Call,
+    in_place: bool,
+    input: &[T],
+    out: &mut [T],
+) -> symmem::Result<()> {
     match call {
-        // In place there is no input.
-        Call::AllReduce(op) if input.is_empty() => group.all_reduce(op, out),
+        Call::AllReduce(op) if in_place => group.all_reduce(op, out),
         Call::AllReduce(op) => group.all_reduce_out(op, input, out),
         Call::Reduce(op, root) => group.reduce_out(op, root, input, out),
         Call::ReduceScatter(op) | Call::ReduceScatterColumns(op, _) => group.reduce_scatter(op, input, out),

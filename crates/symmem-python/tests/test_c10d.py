@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
 from torch_ranks import run  # noqa: E402
 
+import symmem  # noqa: E402
+
 Tensor = torch.Tensor
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTS = [torch.int64, torch.int32, torch.uint8, torch.int8]
@@ -248,6 +250,27 @@ def single_rank(rank: int) -> None:
     dist.irecv(out, 0).wait()
     work.wait()
     assert out.tolist() == [1, 1, 1]
+
+
+def complex_numbers(rank: int) -> None:
+    for op in (dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX):
+        with pytest.raises(symmem.Invalid):
+            dist.reduce(torch.tensor([1 + 1j]), 0, op)
+        with pytest.raises(symmem.Invalid):
+            dist.reduce_scatter_tensor(torch.zeros(1, dtype=torch.complex64), torch.ones(2) * 1j, op)
+    x = torch.tensor([1 + 2j, 3 - 1j]).conj()
+    dist.group.WORLD.allreduce([x]).wait()  # torch's own functions refuse it
+    assert x.tolist() == [2 - 4j, 6 + 2j]
+    y = torch.tensor([1 + 2j + rank]).conj()
+    dist.group.WORLD.broadcast([y]).wait()
+    assert y.tolist() == [1 - 2j]
+    z = torch.tensor([1j + 1j * rank]).conj().imag
+    dist.broadcast(z, 1)
+    assert z.tolist() == [-2]
+
+
+def test_complex_numbers_are_right_or_refused() -> None:
+    run(complex_numbers, 2)
 
 
 def _beside_gloo(rank: int, names: tuple[str, ...]) -> None:

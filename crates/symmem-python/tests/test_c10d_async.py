@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -242,6 +243,76 @@ def cuda_needs_a_backend(rank: int) -> None:
     group: Any = dist.group.WORLD
     with pytest.raises(symmem.Invalid, match="cpu:symmem,meta:"):
         group.allreduce([torch.ones(2, device="meta")])
+
+
+def callbacks_do_not_wait(rank: int) -> None:
+    dist.barrier()
+    if rank == 1:
+        time.sleep(LATE)  # or rank 0 would find the first one done
+
+    def wait(_: Any) -> str:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        if threading.current_thread() is not threading.main_thread():
+            with pytest.raises(symmem.Busy):
+                work.wait()
+        return "went on"
+
+    assert dist.all_reduce(torch.ones(2), async_op=True).get_future().then(wait).wait() == "went on"
+    dist.barrier()
+
+
+def message_times_out(rank: int) -> None:
+    if rank == 0:
+        dist.group.WORLD.set_timeout(timedelta(seconds=0.3))
+        started = time.monotonic()
+        with pytest.raises(symmem.Timeout):
+            dist.recv(torch.zeros(2), 1, tag=5)
+        with pytest.raises(RuntimeError, match="Timeout"):
+            dist.irecv(torch.zeros(2), 1, tag=6).get_future().wait()
+        assert time.monotonic() - started < 20
+        dist.group.WORLD.set_timeout(timedelta(seconds=30))
+    dist.barrier()
+
+
+def autograd_is_not_asked(rank: int) -> None:
+    parameter = torch.nn.Parameter(torch.ones(4, 4).t()[:, :2])
+    dist.all_reduce(parameter, async_op=True).wait()
+    dist.reduce(parameter, 0, async_op=True).wait()
+    assert parameter[0, 0] == (4 if rank == 0 else 2)
+    with torch.inference_mode():
+        x, outs = torch.full((3,), float(rank)), [torch.zeros(3) for _ in range(2)]
+        dist.all_gather(outs, x, async_op=True).wait()
+    assert outs[1][0] == 1
+
+
+def forked_child_ends(rank: int) -> None:
+    dist.all_reduce(torch.ones(3), async_op=True).wait()
+    dist.barrier()
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(0)
+    end = time.monotonic() + 20
+    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert found == (child, 0)
+    dist.barrier()
+
+
+def test_a_callback_cannot_wait_for_its_own_group() -> None:
+    run(callbacks_do_not_wait, 2)
+
+
+def test_messages_time_out() -> None:
+    run(message_times_out, 2)
+
+
+def test_results_are_written_whatever_autograd_knows() -> None:
+    run(autograd_is_not_asked, 2)
+
+
+def test_a_forked_child_does_not_wait_for_the_group() -> None:
+    run(forked_child_ends, 2)
 
 
 def test_async_op_returns_before_completion() -> None:

@@ -78,6 +78,30 @@ def spawn_again(group: symmem.Group) -> list[Any]:
     return symmem.spawn(rank_and_args, 2, (group.rank,), timeout=30)
 
 
+def fork_and_leave(group: symmem.Group) -> str:
+    if (child := os.fork()) == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+    group.barrier()
+    return "fine"
+
+
+def test_a_forked_child_is_not_the_rank(processes: Any) -> None:
+    assert processes(fork_and_leave, 2) == ["fine", "fine"]
+
+
+def hang_on_1(group: symmem.Group) -> int:
+    time.sleep(60 * (group.rank == 1))
+    raise ValueError("at once")
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_ranks_that_did_not_end_are_returned_as_timeouts(threads: bool) -> None:
+    found = symmem.spawn(hang_on_1, 2, threads=threads, timeout=5, return_exceptions=True)
+    assert isinstance(found[0], symmem.Spawned) and isinstance(found[1], symmem.Timeout)
+    assert found[1].missing == [1]
+
+
 def test_results_come_in_rank_order(run: Any) -> None:
     assert run(rank_and_args, 3, "a", 1) == [(0, 3, "a", 1), (1, 3, "a", 1), (2, 3, "a", 1)]
 

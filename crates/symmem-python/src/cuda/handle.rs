@@ -227,6 +227,10 @@ impl Handle for DeviceHandle {
         Err(invalid(format!("{name}_start"), problem))
     }
 
+    fn is_open(&self) -> bool {
+        self.core.live("is_open").is_ok()
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         blocking(py, || self.core.close())
     }

@@ -554,12 +554,12 @@ impl Group {
     /// Starts a `send`. `x` must not change until it has ended.
     #[pyo3(signature = (x, dst, tag = 0))]
     fn isend(&self, x: &Bound<'_, PyAny>, dst: usize, tag: u64) -> PyResult<Pending> {
-        self.membership.start_message("isend", x, dst, tag, x.py().None())
+        self.membership.start_send(x, dst, tag)
     }
 
     /// Starts a `recv`. Waiting for it gives `x`.
     #[pyo3(signature = (x, src, tag = 0))]
     fn irecv(&self, x: &Bound<'_, PyAny>, src: usize, tag: u64) -> PyResult<Pending> {
-        self.membership.start_message("irecv", x, src, tag, x.clone().unbind())
+        self.membership.start_receive(x, src, tag)
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn with_timeout(context: &RankContext, timeout: Option<f64>) -> PyRes
 }
 
 /// How long calls on groups of this context wait; `None` is as long as it takes.
-pub(super) fn default_timeout(context: &RankContext) -> Option<Duration> {
+pub(crate) fn default_timeout(context: &RankContext) -> Option<Duration> {
     let rows = context.config().rows();
     let row = rows.iter().find(|row| row.variable == "SYMMEM_TIMEOUT")?;
     row.value.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())

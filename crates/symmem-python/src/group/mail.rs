@@ -1,16 +1,16 @@
 //! The messages of a group: a mailbox that is made with it, because making one is collective and sending is not.
 
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 
 use super::{Group, Membership, lock};
 use crate::error::raise;
-use crate::exit;
-use crate::mail::Mailbox;
+use crate::mail::{Mailbox, Travel};
+use crate::operand::Operand;
 use crate::pending::{Pending, Running, Sleeper};
 
 impl Membership {
@@ -48,17 +48,18 @@ impl Membership {
         self.mail(x.py(), "recv")?.call_method("recv", (x, src, tag), Some(&terms)).map(drop)
     }
 
-    /// Starts to send (`method` "isend") or to receive ("irecv"); waiting for it gives `result`.
-    pub(super) fn start_message(
-        &self,
-        method: &'static str,
-        x: &Bound<'_, PyAny>,
-        peer: usize,
-        tag: u64,
-        result: Py<PyAny>,
-    ) -> PyResult<Pending> {
-        let message = self.mail(x.py(), method)?.call_method1(method, (x, peer, tag))?.unbind();
-        Ok(Pending::new(Box::new(Message { message, result })))
+    /// Starts to send.
+    pub(super) fn start_send(&self, x: &Bound<'_, PyAny>, dst: usize, tag: u64) -> PyResult<Pending> {
+        let mail = self.mail(x.py(), "send")?;
+        let travel = mail.cast::<Mailbox>()?.get().send_start(&Operand::input_or_copy(x)?, dst, tag)?;
+        Ok(Pending::new(Box::new(Message { travel, result: x.py().None() })))
+    }
+
+    /// Starts to receive; waiting for it gives `x`.
+    pub(super) fn start_receive(&self, x: &Bound<'_, PyAny>, src: usize, tag: u64) -> PyResult<Pending> {
+        let mail = self.mail(x.py(), "receive")?;
+        let travel = mail.cast::<Mailbox>()?.get().receive_start(&Operand::output(x)?, Some(src), tag)?;
+        Ok(Pending::new(Box::new(Message { travel, result: x.clone().unbind() })))
     }
 
     /// `timeout_ms` as it was given, or what `within` said.
@@ -72,34 +73,24 @@ fn is_remote(py: Python<'_>, error: &PyErr) -> bool {
     error.get_type(py).name().is_ok_and(|name| name.to_str().is_ok_and(|name| name == "NotLocal"))
 }
 
-/// A message on its way.
+/// A message on its way, and what waiting for it gives.
 struct Message {
-    message: Py<PyAny>,
+    travel: Arc<Travel>,
     result: Py<PyAny>,
 }
 
 impl Running for Message {
     fn poll(&mut self, _: &Waker) -> bool {
-        // What cannot be asked has ended, and says so when it is waited for.
-        Python::attach(|py| {
-            self.message.call_method0(py, "test").and_then(|ended| ended.is_truthy(py)).unwrap_or(true)
-        })
+        self.travel.test()
     }
 
     fn sleeper(&self) -> Option<Sleeper> {
-        let message = Python::attach(|py| self.message.clone_ref(py));
-        Some(std::sync::Arc::new(move |slice: Duration| {
-            // Nobody waits any more where the interpreter is going away.
-            exit::attach(|py| {
-                let waited = message.call_method1(py, "wait", (slice.as_millis().max(1) as u64,));
-                !waited.is_err_and(|error| error.is_instance_of::<PyTimeoutError>(py))
-            })
-            .unwrap_or(true)
-        }))
+        let travel = Arc::clone(&self.travel);
+        Some(Arc::new(move |slice: Duration| travel.wait_for(slice)))
     }
 
-    fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.message.call_method0(py, "wait")?;
+    fn finish(self: Box<Self>, _: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.travel.result()?;
         Ok(self.result)
     }
 }

@@ -24,6 +24,7 @@ use crate::memory::{Handle, Workspace};
 use crate::registry::Block;
 
 pub(crate) use self::class::Group;
+pub(crate) use self::join::default_timeout;
 
 /// A rank's place in a group, and how long its calls wait.
 #[derive(Clone)]

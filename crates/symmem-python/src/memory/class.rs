@@ -1,6 +1,5 @@
 //! The Python class `SymmetricMemory`: arguments in, arrays out. The work is behind [`Handle`].
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
@@ -33,7 +32,6 @@ pub(crate) struct SymmetricMemory {
     torch: bool,
     /// The allocation, if anybody still has an array of it. A handle alone does not keep it in use.
     block: Weak<Block>,
-    closed: AtomicBool,
 }
 
 impl SymmetricMemory {
@@ -45,7 +43,7 @@ impl SymmetricMemory {
         torch: bool,
     ) -> Self {
         let (membership, block) = (membership.clone(), Arc::downgrade(block));
-        Self { handle, span, membership, torch, block, closed: AtomicBool::new(false) }
+        Self { handle, span, membership, torch, block }
     }
 
     pub(super) fn block(&self) -> Option<Arc<Block>> {
@@ -70,6 +68,20 @@ impl SymmetricMemory {
 
     pub(crate) fn is_torch(&self) -> bool {
         self.torch
+    }
+
+    /// That `operand` shares no bytes with the elements of `rank` it is copied from or to, from element `start` on: such a
+    /// copy would read what it has just written.
+    fn check_disjoint(&self, what: &str, operand: &Operand<'_>, rank: usize, start: usize) -> PyResult<()> {
+        let first = self.span.offset.saturating_add(start.saturating_mul(operand.dtype.size()));
+        let target = self.handle.buffer_ptrs()[rank].saturating_add(first);
+        if target.abs_diff(operand.address) < operand.bytes() {
+            let problem = format!(
+                "it overlaps the elements of rank {rank} that it is copied from or to. Hint: pass a copy"
+            );
+            return Err(invalid(what, problem));
+        }
+        Ok(())
     }
 }
 
@@ -170,10 +182,10 @@ impl SymmetricMemory {
         pyo3::types::PyTuple::new(py, &self.span.shape)
     }
 
-    /// Whether `close` was called.
+    /// Whether the use of the memory on its group has ended: by `close` of this or another handle of it, or with the group.
     #[getter]
     fn closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+        !self.handle.is_open()
     }
 
     /// `sizes` elements of rank `rank`'s allocation, from its element `storage_offset` on. Counted from the start of the
@@ -295,6 +307,7 @@ impl SymmetricMemory {
     ) -> PyResult<()> {
         let (rank, from) = (self.rank_of("put", rank)?, Operand::input(x)?);
         self.check_operand("x", &from)?;
+        self.check_disjoint("x", &from, rank, offset)?;
         self.handle.put(py, rank, offset, &from, Terms::new(timeout_ms, stream))
     }
 
@@ -311,6 +324,7 @@ impl SymmetricMemory {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (rank, operand) = (self.rank_of("get", rank)?, Operand::output(&out)?);
         self.check_operand("out", &operand)?;
+        self.check_disjoint("out", &operand, rank, offset)?;
         self.handle.get(py, rank, offset, &operand, Terms::new(timeout_ms, stream))?;
         Ok(out)
     }
@@ -342,10 +356,12 @@ impl SymmetricMemory {
         if self.closed() {
             return Ok(());
         }
-        self.handle.close(py)?;
-        self.membership.forget(self.handle.buffer_ptrs()[self.membership.rank()]);
-        self.closed.store(true, Ordering::Relaxed);
-        Ok(())
+        let closed = self.handle.close(py);
+        // A device's handle is closed even where its group failed to meet.
+        if self.closed() {
+            self.membership.forget(self.handle.buffer_ptrs()[self.membership.rank()]);
+        }
+        closed
     }
 
     fn __repr__(&self) -> String {

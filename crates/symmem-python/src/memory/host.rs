@@ -235,6 +235,13 @@ impl Handle for Host {
         Ok(Pending::new(started))
     }
 
+    fn is_open(&self) -> bool {
+        // A view of nothing: the memory has no question of its own for whether another handle closed it.
+        let closed =
+            |memory: Arc<Bytes>| matches!(memory.buffer::<u8>(0, &[0], 0), Err(Error::Closed { .. }));
+        self.open("is_open").is_ok_and(|memory| !closed(memory))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, "close", Terms::default(), |memory| memory.cast::<u8>()?.close())?;
         self.leave();

@@ -179,6 +179,10 @@ pub(crate) trait Handle: Send + Sync {
         terms: Terms<'_, '_>,
     ) -> PyResult<Pending>;
 
+    /// Whether the memory can still be used on its group: not after a close of this or another handle of it, nor after
+    /// [`Handle::leave`].
+    fn is_open(&self) -> bool;
+
     /// Collective. Ends the use of the memory on its group.
     fn close(&self, py: Python<'_>) -> PyResult<()>;
 

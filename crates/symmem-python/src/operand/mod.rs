@@ -175,7 +175,7 @@ impl<'py> Operand<'py> {
     /// An object that keeps the elements where they are, if one alone does.
     pub(crate) fn keeper(&self) -> Option<Py<PyAny>> {
         match &self._hold {
-            Hold::Nothing => Some(self.object.clone().unbind()),
+            Hold::Nothing => keeper_of(&self.object).ok(),
             Hold::Object(object) => Some(object.clone().unbind()),
             _ => None,
         }
@@ -206,7 +206,7 @@ impl<'py> Operand<'py> {
         let Described { address, dtype, shape, strides, place, writable } = described;
         let len = shape.iter().product();
         let even = strides.is_none_or(|strides| is_dense(&shape, &strides, dtype.size()));
-        let dense = len == 0 || even && address.is_multiple_of(dtype.size());
+        let dense = len == 0 || even && is_aligned(address, len, dtype);
         Self {
             address,
             len,
@@ -233,6 +233,11 @@ pub(crate) struct Described {
     pub(crate) writable: bool,
 }
 
+/// Whether `len` elements at `address` are where Rust may read them. None of them always are.
+pub(crate) fn is_aligned(address: usize, len: usize, dtype: DType) -> bool {
+    len == 0 || address.is_multiple_of(dtype.size())
+}
+
 /// Whether elements of `size` bytes with these strides follow each other in C order.
 pub(crate) fn is_dense(shape: &[usize], strides: &[isize], size: usize) -> bool {
     let mut expected = size as isize;
@@ -244,6 +249,15 @@ pub(crate) fn is_dense(shape: &[usize], strides: &[isize], size: usize) -> bool 
         expected = expected.wrapping_mul(*side as isize);
     }
     true
+}
+
+/// What keeps the elements of `object`: a tensor's storage, because `tensor.data = other` takes it away from the tensor.
+fn keeper_of(object: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let keeper = match is_tensor(object)? {
+        true => object.call_method0(intern!(object.py(), "untyped_storage"))?,
+        false => object.clone(),
+    };
+    Ok(keeper.unbind())
 }
 
 #[cold]
@@ -259,7 +273,10 @@ fn not_dense(operand: &Operand<'_>) -> PyErr {
 fn dense_copy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if is_tensor(object)? {
-        return object.call_method0(intern!(py, "contiguous"));
+        let copy =
+            object.call_method0(intern!(py, "resolve_neg"))?.call_method0(intern!(py, "contiguous"))?;
+        // Unaligned elements are contiguous to torch.
+        return if copy.is(object) { object.call_method0(intern!(py, "clone")) } else { Ok(copy) };
     }
     // cupy and others that numpy cannot read have a copy of their own, which is dense.
     if object.hasattr(intern!(py, "__cuda_array_interface__"))? {
@@ -280,7 +297,7 @@ fn of_array<'py>(array: &Array, object: &Bound<'py, PyAny>) -> PyResult<Operand<
         device: array.place,
         writable: true,
         object: object.clone(),
-        dense: array.dense,
+        dense: array.dense && is_aligned(array.address, array.len, array.dtype),
         _hold: Hold::Nothing,
     })
 }
@@ -379,10 +396,16 @@ fn of_torch<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
         true => Place::Cpu,
         false => Place::parse(&object.getattr(intern!(py, "device"))?)?,
     };
-    let dense = object.call_method0(intern!(py, "is_contiguous"))?.is_truthy()?;
+    let says = |question| object.call_method0(question)?.is_truthy();
+    let address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    let len = shape.iter().product();
+    // The bits of a lazily negated tensor are not its elements. Conjugation is the same for complex ones, which there are none of.
+    let dense = says(intern!(py, "is_contiguous"))?
+        && is_aligned(address, len, dtype)
+        && !says(intern!(py, "is_neg"))?;
     Ok(Operand {
-        address: object.call_method0(intern!(py, "data_ptr"))?.extract()?,
-        len: shape.iter().product(),
+        address,
+        len,
         dtype,
         shape,
         device,

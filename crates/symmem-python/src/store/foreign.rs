@@ -9,13 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
+use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use symmem::store::{Interrupt, Result, Store, StoreError, Wait};
 
 use super::class::Value;
 use crate::exit;
+use crate::interrupt;
 
 /// The methods without which nothing works.
 const NEEDED: [&str; 4] = ["set", "get", "check", "add"];
@@ -89,6 +90,10 @@ impl Foreign {
     }
 
     fn failed(&self, py: Python<'_>, op: &'static str, error: &PyErr) -> StoreError {
+        // Of this kind is what a signal handler raises to end the program; stores have no errors like that.
+        if !error.is_instance_of::<PyException>(py) && interrupt::hand_over(error.clone_ref(py)) {
+            return StoreError::Cancelled { op };
+        }
         if error.is_instance_of::<PyKeyboardInterrupt>(py) {
             // SAFETY: no preconditions. Python forgot the signal when it raised this; the main thread is to see it again.
             unsafe { pyo3::ffi::PyErr_SetInterrupt() };
@@ -227,6 +232,7 @@ impl Store for Foreign {
         self.until("queue_pop", &[key], wait, || match is_empty(wait)? {
             true => Ok(None),
             false => match pop() {
+                Err(error @ StoreError::Cancelled { .. }) => Err(error),
                 Err(_) if block && is_empty(wait)? => Ok(None),
                 popped => popped.map(Some),
             },

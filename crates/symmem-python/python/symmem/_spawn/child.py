@@ -26,15 +26,19 @@ def main() -> NoReturn:
     report_fd = int(os.environ.pop(processes.REPORT_FD))
     _die_with(int(os.environ.pop(processes.LAUNCHER)))
     rank = int(os.environ["RANK"])
+    own = os.getpid()
     try:
         job = _read(int(os.environ.pop(processes.JOB_FD)))
         report = Report(result=jobs.dumper(job.by_value)(_run(job)))
     except BaseException as error:
+        if os.getpid() != own:
+            raise  # a process that the function has forked: not the rank
         # Nothing that the process has started may keep the others waiting: no exit handlers, no joining of threads.
         _send(report_fd, Report(failure=outcome.failure_of(error, rank)))
         _flush()
         os._exit(1)
-    _send(report_fd, report)
+    if os.getpid() == own:
+        _send(report_fd, report)
     sys.exit(0)
 
 
@@ -58,11 +62,13 @@ def _read(fd: int) -> Job:
 def _run(job: Job) -> Any:
     fn, args = jobs.decode(job)
     group = Group.from_env()
+    own = os.getpid()
     _groups.set_group_of_process(group)
     try:
         return fn(group, *args)
     except BaseException as error:
-        group.abort(outcome.reason_of(error))
+        if os.getpid() == own:
+            group.abort(outcome.reason_of(error))
         raise
     finally:
         _groups.set_group_of_process(None)

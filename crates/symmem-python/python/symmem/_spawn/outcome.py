@@ -64,12 +64,21 @@ def timed_out(ranks: Sequence[int], timeout: float) -> Timeout:
     return error
 
 
-def results(ended: Sequence[tuple[int, Report]], ranks: int, return_exceptions: bool) -> list[Any]:
+def unended(ended: set[int], ranks: int, timeout: float | None) -> list[Any]:
+    """The list of results before there are any: a `Timeout` for every rank that is not in `ended`."""
+    return [
+        None if rank in ended or timeout is None else timed_out([rank], timeout) for rank in range(ranks)
+    ]
+
+
+def results(
+    ended: Sequence[tuple[int, Report]], ranks: int, timeout: float | None, return_exceptions: bool
+) -> list[Any]:
     """The results in rank order. `ended` is in the order of time, which says which failure came first."""
     failures = [(rank, report.failure) for rank, report in ended if report.failure is not None]
     if failures and not return_exceptions:
         raise spawned(*next((pair for pair in failures if not pair[1].secondary), failures[0]))
-    values: list[Any] = [None] * ranks
+    values = unended({rank for rank, _ in ended}, ranks, timeout)
     for rank, report in ended:
         if report.failure is not None:
             values[rank] = spawned(rank, report.failure)
@@ -87,7 +96,7 @@ def _pickled(error: BaseException) -> bytes | None:
 
 def _unpickled(error: bytes | None) -> BaseException | None:
     try:
-        found = None if error is None else pickle.loads(error)
+        found = None if error is None else job.load(error)
     except Exception:
         return None
     return found if isinstance(found, BaseException) else None

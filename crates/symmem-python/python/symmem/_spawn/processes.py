@@ -59,7 +59,7 @@ def run(
     left = [child.rank for child in children if child.rank not in dict(ended)]
     if timeout is not None and left and not any(report.failure for _, report in ended):
         raise outcome.timed_out(left, timeout)
-    return outcome.results(ended, ranks, return_exceptions)
+    return outcome.results(ended, ranks, timeout, return_exceptions)
 
 
 def _in_memory(data: bytes) -> int:
@@ -82,7 +82,7 @@ def _environment(port: int, ranks: int, job_fd: int) -> dict[str, str]:
         "SYMMEM_FRESH_RUN": "1",
         JOB_FD: str(job_fd),
         LAUNCHER: str(os.getpid()),
-        PATH: os.pathsep.join(sys.path),
+        PATH: os.pathsep.join(entry for entry in sys.path if isinstance(entry, str)),
     }
 
 

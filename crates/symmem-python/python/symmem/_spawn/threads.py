@@ -80,7 +80,7 @@ def run(
         work.abort("the launcher gave up waiting")
     if timeout is not None and missing and not any(one.error for one in ended):
         raise outcome.timed_out(missing, timeout)
-    return _results(ended, ranks, return_exceptions)
+    return _results(ended, ranks, timeout, return_exceptions)
 
 
 def _collect(work: _Run, deadline: float, to_the_end: bool) -> list[_Outcome]:
@@ -95,12 +95,14 @@ def _collect(work: _Run, deadline: float, to_the_end: bool) -> list[_Outcome]:
     return ended
 
 
-def _results(ended: Sequence[_Outcome], ranks: int, return_exceptions: bool) -> list[Any]:
+def _results(
+    ended: Sequence[_Outcome], ranks: int, timeout: float | None, return_exceptions: bool
+) -> list[Any]:
     failed = [one for one in ended if one.error is not None]
     if failed and not return_exceptions:
         own = (one for one in failed if one.error and not outcome.is_secondary(one.error, one.rank))
         raise _spawned(next(own, failed[0]))
-    values: list[Any] = [None] * ranks
+    values = outcome.unended({one.rank for one in ended}, ranks, timeout)
     for one in ended:
         values[one.rank] = one.result if one.error is None else _spawned(one)
     return values

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 import symmem
-from symmem.torch.c10d.operations import as_bytes, store_bytes
+from symmem.torch.c10d.operations import as_bytes, quiet, store_bytes
 from symmem.torch.c10d.work import FOREVER, Work
 
 _PAUSE = 5e-4
@@ -31,11 +32,14 @@ class MessageWork(Work):
         self._pending: symmem.PendingMessage | None = None
         self._received: Tensor | None = None
         self._settling = threading.Lock()
+        self._seconds = messages.seconds
+        self._deadline = math.inf
 
     def travels(self, pending: symmem.PendingMessage, received: Tensor | None = None) -> None:
         """It was started. Of a receive: where its bytes will be."""
         self._pending = pending
         self._received = received
+        self._deadline = time.monotonic() + self._seconds
 
     def wait(self, timeout: timedelta = FOREVER) -> bool:
         """Waits for the end, at most for `timeout`;
@@ -74,17 +78,26 @@ class MessageWork(Work):
             if not self._done:
                 self.complete(error)
 
+    def expire(self) -> None:
+        """Ends it with `symmem.Timeout` if the group's timeout is over."""
+        if time.monotonic() >= self._deadline:
+            self.fail(self._late())
+
+    def _late(self) -> symmem.Timeout:
+        return symmem.Timeout(f"{self.op}: not done within the timeout of {self._seconds} s of the process group")
+
     def _settle(self, timeout_ms: int) -> None:
         """Waits for the message, and completes. A message that is not there within `timeout_ms` goes on."""
         pending = self._pending
         assert pending is not None
         error: BaseException | None = None
         try:
-            source = pending.wait(timeout_ms)
+            source = pending.wait(timeout_ms or self._left_ms())
         except symmem.Timeout as timed_out:
-            if timeout_ms and not pending.test():
+            travels = not pending.test()
+            if timeout_ms and travels:
                 raise
-            error = timed_out
+            error = self._late() if travels else timed_out
         except symmem.Error as failed:
             error = failed
         with self._settling:
@@ -92,15 +105,24 @@ class MessageWork(Work):
                 return
             if error is None and self._received is not None and source is not None:
                 self.source = source
-                store_bytes(self._tensors[0], self._received)
+                with quiet(self._tensors):
+                    store_bytes(self._tensors[0], self._received)
             self.complete(error)
+
+    def _left_ms(self) -> int:
+        """How long a wait may take. 0 leaves it to the mailbox, unless the group's timeout is shorter now."""
+        if self._seconds >= self._messages.longest:
+            return 0
+        return max(math.ceil((self._deadline - time.monotonic()) * 1000), 1)
 
 
 class Messages:
     """The messages of one rank of a process group. Making it is collective."""
 
-    def __init__(self, group: symmem.Group, name: str) -> None:
+    def __init__(self, group: symmem.Group, name: str, seconds: float) -> None:
         self._mailbox = symmem.Mailbox(group)
+        self.seconds = seconds  # the timeout of messages that are started from now on
+        self.longest = seconds  # what the mailbox itself allows
         self._name = name
         self._watched: list[MessageWork] = []
         self._changed = threading.Condition(threading.Lock())
@@ -110,13 +132,16 @@ class Messages:
     def send(self, tensor: Tensor, to: int, tag: int) -> Work:
         """Starts a message. It is done when the tensor may be overwritten."""
         work = MessageWork("send", tensor, self)
-        work.travels(self._mailbox.isend(as_bytes(tensor), to, tag))
+        with quiet([tensor]):
+            data = as_bytes(tensor)
+        work.travels(self._mailbox.isend(data, to, tag))
         return work
 
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> Work:
         """Starts to receive a message of the tensor's size, from `source` or from whoever sends first."""
         work = MessageWork("recv", tensor, self)
-        received = as_bytes(tensor)
+        with quiet([tensor]):
+            received = as_bytes(tensor)
         work.travels(self._mailbox.irecv(received, source, tag), received)
         return work
 
@@ -156,5 +181,7 @@ class Messages:
             travelling = [work for work in travelling if not work.is_completed()]
             if closed:
                 break
+            for work in travelling:
+                work.expire()
         for work in travelling:
             work.fail(symmem.Closed(f"{work.op}: the process group was destroyed"))

@@ -7,6 +7,7 @@ moves sees bytes, so every dtype moves. Strided tensors are copied in and out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -24,33 +25,56 @@ _NAMES = {
     "BOR": "or",
     "BXOR": "xor",
 }
+# Of complex numbers these reduce the real and imaginary parts by themselves.
+_LINEAR = ("sum", "avg")
 _OPS = {getattr(ReduceOp, theirs): ours for theirs, ours in _NAMES.items()}
 
 
-def op_name(op: ReduceOp) -> str:
-    """symmem's name of a torch reduction; `symmem.Invalid` for one that there is not."""
+def op_name(op: ReduceOp, tensors: Sequence[Tensor]) -> str:
+    """symmem's name of a torch reduction; `symmem.Invalid` for one that there is not, for these tensors."""
     known = getattr(op, "op", op)
     name = _OPS.get(known)
     if name is None:
         raise symmem.Invalid(f"reduction {known} is not supported; there are {', '.join(_NAMES)}")
+    if name not in _LINEAR and any(tensor.is_complex() for tensor in tensors):
+        raise symmem.Invalid(f"reduction {known} of complex numbers is not supported; there are SUM, AVG")
     return name
 
 
-def real(tensor: Tensor) -> Tensor:
-    """A view of complex numbers as pairs of real ones."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+def quiet(written: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """In it these tensors may be written, whatever autograd knows of them."""
+    if any(tensor.is_inference() for tensor in written):
+        return torch.inference_mode()
+    return torch.no_grad()
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor as its memory has it, or a copy: views may say that it is to be conjugated or negated."""
+    return tensor.resolve_conj().resolve_neg()
+
+
+def elements(tensor: Tensor) -> Tensor:
+    """What reductions see: contiguous, complex numbers as pairs of real ones. A view if it can be, else a copy."""
+    tensor = plain(tensor)
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).contiguous()
+
+
+def store_elements(tensor: Tensor, found: Tensor) -> None:
+    """Writes `elements` into a tensor, unless they are a view of it."""
+    if found.data_ptr() != tensor.data_ptr():
+        tensor.copy_(torch.view_as_complex(found) if tensor.is_complex() else found)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The bytes of a tensor as a flat one: a view if it is contiguous, else of a copy."""
-    flat = tensor.contiguous().view(-1)
+    flat = plain(tensor).contiguous().view(-1)
     # Of one element or none any stride is contiguous, but only 1 can be viewed as bytes.
     return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
 
 
 def store_bytes(tensor: Tensor, received: Tensor) -> None:
     """Writes received bytes into a tensor, unless `received` is a view of it."""
-    if not tensor.is_contiguous():
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         tensor.copy_(received.view(tensor.dtype).view(tensor.shape))
         return
     own = as_bytes(tensor)
@@ -101,35 +125,31 @@ def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> None:
 
 def all_reduce(group: symmem.Group, tensor: Tensor, op: str) -> None:
     """Every rank's `tensor` becomes the reduction of all."""
-    tensor = real(tensor)
-    whole = tensor.contiguous()
+    whole = elements(tensor)
     group.all_reduce(whole, op)
-    if not tensor.is_contiguous():
-        tensor.copy_(whole)
+    store_elements(tensor, whole)
 
 
 def reduce(group: symmem.Group, tensor: Tensor, op: str, root: int) -> None:
     """The root's `tensor` becomes the reduction of all; the others keep theirs."""
-    tensor = real(tensor)
+    own = elements(tensor)
     if group.rank != root:
-        group.reduce(tensor.contiguous(), op, root)
+        group.reduce(own, op, root)
         return
-    whole = torch.empty(tensor.shape, dtype=tensor.dtype)
-    group.reduce(tensor.contiguous(), op, root, whole)
-    tensor.copy_(whole)
+    whole = torch.empty(own.shape, dtype=own.dtype)
+    group.reduce(own, op, root, whole)
+    store_elements(tensor, whole)
 
 
 def reduce_scatter(group: symmem.Group, out: Tensor, parts: Tensor, op: str) -> None:
     """`out` becomes the reduction of this rank's slice of everybody's `parts`."""
-    out, parts = real(out), real(parts)
     if parts.numel() != out.numel() * group.size:
         raise symmem.Invalid(
             f"reduce_scatter: an input of {parts.numel()} elements into {group.size} outputs of {out.numel()}"
         )
-    part = out if out.is_contiguous() else torch.empty(out.shape, dtype=out.dtype)
-    group.reduce_scatter(apart(parts.contiguous(), part).view(-1), op, part.view(-1))
-    if part is not out:
-        out.copy_(part)
+    part = elements(out)
+    group.reduce_scatter(apart(elements(parts), part).view(-1), op, part.view(-1))
+    store_elements(out, part)
 
 
 def reduce_scatter_list(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], op: str) -> None:
@@ -216,4 +236,5 @@ def split_rows(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """The slices of the first dimension that `all_to_all_single` names, as views."""
     if sum(sizes) != tensor.shape[0]:
         raise symmem.Invalid(f"all_to_all: split sizes {list(sizes)} of a dimension of {tensor.shape[0]}")
-    return list(torch.split(tensor, list(sizes)))
+    with quiet([tensor]):  # they may be written only in the mode in which they were made
+        return list(torch.split(tensor, list(sizes)))

@@ -8,6 +8,7 @@ messages beside them; both give real works. Tensors on other devices go to the b
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -48,7 +49,7 @@ class SymmemProcessGroup(ProcessGroup):
         self._seconds = timeout.total_seconds()
         self._group = symmem.Group(store, rank, size, f"c10d/{name}", timeout=self._seconds)
         self._limited: dict[float, symmem.Group] = {}
-        self._messages = Messages(self._group, f"symmem-messages-{name}")
+        self._messages = Messages(self._group, f"symmem-messages-{name}", self._seconds)
         self._worker = Worker(f"symmem-worker-{name}")
         self._companions = Companions(store, rank, size, timeout, name)
         self._coalescing: list[Work] | None = None
@@ -117,6 +118,7 @@ class SymmemProcessGroup(ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         """How long operations that name no timeout may take from now on."""
         self._seconds = timeout.total_seconds()
+        self._messages.seconds = self._seconds
         self._limited.clear()
         self._group = self._group.within(self._seconds)
 
@@ -151,8 +153,9 @@ class SymmemProcessGroup(ProcessGroup):
         group = self._within(opts.timeout)
 
         def operation() -> None:
-            for call in calls:
-                function(group, *call)
+            with run.quiet(written):
+                for call in calls:
+                    function(group, *call)
 
         wait = not opts.asyncOp and self._coalescing is None
         return self._remember(self._worker.submit(Work(name, list(written)), operation, wait=wait))
@@ -175,7 +178,7 @@ class SymmemProcessGroup(ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         """Every tensor becomes its reduction over all ranks."""
         tensors, opts = listed(tensors), opts or c10d.AllreduceOptions()
-        op = run.op_name(opts.reduceOp)
+        op = run.op_name(opts.reduceOp, tensors)
         return self._start("all_reduce", tensors, opts, run.all_reduce, [(each, op) for each in tensors])
 
     @routed
@@ -188,7 +191,7 @@ class SymmemProcessGroup(ProcessGroup):
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         """The root's tensor becomes the reduction over all ranks."""
         tensors, opts = listed(tensors), opts or c10d.ReduceOptions()
-        op = run.op_name(opts.reduceOp)
+        op = run.op_name(opts.reduceOp, tensors)
         return self._start(
             "reduce", tensors, opts, run.reduce, [(each, op, opts.rootRank) for each in tensors]
         )
@@ -230,7 +233,8 @@ class SymmemProcessGroup(ProcessGroup):
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Work:
         """`outputs[i]` becomes the reduction of everybody's `inputs[i][rank]`."""
         opts = opts or c10d.ReduceScatterOptions()
-        calls = [(*pair, run.op_name(opts.reduceOp)) for pair in pairs(outputs, inputs)]
+        op = run.op_name(opts.reduceOp, outputs)
+        calls = [(*pair, op) for pair in pairs(outputs, inputs)]
         return self._start("reduce_scatter", outputs, opts, run.reduce_scatter_list, calls)
 
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
@@ -243,7 +247,8 @@ class SymmemProcessGroup(ProcessGroup):
     ) -> Work:
         """`outputs[i]` becomes the reduction of this rank's slice of everybody's `inputs[i]`."""
         opts = opts or c10d.ReduceScatterOptions()
-        calls = [(*pair, run.op_name(opts.reduceOp)) for pair in pairs(outputs, inputs)]
+        op = run.op_name(opts.reduceOp, outputs)
+        calls = [(*pair, op) for pair in pairs(outputs, inputs)]
         return self._start("reduce_scatter_tensor", outputs, opts, run.reduce_scatter, calls)
 
     @routed
@@ -389,3 +394,7 @@ def check_dense(name: str, tensor: Tensor) -> None:
 def _leave_all() -> None:
     for group in list(_alive):
         group.leave()
+
+
+# The groups are the parent's, and so are the threads that a child would wait for at its end.
+os.register_at_fork(after_in_child=_alive.clear)

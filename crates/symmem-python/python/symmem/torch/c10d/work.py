@@ -34,9 +34,18 @@ class Work(_Work):
         self._tensors = tensors
         self._done = False
         self._error: BaseException | None = None
+        self._on_its_thread: Callable[[], bool] | None = None
         self._futures: list[torch.futures.Future[Any]] = []
         self._latch = threading.Lock()
         self._latch.acquire()
+
+    def belongs_to(self, on_its_thread: Callable[[], bool]) -> None:
+        """It was queued; `on_its_thread` says whether the current thread is the one that has to run it."""
+        self._on_its_thread = on_its_thread
+
+    def waits_for_itself(self) -> bool:
+        """Whether a wait here would be one for the current thread, and so never end."""
+        return not self._done and self._on_its_thread is not None and self._on_its_thread()
 
     def run(self, operation: Callable[[], object]) -> None:
         """Runs `operation` here and completes with what came of it."""
@@ -60,8 +69,11 @@ class Work(_Work):
     def wait(self, timeout: timedelta = FOREVER) -> bool:
         """Waits for the end.
 
-        Raises the operation's error, or `symmem.Timeout` when `timeout` is over first.
+        Raises the operation's error, `symmem.Timeout` when `timeout` is over first, or `symmem.Busy` in a callback
+        on the thread that has to run it.
         """
+        if self.waits_for_itself():
+            raise symmem.Busy(f"{self.op}: a callback cannot wait for its own group. Hint: get_future().then()")
         if not self._done:
             seconds = timeout.total_seconds()
             if not self._latch.acquire(timeout=seconds if seconds > 0 else -1):
@@ -130,12 +142,17 @@ class JointWork(Work):
 
     def __init__(self, name: str, works: Sequence[Work]) -> None:
         super().__init__(name, [tensor for work in works for tensor in work._tensors])
+        self._works = works
         self._left = len(works)
         self._first: BaseException | None = None
         if not works:
             self.complete()
         for work in works:
             work.get_future().add_done_callback(functools.partial(self._one_done, work))
+
+    def waits_for_itself(self) -> bool:
+        """Whether one of them would."""
+        return not self._done and any(work.waits_for_itself() for work in self._works)
 
     def _one_done(self, work: Work, _: object) -> None:
         with _futures_lock:

@@ -31,7 +31,7 @@ class Worker:
 
     def submit(self, work: Work, operation: Callable[[], object], *, wait: bool) -> Work:
         """Gives it an operation; `wait` says that the caller waits for it right away."""
-        if wait and threading.current_thread() is self._thread:
+        if wait and self._is_here():
             raise symmem.Busy(
                 f"{work.op}: a callback cannot wait for its own group. Hint: async_op=True, and then()"
             )
@@ -42,6 +42,7 @@ class Worker:
             if inline:
                 self._running = True
             else:
+                work.belongs_to(self._is_here)
                 self._queue.append((work, operation))
                 self._ensure_thread()
                 self._changed.notify_all()
@@ -62,6 +63,9 @@ class Worker:
             return True
         thread.join(seconds)
         return not thread.is_alive()
+
+    def _is_here(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _ensure_thread(self) -> None:
         if self._thread is None:
