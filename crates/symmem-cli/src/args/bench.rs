@@ -50,9 +50,6 @@ pub(crate) struct BenchArgs {
     /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; on GPUs: torch, nccl, and vmm beside --provider nccl).
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
-    /// Also measure the Python package, by this interpreter, which has it installed: what a call costs from there.
-    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
-    pub(crate) python: Option<PathBuf>,
     /// The folder that peers are installed in [default: .peers here, in a folder above, or above the program].
     #[arg(long, value_name = "DIR")]
     pub(crate) peers_dir: Option<PathBuf>,

@@ -29,8 +29,9 @@ pub(crate) struct GpuArgs {
     /// Threads in a block of ours, to compare [default: the engine's].
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) threads: Vec<u32>,
-    /// The Python with PyTorch [default: SYMMEM_PYTHON, else one that has it].
-    #[arg(long, value_name = "FILE")]
+    /// On the host: also measure what calls cost from Python, by this one, which has the package. On GPUs: the Python with PyTorch
+    /// [default: SYMMEM_PYTHON, else one that has it].
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "python3")]
     pub(crate) python: Option<PathBuf>,
 }
 

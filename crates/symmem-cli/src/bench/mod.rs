@@ -49,7 +49,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         rows.extend(measure(args, (*ranks).into(), done)?);
         done += steps(args, (*ranks).into());
     }
-    if let Some(python) = &args.python {
+    if let Some(python) = &args.gpu.python {
         rows.extend(python::rows(args, python)?);
     }
     let peers = comparison.map_or(Ok(Vec::new()), |comparison| comparison.run(args, &mut rows))?;

@@ -14,7 +14,7 @@ fn elements_travel_by_copy_engine_and_by_threads() {
     on_threads(2, &settings(), |rank| {
         let (stream, len) = (&rank.stream, 10_000);
         let value = |rank: usize, at: usize| (rank * 50_000 + at) as u16;
-        let memory = rank.device.alloc::<u16>(len)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<u16>(len)?.rendezvous(&rank.engine)?;
         memory.write(&(0..len).map(|at| value(rank.rank(), at)).collect::<Vec<_>>(), stream)?;
         let mut out = Buffer::<u16>::new(&rank.device, len)?;
         rank.ready()?;
@@ -53,7 +53,7 @@ fn what_is_put_is_there_after_a_barrier() {
     }
     on_threads(3, &settings(), |rank| {
         let (stream, len) = (&rank.stream, 300);
-        let memory = rank.device.alloc::<u32>(len)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<u32>(len)?.rendezvous(&rank.engine)?;
         let own = Buffer::from_slice(&rank.device, &[rank.rank() as u32 + 1; 100], stream)?;
         rank.ready()?;
         for peer in 0..3 {

@@ -31,7 +31,7 @@ fn failed(rank: &Rank) -> (usize, Cause) {
 /// Collective over the ranks of `parent`, whose own group never failed. A new engine is right.
 fn starts_anew(parent: &symmem::Group) -> Result<()> {
     let rank = Rank::new(parent, settings())?;
-    let memory = rank.device.alloc::<f32>(3000)?.rendezvous(&rank.engine)?;
+    let memory = rank.engine.alloc::<f32>(3000)?.rendezvous(&rank.engine)?;
     memory.write(&vec![1.5; 3000], &rank.stream)?;
     rank.ready()?;
     memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
@@ -64,7 +64,7 @@ fn a_late_rank_fails_the_group_for_all_with_the_same_cause() {
         return;
     }
     let causes = then_anew(3, &impatient(), |rank| {
-        let memory = rank.device.alloc::<f32>(3000)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<f32>(3000)?.rendezvous(&rank.engine)?;
         rank.stream.begin_capture()?;
         for _ in 0..20 {
             memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
@@ -101,7 +101,7 @@ fn a_barrier_and_signals_that_nobody_answers_time_out() {
     }
     for what in 0..3 {
         let causes = then_anew(2, &impatient(), |rank| {
-            let memory = rank.device.alloc::<u32>(64)?.rendezvous(&rank.engine)?;
+            let memory = rank.engine.alloc::<u32>(64)?.rendezvous(&rank.engine)?;
             rank.ready()?;
             if rank.rank() == 0 {
                 match what {
@@ -128,7 +128,7 @@ fn ranks_that_disagree_both_get_an_error_and_keep_their_bytes() {
     for large in [false, true] {
         let len = if large { 1_000_000 } else { 1000 };
         let details = then_anew(2, &settings(), |rank| {
-            let memory = rank.device.alloc::<f32>(len)?.rendezvous(&rank.engine)?;
+            let memory = rank.engine.alloc::<f32>(len)?.rendezvous(&rank.engine)?;
             let before = vec![rank.rank() as f32; len];
             memory.write(&before, &rank.stream)?;
             rank.ready()?;

@@ -21,7 +21,7 @@ struct Message {
 
 impl Message {
     fn new(rank: &Rank, len: usize) -> Result<Self> {
-        let memory = rank.device.alloc(len)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc(len)?.rendezvous(&rank.engine)?;
         Ok(Self { memory, out: Buffer::new(&rank.device, len)? })
     }
 
@@ -128,7 +128,7 @@ fn a_graph_keeps_engine_and_memory_alive() {
         return;
     }
     on_threads(2, &settings(), |rank| {
-        let memory = rank.device.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
         let address = memory.peer_ptr(rank.rank())?;
         memory.write(&vec![1.0; 1000], &rank.stream)?;
         rank.stream.begin_capture()?;
@@ -142,7 +142,7 @@ fn a_graph_keeps_engine_and_memory_alive() {
         rank.sync()?;
         // SAFETY: the graph keeps the memory.
         let kept = unsafe { symmem::cuda::DeviceSlice::<f32>::from_raw(address, 1000, &rank.device) }?;
-        let copy = rank.device.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
+        let copy = rank.engine.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
         rank.ready()?;
         copy.put(rank.rank(), 0, kept, &rank.stream)?;
         rank.sync()?;
@@ -160,7 +160,7 @@ fn what_cannot_be_captured_says_so_and_drops_do_no_harm() {
         let spare = Buffer::<u8>::new(&rank.device, 1000)?;
         rank.stream.begin_capture()?;
         drop(spare);
-        let error = rank.device.alloc::<f32>(8).unwrap_err().to_string();
+        let error = rank.engine.alloc::<f32>(8).unwrap_err().to_string();
         assert!(error.contains("before begin_capture"), "{error}");
         rank.engine.barrier(&rank.stream)?;
         let graph = rank.stream.end_capture()?;

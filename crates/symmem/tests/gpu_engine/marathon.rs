@@ -92,7 +92,7 @@ struct Message {
 
 impl Message {
     fn new(rank: &Rank, len: usize) -> Result<Self> {
-        let memory = rank.device.alloc(len)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc(len)?.rendezvous(&rank.engine)?;
         Ok(Self { memory, out: Buffer::new(&rank.device, len)? })
     }
 

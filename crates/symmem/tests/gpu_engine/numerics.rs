@@ -40,7 +40,7 @@ struct Memory<T: Number> {
 impl<T: Number> Memory<T> {
     fn new(rank: &Rank) -> Result<Self> {
         let len = SIZES[4] / size_of::<T>() + MARGIN;
-        let allocation = rank.device.alloc::<T>(len)?;
+        let allocation = rank.engine.alloc::<T>(len)?;
         let at = |place: &Place| allocation.rendezvous_at(&rank.engine, place(rank.rank()));
         let handles = PLACES.iter().map(at).collect::<Result<_>>()?;
         let (input, output) = (Buffer::new(&rank.device, len)?, Buffer::new(&rank.device, len)?);
@@ -190,7 +190,7 @@ fn a_private_message_may_be_reduced_in_its_own_place() {
     }
     on_threads(3, &settings(), |rank| {
         let len = 70_001;
-        let memory = rank.device.alloc::<f32>(len)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<f32>(len)?.rendezvous(&rank.engine)?;
         let mut own = Buffer::<f32>::new(&rank.device, len)?;
         let all: Vec<Pattern<f32>> = (0..3).map(|rank| Pattern::new(7, rank, len)).collect();
         let expected = Pattern::reduced(ReduceOp::Sum, &all);
@@ -215,8 +215,8 @@ fn wrong_arguments_are_told_and_empty_messages_do_nothing() {
     }
     on_threads(2, &settings(), |rank| {
         let stream = &rank.stream;
-        let memory = rank.device.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
-        let integers = rank.device.alloc::<i32>(8)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
+        let integers = rank.engine.alloc::<i32>(8)?.rendezvous(&rank.engine)?;
         let mut short = Buffer::<f32>::new(&rank.device, 999)?;
         rank.ready()?;
         let problem = |result: Result<()>, text: &str| {

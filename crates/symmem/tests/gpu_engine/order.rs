@@ -34,7 +34,7 @@ fn barriers_on_two_streams_come_one_after_the_other() {
         return;
     }
     on_threads(2, &settings(), |rank| {
-        let memory = rank.device.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
         let mut seen = Buffer::<u32>::new(&rank.device, 1)?;
         let (first, second) = two_streams(rank)?;
         rank.ready()?;
@@ -57,7 +57,7 @@ fn signals_on_two_streams_come_one_after_the_other() {
         return;
     }
     on_threads(3, &settings(), |rank| {
-        let memory = rank.device.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
         let (first, second) = two_streams(rank)?;
         let mut seen = Buffer::<u32>::new(&rank.device, 1)?;
         rank.ready()?;
@@ -80,7 +80,7 @@ fn only_the_last_kernel_is_waited_for_and_not_what_its_stream_does_then() {
         return;
     }
     on_threads(2, &settings(), |rank| {
-        let memory = rank.device.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
         let (first, second) = two_streams(rank)?;
         memory.barrier(0, &first)?;
         // Another lane: it holds up the first stream until the signal comes, and nothing else.
@@ -122,7 +122,7 @@ fn all_reduces_on_two_streams_come_one_after_the_other() {
     }
     on_threads(4, &settings(), |rank| {
         let len = 4096;
-        let memory = rank.device.alloc::<f32>(len)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<f32>(len)?.rendezvous(&rank.engine)?;
         memory.write(&vec![1.0; len], &rank.stream)?;
         let mut outs = [Buffer::<f32>::new(&rank.device, len)?, Buffer::<f32>::new(&rank.device, len)?];
         let (first, second) = two_streams(rank)?;
@@ -152,7 +152,7 @@ fn a_capture_orders_its_forked_streams() {
 }
 
 fn fork_and_join(rank: &Rank) -> Result<()> {
-    let memory = rank.device.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
+    let memory = rank.engine.alloc::<u32>(256)?.rendezvous(&rank.engine)?;
     let (first, second) = two_streams(rank)?;
     let (fork, join) = (Event::new(&rank.device)?, Event::new(&rank.device)?);
     for lane in [0, 1] {

@@ -53,7 +53,7 @@ fn be_a_rank_that_may_be_killed() {
     }
     let group = Group::from_env().unwrap();
     let rank = Rank::new(&group, settings()).unwrap();
-    let memory = rank.device.alloc::<f32>(1000).unwrap().rendezvous(&rank.engine).unwrap();
+    let memory = rank.engine.alloc::<f32>(1000).unwrap().rendezvous(&rank.engine).unwrap();
     rank.ready().unwrap();
     if rank.rank() == 2 {
         std::thread::sleep(Duration::from_millis(300));

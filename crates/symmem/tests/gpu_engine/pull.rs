@@ -27,7 +27,7 @@ struct Trial<'a, T: Number> {
 impl<'a, T: Number> Trial<'a, T> {
     /// Collective. Memory of `len` elements that starts at an offset of the rank's own.
     fn new(rank: &'a Rank, len: usize, seed: u64) -> Result<Self> {
-        let allocation = rank.device.alloc::<T>(len + 8 * rank.group.size())?;
+        let allocation = rank.engine.alloc::<T>(len + 8 * rank.group.size())?;
         let memory = allocation.rendezvous_at(&rank.engine, 3 * rank.rank())?.slice(..len)?;
         let all: Vec<_> = (0..rank.group.size()).map(|rank| Pattern::new(seed, rank, len)).collect();
         memory.write(&all[rank.rank()].to_vec(0, len), &rank.stream)?;
@@ -150,7 +150,7 @@ fn wrong_outputs_and_roots_are_told_before_anything_runs() {
         return;
     }
     on_threads(2, &settings(), |rank| {
-        let memory = rank.device.alloc::<f32>(10)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<f32>(10)?.rendezvous(&rank.engine)?;
         let mut out = Buffer::<f32>::new(&rank.device, 10)?;
         let stream = &rank.stream;
         let text = |result: Result<()>| result.unwrap_err().to_string();
@@ -163,7 +163,7 @@ fn wrong_outputs_and_roots_are_told_before_anything_runs() {
         // SAFETY: the handle's own memory, which the operation refuses to write.
         let own = unsafe { DeviceSliceMut::from_raw(memory.peer_ptr(rank.rank())?, 5, &rank.device) }?;
         assert!(text(memory.reduce_scatter(ReduceOp::Sum, own, stream)).contains("overlaps"));
-        let words = rank.device.alloc::<u64>(10)?.rendezvous(&rank.engine)?;
+        let words = rank.engine.alloc::<u64>(10)?.rendezvous(&rank.engine)?;
         let mut out = Buffer::<u64>::new(&rank.device, 5)?;
         assert!(text(words.reduce_scatter(ReduceOp::Sum, &mut out, stream)).contains("Hint"));
         rank.ready()?;

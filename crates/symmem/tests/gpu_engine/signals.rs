@@ -12,7 +12,7 @@ fn a_signal_carries_what_was_written_before_it() {
         return;
     }
     on_threads(4, &settings(), |rank| {
-        let memory = rank.device.alloc::<u32>(1024)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<u32>(1024)?.rendezvous(&rank.engine)?;
         let mut seen = Buffer::<u32>::new(&rank.device, 1024)?;
         rank.ready()?;
         for round in 0..20 {
@@ -36,7 +36,7 @@ fn channels_and_ranks_have_bounds() {
     }
     on_threads(2, &settings(), |rank| {
         let (stream, world) = (&rank.stream, rank.group.size());
-        let memory = rank.device.alloc::<f32>(64)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<f32>(64)?.rendezvous(&rank.engine)?;
         let beyond = memory.signal_pad_size() / 4 / world;
         let told = memory.barrier(beyond, stream).unwrap_err().to_string();
         assert!(told.contains("maximum supported number of channels"), "{told}");

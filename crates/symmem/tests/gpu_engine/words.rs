@@ -63,7 +63,7 @@ fn symmetric_words_are_seen_by_peers() {
         return;
     }
     on_threads(2, &settings(), |rank| {
-        let memory = rank.device.alloc::<u32>(16)?.rendezvous(&rank.engine)?;
+        let memory = rank.engine.alloc::<u32>(16)?.rendezvous(&rank.engine)?;
         let mut seen = Buffer::<u32>::new(&rank.device, 16)?;
         rank.ready()?;
         memory.memset32(0, 1 + rank.rank() as i64, 16, &rank.stream)?;
