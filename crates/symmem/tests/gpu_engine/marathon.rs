@@ -125,8 +125,10 @@ fn run(rank: &Rank) -> Result<()> {
     let mut messages = LENS.iter().map(|len| Message::new(rank, *len)).collect::<Result<Vec<_>>>()?;
     let mut eager = Message::new(rank, EAGER)?;
     let kernels = Kernels::new(rank)?;
-    let graph = capture(rank, &kernels, &mut messages)?;
     let other = rank.engine.stream()?;
+    // What another thread makes meanwhile may break a capture.
+    rank.ready()?;
+    let graph = capture(rank, &kernels, &mut messages)?;
     rank.ready()?;
     for replay in 0..REPLAYS {
         let stream = if replay % 2 == 0 { &rank.stream } else { &other };
