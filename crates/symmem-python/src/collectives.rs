@@ -256,8 +256,3 @@ pub(crate) fn start_on_group<'py>(
         }
     }
 }
-
-/// Adds what this module has to the extension module.
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
-}

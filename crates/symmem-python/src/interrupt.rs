@@ -100,7 +100,3 @@ fn is_time() -> bool {
     }
     due
 }
-
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
-}

@@ -33,7 +33,6 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     fork::arm();
     exit::register(module)?;
     error::register(module)?;
-    interrupt::register(module)?;
     dtype::register(module)?;
     array::register(module)?;
     context::register(module)?;
@@ -41,7 +40,6 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     group::register(module)?;
     mail::register(module)?;
     memory::register(module)?;
-    collectives::register(module)?;
     pending::register(module)?;
     cuda::register(module)?;
     nccl::register(module)

@@ -10,7 +10,7 @@
 //! | `device.rs` | the devices of this process; links and multicast |
 //! | `allocation.rs` | arrays, persistent ones too |
 //! | `engine.rs` | what a group has on devices |
-//! | `core.rs`, `parts.rs`, `reduced.rs` | one rank's end of symmetric memory, and what it does |
+//! | `core.rs`, `parts.rs`, `reduced.rs`, `moved.rs` | one rank's end of symmetric memory, and what it does |
 //! | `handle.rs`, `fast.rs` | the ways to it: the handle of `memory`, and `DeviceMemory` for `symmem.torch` |
 //! | `stream.rs` | the `stream` argument |
 //! | `words.rs` | memset32, stream_write_value32 |
