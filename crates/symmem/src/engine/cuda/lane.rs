@@ -135,6 +135,15 @@ impl Lane {
         }
     }
 
+    /// The lane of control blocks that are all reached through `address` at once.
+    pub(crate) fn with_multicast(mut self, address: u64) -> Self {
+        self.large.control_multicast = address;
+        if let Some(small) = &mut self.small {
+            small.control_multicast = address;
+        }
+        self
+    }
+
     fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }

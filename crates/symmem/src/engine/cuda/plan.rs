@@ -28,7 +28,7 @@ const FILLED: u32 = 2;
 const UNIT: usize = 16;
 const WARP: u32 = 32;
 
-/// How an all-reduce is done. All give the same bits.
+/// How an all-reduce is done. All but [`Algorithm::Multimem`] give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -38,10 +38,18 @@ pub enum Algorithm {
     OneShot,
     /// Every rank reduces a slice for everybody.
     TwoShot,
+    /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum of a slice and gives that to everybody, else
+    /// every rank asks it for all sums.
+    ///
+    /// Only where it is asked for (`Engine::using`), and only where all ranks have mapped the memory for multicast; else
+    /// [`Error::NoMulticast`]. The dispatcher never chooses it: the order and rounding of the sums are the switch's, not those of
+    /// `docs/numerics.md` (in place, all ranks still get the same bits; otherwise they may differ between ranks), and it has not been
+    /// measured.
+    Multimem,
 }
 
 impl Algorithm {
-    /// Every one.
+    /// Every one that the dispatcher chooses from; they give the same bits.
     pub const ALL: [Self; 3] = [Self::LowLatency, Self::OneShot, Self::TwoShot];
 
     /// Its name in messages and rows.
@@ -50,6 +58,7 @@ impl Algorithm {
             Self::LowLatency => "low_latency",
             Self::OneShot => "one_shot",
             Self::TwoShot => "two_shot",
+            Self::Multimem => "multimem",
         }
     }
 }
@@ -127,11 +136,19 @@ pub(crate) enum Routine {
     Portion,
     /// Knows bytes, and no element types.
     Pull,
+    MultimemOneShot,
+    MultimemTwoShot,
+    /// Knows bytes as well.
+    MultimemGather,
 }
 
 impl Routine {
+    /// Those that every engine has.
     pub(crate) const ALL: [Self; 6] =
         [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoShotOut, Self::Portion, Self::Pull];
+    /// Those that need multicast.
+    pub(crate) const MULTIMEM: [Self; 3] =
+        [Self::MultimemOneShot, Self::MultimemTwoShot, Self::MultimemGather];
 
     /// Its name: of its source, and at the head of the names of its kernels.
     pub(crate) const fn name(self) -> &'static str {
@@ -142,6 +159,9 @@ impl Routine {
             Self::TwoShotOut => "all_reduce_two_shot_out",
             Self::Portion => "reduce_portion",
             Self::Pull => "pull",
+            Self::MultimemOneShot => "all_reduce_multimem_one_shot",
+            Self::MultimemTwoShot => "all_reduce_multimem_two_shot",
+            Self::MultimemGather => "all_gather_multimem",
         }
     }
 
@@ -162,7 +182,7 @@ impl Routine {
 
     /// Whether each rank works on a slice of the message only.
     const fn is_sliced(self) -> bool {
-        matches!(self, Self::TwoShot | Self::TwoShotOut)
+        matches!(self, Self::TwoShot | Self::TwoShotOut | Self::MultimemTwoShot)
     }
 }
 
@@ -180,7 +200,7 @@ pub(crate) fn number_of(dtype: DType) -> Result<usize> {
 }
 
 /// Blocks that one launch of each kernel may have: by [`Routine`], then by [`NUMBERS`].
-pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::ALL.len()];
+pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::ALL.len() + Routine::MULTIMEM.len()];
 
 /// What all ranks agreed on when the engine was made.
 #[derive(Clone, Debug)]
@@ -271,6 +291,8 @@ pub(crate) fn all_reducer(algorithm: Algorithm, form: Form) -> Routine {
         (Algorithm::OneShot, _) => Routine::OneShot,
         (Algorithm::TwoShot, Form::InPlace) => Routine::TwoShot,
         (Algorithm::TwoShot, _) => Routine::TwoShotOut,
+        (Algorithm::Multimem, Form::InPlace) => Routine::MultimemTwoShot,
+        (Algorithm::Multimem, _) => Routine::MultimemOneShot,
     }
 }
 
@@ -281,7 +303,7 @@ mod tests {
 
     fn agreed(world: usize) -> Agreed {
         let slot = Layout::new(world, 1).slot;
-        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; 6] }
+        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; 9] }
     }
 
     const KIB: usize = 1 << 10;
@@ -319,6 +341,9 @@ mod tests {
         assert!(forced(Algorithm::OneShot, Form::Private, 1 << 30).is_ok());
         assert!(forced(Algorithm::TwoShot, Form::InPlace, 1 << 30).is_ok());
         assert!(forced(Algorithm::TwoShot, Form::Out, 1 << 30).is_err());
+        for form in Form::ALL {
+            assert_eq!(forced(Algorithm::Multimem, form, 1 << 30).unwrap(), Algorithm::Multimem);
+        }
     }
 
     #[test]
@@ -326,7 +351,7 @@ mod tests {
         for world in [1, 2, 3, 8, 33, 72] {
             let mut agreed = agreed(world);
             agreed.limits[Routine::TwoShot as usize][2] = 5;
-            for kernel in Routine::ALL {
+            for kernel in Routine::ALL.into_iter().chain(Routine::MULTIMEM) {
                 for bytes in [1, 16, 17, 8196, 128 * KIB, 1 << 20, 1 << 40] {
                     let (grid, threads) = agreed.shape(kernel, 2, bytes, &PLAIN);
                     assert!((1..=DEFAULT_BLOCKS).contains(&grid), "{world} {kernel:?} {bytes}");
