@@ -82,8 +82,7 @@ fn rows(kernels: &MultimemKernels, device: &Device, lanes: u32) -> Result<Rows> 
     for (routine, row) in Routine::MULTIMEM.into_iter().zip(&mut rows) {
         for (number, most) in row.iter_mut().enumerate() {
             let kernel = kernels.routine(routine, number).ok_or_else(|| unknown(routine))?;
-            *most =
-                limit(kernel.function.occupancy(routine.most_threads(), 0)?, own_share(device), lanes);
+            *most = limit(kernel.function.occupancy(routine.most_threads(), 0)?, own_share(device), lanes);
         }
     }
     Ok(rows)
