@@ -7,6 +7,11 @@
 #include "protocol.cuh"
 #include "reduce.cuh"
 
+#ifdef SYMMEM_HOST
+#include <cstdlib>
+#include <vector>
+#endif
+
 #ifndef SYMMEM_HOST
 
 SYMMEM_DEVICE void fence_aliases() { asm volatile("fence.proxy.alias;" ::: "memory"); }
