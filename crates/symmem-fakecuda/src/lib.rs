@@ -16,6 +16,7 @@
 //! | `FAKECUDA_NO_PEER` | 1: no device reaches another |
 //! | `FAKECUDA_FABRIC` | 1: fabric handles work; `lies`: the attribute says so, but they do not |
 //! | `FAKECUDA_MULTICAST` | 1: devices have multicast |
+//! | `FAKECUDA_CAPABILITY` | the first number of the compute capability; 9 if not set |
 //! | `FAKECUDA_GRANULARITY` | what sizes must be a multiple of; 2 MiB if not set |
 //! | `FAKECUDA_FAIL` | n: the n-th call of the process fails, by whatever thread |
 

@@ -9,6 +9,7 @@ mod failures;
 mod fake;
 mod local;
 mod memory;
+mod multimem;
 mod profile;
 
 use symmem::cuda::{Device, Engine, SymmetricMemory};
