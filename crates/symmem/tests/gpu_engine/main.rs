@@ -13,6 +13,7 @@ mod failure;
 mod graph;
 mod local;
 mod marathon;
+mod multimem;
 mod numerics;
 mod order;
 mod processes;
