@@ -223,8 +223,11 @@ struct Modules {
     modules: Vec<Module>,
 }
 
-/// By device and sources. Held while something is compiled: ranks that are threads wait for the first of them.
-static LOADED: Mutex<Vec<(usize, &[Source], Weak<Modules>)>> = Mutex::new(Vec::new());
+/// What is loaded: on which device, of which sources.
+type Loaded = (usize, &'static [Source], Weak<Modules>);
+
+/// Held while something is compiled: ranks that are threads wait for the first of them.
+static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
 impl Modules {
     fn of(device: &Device, sources: &'static [Source], cache: Option<&Path>) -> Result<Arc<Self>> {

@@ -36,7 +36,17 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// A launch that is told nothing but what it is.
     pub(crate) fn plain(statement: Statement) -> Self {
-        Self { statement, count: 0, input: 0, output: 0, peer: 0, mode: 0, data: &[], multicast: 0, keep: None }
+        Self {
+            statement,
+            count: 0,
+            input: 0,
+            output: 0,
+            peer: 0,
+            mode: 0,
+            data: &[],
+            multicast: 0,
+            keep: None,
+        }
     }
 
     /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns.

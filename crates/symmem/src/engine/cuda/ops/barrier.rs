@@ -19,10 +19,8 @@ impl Engine {
     fn meet(&self, statement: Statement, stream: &Stream) -> Result<()> {
         self.check(statement.op, statement.channel, stream)?;
         let kernel = self.barrier_kernel()?;
-        let statement = Statement {
-            algorithm: self.uses_multimem().then_some(Algorithm::Multimem),
-            ..statement
-        };
+        let statement =
+            Statement { algorithm: self.uses_multimem().then_some(Algorithm::Multimem), ..statement };
         if !self.is_direct() {
             return self.meet_carried(statement.op, stream);
         }
