@@ -24,6 +24,7 @@ enum Kind : u32 {
     BARRIER,
     MULTIMEM_ONE_SHOT,
     MULTIMEM_TWO_SHOT,
+    MULTIMEM_REDUCE,
     MULTIMEM_GATHER,
     MULTIMEM_BARRIER,
     KINDS
@@ -33,7 +34,7 @@ enum Form : u32 { IN_PLACE, OUT, PRIVATE };
 
 constexpr const char* KIND_NAMES[] = {"low_latency",       "one_shot",          "two_shot",        "two_shot_out",
                                       "pull",              "reduce_portion",    "barrier",         "multimem_one_shot",
-                                      "multimem_two_shot", "multimem_gather",   "multimem_barrier"};
+                                      "multimem_two_shot", "multimem_reduce",   "multimem_gather", "multimem_barrier"};
 
 inline bool is_multimem(Kind kind) { return kind >= MULTIMEM_ONE_SHOT; }
 inline bool is_barrier(Kind kind) { return kind == BARRIER || kind == MULTIMEM_BARRIER; }
@@ -65,6 +66,7 @@ inline Form random_form(Kind kind, Random& random) {
         case MULTIMEM_TWO_SHOT: return IN_PLACE;
         case MULTIMEM_GATHER: return PRIVATE;
         case PULLED:
+        case MULTIMEM_REDUCE:
         case PORTION: return OUT;
         default: return random.chance(50) ? OUT : PRIVATE;
     }
@@ -86,7 +88,7 @@ inline float value_of(u64 seed, u32 rank, u32 index) {
     return (float)(mix(seed ^ (u64)rank << 40 ^ index) % 2001) - 1000.0f;
 }
 
-// The rank whose elements a pull brings.
+// The rank whose elements a pull brings, or that a reduction is for.
 inline u32 root_of(const Operation& op, u32 world) { return (u32)(mix(op.seed + 1) % world); }
 
 inline float result_of(const Operation& op, u32 world, u32 index) {
@@ -138,6 +140,7 @@ void run_body(Kind kind, const Launch<ROOM>& launch) {
         case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
         case PULLED: return pull(launch);
         case PORTION: return reduce_portion<f32, W>(launch);
+        case MULTIMEM_REDUCE:
         case MULTIMEM_ONE_SHOT: return multimem_one_shot<f32>(launch);
         case MULTIMEM_TWO_SHOT: return multimem_two_shot<f32>(launch);
         case MULTIMEM_GATHER: return multimem_all_gather(launch);
@@ -179,7 +182,8 @@ class Call {
         launch.peer = op.kind == PULLED ? root_of(op, launch.world) : 1;
         launch.op = op.kind;
         launch.signature = op.signature();
-        launch.mode = op.average;
+        launch.mode = op.average ? (u32)AVERAGE : 0u;
+        if (is_idle()) launch.mode |= IDLE;
         for (u32 peer = 0; peer < launch.world; ++peer)
             launch.data[peer] = track.buffers[peer]->symmetric.at(Buffers::symmetric_offset(op, peer));
         if (is_multimem(op.kind)) launch.multicast = track.multicast->at(Buffers::symmetric_offset(op, 0));
@@ -194,7 +198,7 @@ class Call {
 
     // The result is right, and nothing else has changed.
     void check() const {
-        if (is_barrier(op.kind)) return check_untouched();
+        if (is_barrier(op.kind) || is_idle()) return check_untouched();
         for (u32 at = 0; at < results; ++at) expect(output, at, as_bits(result_of(op, track.group.world, at)));
         expect_margin();
         if (op.form != IN_PLACE) check_input();
@@ -209,6 +213,9 @@ class Call {
     }
 
   private:
+    // Whether this rank is read only.
+    bool is_idle() const { return op.kind == MULTIMEM_REDUCE && rank != root_of(op, track.group.world); }
+
     void check_input() const {
         for (u32 at = 0; at < op.count; ++at) expect(input, at, as_bits(value_of(op.seed, rank, at)));
     }
