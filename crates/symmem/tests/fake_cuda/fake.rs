@@ -12,6 +12,8 @@ use libloading::Library;
 
 /// Says which test the process runs on the fake driver.
 const TEST: &str = "SYMMEM_TEST_ON_FAKE_CUDA";
+/// Names the file that says that the test has run.
+const RAN: &str = "SYMMEM_TEST_RAN";
 /// Longer than any test takes, whatever goes wrong: all waits in it end after [`WAIT`] seconds.
 const LIMIT: Duration = Duration::from_secs(240);
 const WAIT: &str = "20";
@@ -21,14 +23,17 @@ pub(crate) fn run(name: &str, vars: &[(&str, &str)], body: impl FnOnce()) {
     // One test may run several times, with other variables.
     let mark = format!("{name} {vars:?}");
     match std::env::var(TEST) {
-        Ok(running) if running == mark => return body(),
+        Ok(running) if running == mark => {
+            body();
+            return std::fs::write(ran(), name).expect("a file for the parent");
+        }
         // On the way to another run of the same test.
         Ok(_) => return,
         Err(_) => {}
     }
     let folder = Folder::new();
     let library = library();
-    for link in ["libcuda.so", "libcuda.so.1"] {
+    for link in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
         symlink(&library, folder.0.join(link)).expect("a link to the fake driver");
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -43,7 +48,15 @@ pub(crate) fn run(name: &str, vars: &[(&str, &str)], body: impl FnOnce()) {
         .env("FAKECUDA_GRANULARITY", "65536")
         .envs(vars.iter().copied())
         .stdin(Stdio::null());
+    command.env(RAN, folder.0.join("ran"));
     wait(command.spawn().expect("the test program starts"), name);
+    // A name of no test runs nothing, and ends well.
+    assert!(folder.0.join("ran").exists(), "{name} did not run to its end");
+}
+
+/// The file that is there when the test has run.
+fn ran() -> PathBuf {
+    std::env::var_os(RAN).expect("the parent's variable").into()
 }
 
 fn wait(mut child: Child, name: &str) {
@@ -95,6 +108,7 @@ struct Control {
     fail: extern "C" fn(u64),
     failed: extern "C" fn() -> *const c_char,
     live: extern "C" fn(u32) -> i64,
+    calls: extern "C" fn() -> u64,
 }
 
 fn control() -> &'static Control {
@@ -107,6 +121,7 @@ fn control() -> &'static Control {
                 fail: *library.get(b"fakecuda_fail").expect("it is the fake driver"),
                 failed: *library.get(b"fakecuda_failed").expect("it is the fake driver"),
                 live: *library.get(b"fakecuda_live").expect("it is the fake driver"),
+                calls: *library.get(b"fakecuda_calls").expect("it is the fake driver"),
             };
             std::mem::forget(library);
             control
@@ -117,6 +132,11 @@ fn control() -> &'static Control {
 /// Makes the `n`-th driver call of this thread from now on fail; 0: none.
 pub(crate) fn fail(n: u64) {
     (control().fail)(n);
+}
+
+/// How many driver calls this thread has made.
+pub(crate) fn calls() -> u64 {
+    (control().calls)()
 }
 
 /// The call that was made to fail since the last [`fail`].
@@ -193,4 +213,14 @@ impl fmt::Debug for Live {
 /// Things done in an order that real drivers suffer from.
 pub(crate) fn violations() -> i64 {
     (control().live)(13)
+}
+
+/// Imports of this process so far: by descriptor, by fabric handle.
+pub(crate) fn imports() -> (i64, i64) {
+    ((control().live)(15), (control().live)(14))
+}
+
+/// Physical memory that this process has made so far: without GPUDirect RDMA, with it.
+pub(crate) fn made() -> (i64, i64) {
+    ((control().live)(17), (control().live)(16))
 }
