@@ -6,17 +6,18 @@
 #include "../all_reduce_one_shot.cu"
 #include "../all_reduce_two_shot.cu"
 #include "../all_reduce_two_shot_out.cu"
+#include "../all_reduce_two_trip.cu"
 #include "../pull.cu"
 #include "../reduce_portion.cu"
 #include "../signals.cu"
 
-enum Kind : u32 { LOW_LATENCY, ONE_SHOT, TWO_SHOT, TWO_SHOT_OUT, PULLED, PORTION, BARRIER, KINDS };
+enum Kind : u32 { LOW_LATENCY, ONE_SHOT, TWO_SHOT, TWO_SHOT_OUT, TWO_TRIP, PULLED, PORTION, BARRIER, KINDS };
 // Where elements come from and the result goes.
 enum Form : u32 { IN_PLACE, OUT, PRIVATE };
 
 constexpr const char* KIND_NAMES[] = {"low_latency",  "one_shot", "two_shot",
-                                        "two_shot_out", "pull",     "reduce_portion",
-                                        "barrier"};
+                                        "two_shot_out", "two_trip", "pull",
+                                        "reduce_portion", "barrier"};
 
 constexpr u32 MAX_COUNT = 300;
 // Elements before and behind a buffer.
@@ -40,7 +41,8 @@ struct Operation {
 
 inline Form random_form(Kind kind, Random& random) {
     switch (kind) {
-        case LOW_LATENCY: return (Form)random.below(3);
+        case LOW_LATENCY:
+        case TWO_TRIP: return (Form)random.below(3);
         case TWO_SHOT: return IN_PLACE;
         case PULLED:
         case PORTION: return OUT;
@@ -51,6 +53,8 @@ inline Form random_form(Kind kind, Random& random) {
 inline Operation operation_of(Kind kind, Random& random) {
     // Mostly more than a few units for each thread, sometimes less than one for each rank.
     u32 count = 1 + (random.chance(30) ? random.below(8) : random.below(MAX_COUNT));
+    // With so many each of five ranks owns a part.
+    if (kind == TWO_TRIP && count < 68) count += 68;
     Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
     return {kind, random_form(kind, random), count, random.chance(30), shape, random.next()};
 }
@@ -104,6 +108,7 @@ void run_body(Kind kind, const Launch<ROOM>& launch) {
         case ONE_SHOT: return one_shot<f32, W>(launch);
         case TWO_SHOT: return two_shot<f32, W>(launch);
         case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
+        case TWO_TRIP: return two_trip<f32, W>(launch);
         case PULLED: return pull(launch);
         case PORTION: return reduce_portion<f32, W>(launch);
         default: return barrier(launch);

@@ -63,10 +63,11 @@ const PACKETS: [&str; 2] = ["st.relaxed.sys.global.v2.b64", "ld.relaxed.sys.glob
 const SIGNAL: [&str; 2] = ["ld.acquire.sys.global.u32", "st.release.sys.global.u32"];
 
 /// The instructions that a kernel has in this order; others may stand between them. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 13] = [
+const SHAPES: [(&str, &[&[&str]]); 14] = [
     ("all_reduce_low_latency_", &[&PACKETS]),
     ("all_reduce_one_shot_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
     ("all_reduce_two_shot_out_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
+    ("all_reduce_two_trip_", &[&TELL, &HEAR, &PACKETS]),
     ("all_reduce_two_shot_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("pull", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("reduce_portion_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
