@@ -54,6 +54,14 @@ pub enum Kind {
     Launches = 12,
     /// Things done in an order that real drivers suffer from, so far.
     Violations = 13,
+    /// Imports by fabric handle, so far.
+    FabricImports = 14,
+    /// Imports by descriptor, so far.
+    FdImports = 15,
+    /// Memory made with GPUDirect RDMA, so far.
+    RdmaMemory = 16,
+    /// Memory made without it, so far.
+    PlainMemory = 17,
 }
 
 /// Makes the `n`-th call of this thread from now on fail, once; 1 is the next one, 0 none.
@@ -111,6 +119,10 @@ pub extern "C" fn fakecuda_live(kind: u32) -> i64 {
         11 => state.contexts.values().sum(),
         12 => state.launches,
         13 => state.violations,
+        14 => state.imports[1],
+        15 => state.imports[0],
+        16 => state.made[1],
+        17 => state.made[0],
         _ => return -1,
     };
     count as i64

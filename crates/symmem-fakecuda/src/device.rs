@@ -26,6 +26,17 @@ pub(crate) fn is_on(variable: &str) -> bool {
     std::env::var(variable).is_ok_and(|text| text == "1")
 }
 
+/// Whether `variable` lists the number of `device`.
+pub(crate) fn is_listed(variable: &str, device: c_int) -> bool {
+    let text = std::env::var(variable).unwrap_or_default();
+    text.split(',').any(|number| number.parse() == Ok(device))
+}
+
+/// Whether memory with GPUDirect RDMA can be had; the device may claim it all the same.
+pub(crate) fn has_rdma() -> bool {
+    !std::env::var("FAKECUDA_RDMA").is_ok_and(|text| text == "0" || text == "refused")
+}
+
 fn names() -> Vec<String> {
     let text = std::env::var("FAKECUDA_UUIDS").unwrap_or_else(|_| "fake-gpu".to_owned());
     text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -113,8 +124,13 @@ unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device:
     call(c"cuDeviceGetPCIBusId", |_| {
         check_device(device)?;
         // SAFETY: the caller's buffer.
-        unsafe { put_text(id, length, &format!("FFFF:{device:02X}:00.0")) }
+        unsafe { put_text(id, length, &bus_id_of(device)) }
     })
+}
+
+/// Where a device sits on the bus.
+pub(crate) fn bus_id_of(device: c_int) -> String {
+    format!("FFFF:{device:02X}:00.0")
 }
 
 fn uuid_of(device: c_int) -> Result<[u8; 16], Code> {
@@ -128,8 +144,13 @@ fn uuid_of(device: c_int) -> Result<[u8; 16], Code> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> Code {
-    // SAFETY: the caller's place for the result.
-    call(c"cuDeviceGetUuid", |_| unsafe { put(uuid, uuid_of(device)?) })
+    call(c"cuDeviceGetUuid", |_| {
+        // This one tells the whole GPU's, the other one that of the part.
+        let whole = *b"the whole of GPU";
+        let told = if is_listed("FAKECUDA_MIG", device) { whole } else { uuid_of(device)? };
+        // SAFETY: the caller's place for the result.
+        unsafe { put(uuid, told) }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -180,6 +201,9 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, d
             // Shared memory per multiprocessor, and per block if asked for.
             81 => 228 << 10,
             97 => 227 << 10,
+            // Descriptors; GPUDirect RDMA.
+            103 => c_int::from(!is_listed("FAKECUDA_NO_EXPORT", device)),
+            110 => c_int::from(!std::env::var("FAKECUDA_RDMA").is_ok_and(|text| text == "0")),
             // Fabric handles; multicast; MPS.
             128 => c_int::from(std::env::var_os("FAKECUDA_FABRIC").is_some_and(|text| text != "0")),
             132 => c_int::from(is_on("FAKECUDA_MULTICAST")),
@@ -198,6 +222,31 @@ unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer:
         check_device(peer)?;
         // SAFETY: the caller's place for the result.
         unsafe { put(can, c_int::from(device != peer && !is_on("FAKECUDA_NO_PEER"))) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    value: *mut c_int,
+    attribute: c_uint,
+    device: c_int,
+    peer: c_int,
+) -> Code {
+    call(c"cuDeviceGetP2PAttribute", |_| {
+        check_device(device)?;
+        check_device(peer)?;
+        if device == peer {
+            return Err(INVALID_DEVICE);
+        }
+        let reaches = !is_on("FAKECUDA_NO_PEER");
+        let answer = match attribute {
+            // Access; native atomics.
+            2 => reaches,
+            3 => reaches && !is_on("FAKECUDA_NO_ATOMICS"),
+            _ => false,
+        };
+        // SAFETY: the caller's place for the result.
+        unsafe { put(value, c_int::from(answer)) }
     })
 }
 

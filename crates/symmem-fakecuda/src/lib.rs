@@ -3,7 +3,8 @@
 //! Put into a folder as `libcuda.so` and `libcuda.so.1`, and found through `LD_LIBRARY_PATH`, it stands in for the driver.
 //! Device memory is a memfd, an exported handle its descriptor, a mapping a mapping of the host, so that processes really
 //! share it and copies really copy. Streams are synchronous. Kernels load and launch, and do nothing. The same file also
-//! stands in for NVRTC (`SYMMEM_NVRTC_LIBRARY`), where every program compiles to nothing.
+//! stands in for NVRTC (`SYMMEM_NVRTC_LIBRARY`), where every program compiles to nothing, and as `libnvidia-ml.so.1` for the
+//! part of NVML that tells where a device is in a fabric.
 //!
 //! It is strict where the driver is forgiving: an address that is not mapped, a range freed with something in it, a
 //! multicast object bound before all devices were added are errors.
@@ -14,7 +15,12 @@
 //! |---|---|
 //! | `FAKECUDA_UUIDS` | the devices, by name, with commas between; `fake-gpu` if not set |
 //! | `FAKECUDA_NO_PEER` | 1: no device reaches another |
+//! | `FAKECUDA_NO_ATOMICS` | 1: devices reach each other, but not with atomics |
+//! | `FAKECUDA_MIG` | numbers of devices, with commas between, that are parts of a GPU |
+//! | `FAKECUDA_NO_EXPORT` | numbers of devices whose memory cannot be exported as a descriptor |
+//! | `FAKECUDA_RDMA` | 0: no device has GPUDirect RDMA; `refused`: they have, but no memory with it can be made |
 //! | `FAKECUDA_FABRIC` | 1: fabric handles work; `lies`: the attribute says so, but they do not |
+//! | `FAKECUDA_CLIQUES` | the clique of each device, with commas between, in one cluster; not set: NVML does not start |
 //! | `FAKECUDA_MULTICAST` | 1: devices have multicast |
 //! | `FAKECUDA_CAPABILITY` | the first number of the compute capability; 9 if not set |
 //! | `FAKECUDA_GRANULARITY` | what sizes must be a multiple of; 2 MiB if not set |
@@ -30,6 +36,7 @@ mod graph;
 mod memory;
 mod module;
 mod multicast;
+mod nvml;
 mod nvrtc;
 mod nvtx;
 mod result;

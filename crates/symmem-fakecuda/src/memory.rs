@@ -9,10 +9,11 @@ use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::device::{check_device, is_on, number};
+use crate::device::{check_device, has_rdma, is_listed, is_on, number};
 use crate::multicast;
 use crate::result::{
-    Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_PERMITTED, OUT_OF_MEMORY, Outcome, call, put,
+    Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome,
+    call, put,
 };
 use crate::state::{Backing, Mapped, State};
 
@@ -38,7 +39,10 @@ struct Properties {
     handle_types: u32,
     location: Location,
     windows: *mut c_void,
-    flags: [u8; 8],
+    compression: u8,
+    /// Whether network cards are to reach it.
+    rdma: u8,
+    more: [u8; 6],
 }
 
 /// `CUmemAccessDesc`.
@@ -102,6 +106,11 @@ unsafe extern "C" fn cuMemCreate(
         if prop.handle_types & FABRIC != 0 && !is_on("FAKECUDA_FABRIC") {
             return Err(NOT_PERMITTED);
         }
+        let no_fds = is_listed("FAKECUDA_NO_EXPORT", prop.location.id);
+        if (prop.handle_types & FD != 0 && no_fds) || (prop.rdma != 0 && !has_rdma()) {
+            return Err(NOT_SUPPORTED);
+        }
+        state.made[usize::from(prop.rdma != 0)] += 1;
         let file = new_file(c"fakecuda", bytes)?;
         let backing = Backing { file, bytes, kinds: prop.handle_types, multicast: false };
         // SAFETY: the caller's place for the result.
@@ -279,6 +288,7 @@ unsafe extern "C" fn cuMemImportFromShareableHandle(handle: *mut u64, from: *mut
             _ => return Err(INVALID_VALUE),
         };
         let backing = recognise(file, kind)?;
+        state.imports[usize::from(kind == FABRIC)] += 1;
         // SAFETY: the caller's place for the result.
         unsafe { keep(state, handle, backing) }
     })

@@ -39,6 +39,10 @@ pub(crate) struct State {
     /// Things done in an order that real drivers suffer from.
     pub(crate) violations: usize,
     pub(crate) launches: usize,
+    /// Imports so far: by descriptor, by fabric handle.
+    pub(crate) imports: [usize; 2],
+    /// Memory made so far: without GPUDirect RDMA, with it.
+    pub(crate) made: [usize; 2],
 }
 
 /// What is behind a handle.

@@ -110,8 +110,9 @@ struct Launch {
         return (u64*)(control[at] + terms) + parity * world + from;
     }
 
-    // Where `at` finds the packets of `from`. The place of a packet depends on its offset in the message only.
-    SYMMEM_DEVICE Packet* packets(u32 at, u32 from, u32 parity) const {
-        return (Packet*)(control[at] + staging + (parity * world + from) * slot * 2);
+    // Where in a control block the packets of the unit at `position` of a message of `from` are: nothing else decides on it. Staging is never
+    // larger than 32 bits can tell.
+    SYMMEM_DEVICE u64 parcel(u32 from, u32 parity, u32 position) const {
+        return staging + ((parity * world + from) * (u32)slot + position) * 2;
     }
 };

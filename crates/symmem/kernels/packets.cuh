@@ -8,20 +8,27 @@
 #include "units.cuh"
 
 template <u32 N>
-SYMMEM_DEVICE void send(const Launch<N>& launch, const Turn& turn, u32 peer, u64 position, const Unit& unit) {
-    Packet* packet = launch.packets(peer, launch.rank, turn.parity) + position / 8;
-    u32 other = turn.epoch ^ launch.signature;
+SYMMEM_DEVICE void send(const Launch<N>& launch, const Turn& turn, u32 peer, u32 position, const Unit& unit) {
+    const u32 other = turn.epoch ^ launch.signature;
+    Packet* packet = (Packet*)(launch.control[peer] + launch.parcel(launch.rank, turn.parity, position));
     store_packet(&packet[0], {unit.word[0], turn.epoch, unit.word[1], other});
     store_packet(&packet[1], {unit.word[2], turn.epoch, unit.word[3], other});
+}
+
+// Sends a unit of this rank to everybody.
+template <u32 W, u32 N>
+SYMMEM_DEVICE void send_all(const Launch<N>& launch, const Turn& turn, u32 position, const Unit& unit) {
+    const u32 world = W ? W : launch.world;
+#pragma unroll (W ? W : 1)
+    for (u32 peer = 0; peer < world; ++peer)
+        if (peer != launch.rank) send(launch, turn, peer, position, unit);
 }
 
 // Two packets as they were at some moment, and whether they are what is waited for.
 struct Parcel {
     Packet packet[2];
 
-    template <u32 N>
-    SYMMEM_DEVICE void poll(const Launch<N>& launch, const Turn& turn, u32 peer, u64 position) {
-        const Packet* from = launch.packets(launch.rank, peer, turn.parity) + position / 8;
+    SYMMEM_DEVICE void poll(const Packet* from) {
         packet[0] = load_packet(&from[0]);
         packet[1] = load_packet(&from[1]);
     }
@@ -34,13 +41,16 @@ struct Parcel {
     SYMMEM_DEVICE Unit unit() const { return {packet[0].low, packet[0].high, packet[1].low, packet[1].high}; }
 };
 
-// The sum, in order of rank, of `own` and everybody's unit at `position`. False: the group failed.
-template <class T, u32 W, u32 N>
-SYMMEM_DEVICE bool gather(const Launch<N>& launch, const Turn& turn, u64 position, const Unit& own, Unit* result) {
+// Waits for everybody's unit at `position`, some ranks at a time, and hands them to take(rank, unit) in order of rank, this
+// rank's place included, whose unit means nothing. Only those for which `sends(rank)`. False: the group failed. `bytes`: of the message, if no meeting has told
+// the others of this operation; else 0.
+template <u32 W, u32 N, class Sends, class Take>
+SYMMEM_DEVICE bool receive(const Launch<N>& launch, const Turn& turn, u32 position, Sends sends, u64 bytes, Take take) {
     const u32 world = W ? W : launch.world, other = turn.epoch ^ launch.signature;
+    const char* own = launch.control[launch.rank];
     // So many ranks are polled at once.
     constexpr u32 AT_ONCE = W == 2 ? 2 : W ? 4 : 1;
-    Sum<T> sum;
+#pragma unroll 1
     for (u32 some = 0; some < world; some += AT_ONCE) {
         Parcel parcel[AT_ONCE];
         Patience<N> patience(launch, turn.epoch, some);
@@ -48,25 +58,39 @@ SYMMEM_DEVICE bool gather(const Launch<N>& launch, const Turn& turn, u64 positio
             bool here = true;
 #pragma unroll
             for (u32 at = 0; at < AT_ONCE; ++at)
-                if (some + at != launch.rank) parcel[at].poll(launch, turn, some + at, position);
+                if (some + at != launch.rank && sends(some + at))
+                    parcel[at].poll((const Packet*)(own + launch.parcel(some + at, turn.parity, position)));
 #pragma unroll
             for (u32 at = 0; at < AT_ONCE; ++at) {
-                if (some + at == launch.rank || parcel[at].is_here(turn.epoch, other)) continue;
+                if (some + at == launch.rank || !sends(some + at) || parcel[at].is_here(turn.epoch, other)) continue;
                 here = false;
                 patience.peer = some + at;
             }
             if (here) break;
+            // Without a meeting who waits long says in what, so that those who wait for this rank learn of a mismatch.
+            if (bytes != 0 && patience.polls == POLLS - 2) announce(launch, turn.epoch, turn.parity, bytes);
             if (!patience.still()) return false;
         }
 #pragma unroll
-        for (u32 at = 0; at < AT_ONCE; ++at) {
-            Unit unit = some + at == launch.rank ? own : parcel[at].unit();
-            if (some + at == 0)
-                sum.start(unit);
-            else
-                sum.add(unit);
-        }
+        for (u32 at = 0; at < AT_ONCE; ++at)
+            if (some + at == launch.rank || sends(some + at)) take(some + at, parcel[at].unit());
     }
-    *result = sum.finish(launch.mode & AVERAGE ? (float)world : 0.0f);
+    return true;
+}
+
+// Makes this rank's unit at `position` the sum, in order of rank, of everybody's. False: the group failed.
+template <class T, u32 W, u32 N>
+SYMMEM_DEVICE bool gather(const Launch<N>& launch, const Turn& turn, u32 position, Unit* mine) {
+    const u32 world = W ? W : launch.world;
+    Sum<T> sum;
+    auto add = [&](u32 rank, const Unit& theirs) {
+        const Unit unit = rank == launch.rank ? *mine : theirs;
+        if (rank == 0)
+            sum.start(unit);
+        else
+            sum.add(unit);
+    };
+    if (!receive<W>(launch, turn, position, [](u32) { return true; }, launch.count * sizeof(T), add)) return false;
+    *mine = sum.finish(launch.mode & AVERAGE ? (float)world : 0.0f);
     return true;
 }

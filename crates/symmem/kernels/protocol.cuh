@@ -170,13 +170,13 @@ SYMMEM_DEVICE void tell(const Launch<N>& launch, const Turn& turn, u32 phase, u3
         store_relaxed(flag, word);
 }
 
-// Tells every peer, without waiting, which operation this rank is in: for operations that do not begin with a meeting.
+// Tells every peer, without waiting, which operation this rank is in: for operations that have no meeting. Any thread may.
 template <u32 N>
-SYMMEM_DEVICE void announce(const Launch<N>& launch, const Turn& turn, u64 bytes) {
-    if (block_index() != 0 || !turn.whole) return;
-    for (u32 peer = thread_index(); peer < launch.world; peer += thread_count()) {
-        store_relaxed(launch.term(peer, launch.rank, turn.parity), bytes);
-        tell(launch, turn, 0, peer, EARLIER_KERNELS);
+SYMMEM_COLD void announce(const Launch<N>& launch, u32 epoch, u32 parity, u64 bytes) {
+    u64 word = (u64)epoch << 32 | launch.signature;
+    for (u32 peer = 0; peer < launch.world; ++peer) {
+        store_relaxed(launch.term(peer, launch.rank, parity), bytes);
+        store_relaxed(launch.flag(peer, launch.rank, parity, 0, 0), word);
     }
 }
 

@@ -51,3 +51,22 @@ SYMMEM_DEVICE void reduce_span(const Launch<N>& launch, Span span, bool aligned,
     };
     for_units<MANY>(span, aligned, several, one);
 }
+
+// The sum over all ranks of the unit at `at`, of which `bytes` belong to the message.
+template <class T, u32 W, u32 N>
+SYMMEM_DEVICE Unit reduce_unit(const Launch<N>& launch, u64 at, u32 bytes, bool aligned, float divisor) {
+    Sum<T> sum;
+    if (W == 0 || !aligned || bytes < UNIT) {
+        sum.start(load_any<T>(launch.data[0] + at, bytes));
+        for (u32 rank = 1; rank < launch.world; ++rank) sum.add(load_any<T>(launch.data[rank] + at, bytes));
+        return sum.finish(divisor);
+    }
+    constexpr u32 RANKS = W ? W : 1;
+    Unit unit[RANKS];
+#pragma unroll
+    for (u32 rank = 0; rank < RANKS; ++rank) unit[rank] = load_unit(launch.data[rank] + at);
+    sum.start(unit[0]);
+#pragma unroll
+    for (u32 rank = 1; rank < RANKS; ++rank) sum.add(unit[rank]);
+    return sum.finish(divisor);
+}

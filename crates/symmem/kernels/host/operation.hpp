@@ -9,6 +9,7 @@
 #include "../all_reduce_one_shot.cu"
 #include "../all_reduce_two_shot.cu"
 #include "../all_reduce_two_shot_out.cu"
+#include "../all_reduce_two_trip.cu"
 #include "../barrier_multimem.cu"
 #include "../pull.cu"
 #include "../reduce_portion.cu"
@@ -19,6 +20,7 @@ enum Kind : u32 {
     ONE_SHOT,
     TWO_SHOT,
     TWO_SHOT_OUT,
+    TWO_TRIP,
     PULLED,
     PORTION,
     BARRIER,
@@ -32,9 +34,9 @@ enum Kind : u32 {
 // Where elements come from and the result goes.
 enum Form : u32 { IN_PLACE, OUT, PRIVATE };
 
-constexpr const char* KIND_NAMES[] = {"low_latency",       "one_shot",          "two_shot",        "two_shot_out",
-                                      "pull",              "reduce_portion",    "barrier",         "multimem_one_shot",
-                                      "multimem_two_shot", "multimem_reduce",   "multimem_gather", "multimem_barrier"};
+constexpr const char* KIND_NAMES[] = {"low_latency",     "one_shot",          "two_shot",          "two_shot_out",    "two_trip",
+                                      "pull",            "reduce_portion",    "barrier",           "multimem_one_shot",
+                                      "multimem_two_shot", "multimem_reduce", "multimem_gather",   "multimem_barrier"};
 
 inline bool is_multimem(Kind kind) { return kind >= MULTIMEM_ONE_SHOT; }
 inline bool is_barrier(Kind kind) { return kind == BARRIER || kind == MULTIMEM_BARRIER; }
@@ -61,7 +63,8 @@ struct Operation {
 
 inline Form random_form(Kind kind, Random& random) {
     switch (kind) {
-        case LOW_LATENCY: return (Form)random.below(3);
+        case LOW_LATENCY:
+        case TWO_TRIP: return (Form)random.below(3);
         case TWO_SHOT:
         case MULTIMEM_TWO_SHOT: return IN_PLACE;
         case MULTIMEM_GATHER: return PRIVATE;
@@ -77,6 +80,8 @@ inline Operation operation_of(Kind kind, Random& random) {
     u32 count = 1 + (random.chance(30) ? random.below(8) : random.below(MAX_COUNT));
     // A gather's elements are of one rank, of five at most.
     if (kind == MULTIMEM_GATHER) count = 1 + (count - 1) % (MAX_COUNT / 5);
+    // With so many each of five ranks owns a part.
+    if (kind == TWO_TRIP && count < 68) count += 68;
     Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
     return {kind, random_form(kind, random), count, random.chance(30), shape, random.next()};
 }
@@ -138,6 +143,7 @@ void run_body(Kind kind, const Launch<ROOM>& launch) {
         case ONE_SHOT: return one_shot<f32, W>(launch);
         case TWO_SHOT: return two_shot<f32, W>(launch);
         case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
+        case TWO_TRIP: return two_trip<f32, W>(launch);
         case PULLED: return pull(launch);
         case PORTION: return reduce_portion<f32, W>(launch);
         case MULTIMEM_REDUCE:

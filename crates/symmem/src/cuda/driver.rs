@@ -27,6 +27,7 @@ const REQUIRED: &[&str] = &[
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
     "cuDeviceGetName",
+    "cuDeviceGetP2PAttribute",
     "cuDeviceGetPCIBusId",
     "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxRelease_v2",

@@ -66,6 +66,80 @@ fn devices_without_peer_access_are_named() {
 }
 
 #[test]
+fn devices_without_native_atomics_between_them_are_named() {
+    let vars = [DEVICES, ("FAKECUDA_NO_ATOMICS", "1"), ("SYMMEM_ALLOW_OVERLAPPING_DEVICES", "1")];
+    fake::run("devices::devices_without_native_atomics_between_them_are_named", &vars, || {
+        symmem::spawn(3, |group| {
+            let result = overlapping(&group);
+            assert!(matches!(&result, Err(Error::NoPeerAccess { rank: 0, peer: 2, .. })), "{result:?}");
+            for said in everybodys(&group, &result)? {
+                assert!(said.contains("native atomics") && said.contains("device 1 (Fake GPU"), "{said}");
+            }
+            // A device has them with itself.
+            let engine = Engine::new(&group, &Device::new(0)?)?;
+            check(&engine.device().alloc::<f32>(64)?.rendezvous(&engine)?)
+        })
+        .unwrap();
+    });
+}
+
+#[test]
+fn a_part_of_a_gpu_is_named() {
+    fake::run("devices::a_part_of_a_gpu_is_named", &[DEVICES, ("FAKECUDA_MIG", "2")], || {
+        assert!(Device::new(2).unwrap().is_mig() && !Device::new(1).unwrap().is_mig());
+        symmem::spawn(3, |group| {
+            let result = engine(&group);
+            assert!(matches!(&result, Err(Error::NoPeerAccess { rank: 0, peer: 2, .. })), "{result:?}");
+            for said in everybodys(&group, &result)? {
+                assert!(said.contains("MIG") && said.contains("device 2 (Fake GPU"), "{said}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    });
+}
+
+#[test]
+fn a_device_whose_memory_cannot_be_exported_is_named() {
+    const NAME: &str = "devices::a_device_whose_memory_cannot_be_exported_is_named";
+    fake::run(NAME, &[DEVICES, ("FAKECUDA_NO_EXPORT", "1")], || {
+        symmem::spawn(3, |group| {
+            let result = engine(&group);
+            assert!(matches!(&result, Err(Error::NoPeerAccess { rank: 0, peer: 1, .. })), "{result:?}");
+            for said in everybodys(&group, &result)? {
+                assert!(said.contains("cannot be exported") && said.contains("WSL"), "{said}");
+            }
+            Ok(())
+        })
+        .unwrap();
+        // A rank alone exports to nobody.
+        symmem::spawn(1, |group| {
+            let engine = Engine::new(&group, &Device::new(1)?)?;
+            check(&engine.device().alloc::<f32>(64)?.rendezvous(&engine)?)
+        })
+        .unwrap();
+        assert!(fake::Live::now().has_no_memory(), "{:?}", fake::Live::now());
+    });
+}
+
+#[test]
+fn network_cards_reach_memory_where_they_may() {
+    const NAME: &str = "devices::network_cards_reach_memory_where_they_may";
+    for (rdma, has) in [("1", true), ("0", false), ("refused", false)] {
+        fake::run(NAME, &[DEVICES, ("FAKECUDA_RDMA", rdma)], || {
+            symmem::spawn(2, |group| {
+                let engine = engine(&group)?;
+                check(&engine.device().alloc::<f32>(64)?.rendezvous(&engine)?)
+            })
+            .unwrap();
+            let (plain, with) = fake::made();
+            // Control blocks, memory and pads: of all, or of none.
+            assert_eq!((plain, with), if has { (0, 6) } else { (6, 0) }, "{rdma}");
+        });
+    }
+}
+
+#[test]
 fn ranks_of_different_hosts_are_named() {
     fake::run("devices::ranks_of_different_hosts_are_named", &[DEVICES], || {
         symmem::spawn(2, |group| {

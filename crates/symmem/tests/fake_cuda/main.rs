@@ -5,8 +5,10 @@
 mod common;
 
 mod devices;
+mod fabric;
 mod failures;
 mod fake;
+mod forked;
 mod local;
 mod memory;
 mod multimem;

@@ -9,8 +9,10 @@ mod common;
 mod trial;
 
 mod copies;
+mod drops;
 mod failure;
 mod graph;
+mod late;
 mod local;
 mod marathon;
 mod multimem;
@@ -20,4 +22,7 @@ mod processes;
 mod pull;
 mod signals;
 mod stage;
+// Some of it is for tests that run without MPS.
+#[allow(dead_code)]
+mod tools;
 mod words;

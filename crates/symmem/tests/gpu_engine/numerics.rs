@@ -195,7 +195,7 @@ fn a_private_message_may_be_reduced_in_its_own_place() {
         let all: Vec<Pattern<f32>> = (0..3).map(|rank| Pattern::new(7, rank, len)).collect();
         let expected = Pattern::reduced(ReduceOp::Sum, &all);
         rank.ready()?;
-        for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
+        for algorithm in [Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoTrip] {
             own.write(&all[rank.rank()].to_vec(0, len), &rank.stream)?;
             let (address, device) = (own.device_ptr(), &rank.device);
             // SAFETY: the buffer outlives the operation, and only it uses the buffer.

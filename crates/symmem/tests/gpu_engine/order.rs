@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use symmem::cuda::{Buffer, Event, Status, Stream};
+use symmem::cuda::cudarc::driver::sys;
+use symmem::cuda::{Buffer, Event, Settings, Status, Stream};
 use symmem::{ProcessSpawner, ReduceOp, Result};
 
 use crate::stage::{PATIENCE, QUEUES, Rank, alone, device, on_threads, settings};
@@ -222,4 +223,36 @@ fn ranks_of_a_process_need_streams_of_their_own() {
         let used = if rank.rank() == 0 { &common } else { &rank.stream };
         end(rank, &[used])
     });
+}
+
+/// The priority that the driver has for a stream.
+fn priority_of(stream: &Stream) -> i32 {
+    let (mut context, mut priority) = (std::ptr::null_mut(), i32::MIN);
+    // SAFETY: a live stream; each call writes one value, and the context is that of the stream.
+    let codes = unsafe {
+        [
+            sys::cuStreamGetCtx(stream.raw(), &mut context),
+            sys::cuCtxSetCurrent(context),
+            sys::cuStreamGetPriority(stream.raw(), &mut priority),
+        ]
+    };
+    assert_eq!(codes, [sys::CUresult::CUDA_SUCCESS; 3]);
+    priority
+}
+
+#[test]
+fn streams_of_an_engine_have_the_priority_of_its_settings() {
+    let Some(device) = device() else { return };
+    let (least, greatest) = device.stream_priorities().unwrap();
+    assert!(greatest < least, "this device knows no priorities");
+    // What the device does not have is clamped.
+    for (asked, has) in
+        [(least, least), (greatest, greatest), (least + 100, least), (greatest - 100, greatest)]
+    {
+        on_threads(1, &Settings { priority: asked, ..settings() }, |rank| {
+            assert_eq!(priority_of(&rank.stream), has, "{asked} was asked for");
+            rank.engine.barrier(&rank.stream)?;
+            end(rank, &[&rank.stream])
+        });
+    }
 }

@@ -95,7 +95,7 @@ const MEET_ALL: [&str; 7] = [
 
 /// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
 /// end. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 17] = [
+const SHAPES: [(&str, &[&[&str]]); 18] = [
     ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
     ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
     ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
@@ -103,6 +103,7 @@ const SHAPES: [(&str, &[&[&str]]); 17] = [
     ("all_reduce_low_latency_", &[&PACKETS]),
     ("all_reduce_one_shot_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
     ("all_reduce_two_shot_out_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
+    ("all_reduce_two_trip_", &[&TELL, &HEAR, &PACKETS]),
     ("all_reduce_two_shot_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("pull", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("reduce_portion_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),

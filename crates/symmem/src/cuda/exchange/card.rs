@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::sys::{self, CUdevice};
+use cudarc::driver::sys::{self, CUdevice, CUdevice_P2PAttribute};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::Device;
@@ -27,8 +27,34 @@ pub(super) struct Card {
     may_overlap: bool,
     /// Cluster and clique, where fabric handles work.
     domain: Option<(String, u32)>,
+    /// Whether other ranks can map its memory at all, those of its own process included.
+    is_exportable: bool,
     /// The devices that the rank's process sees, and whether its own can reach them.
-    reaches: BTreeMap<String, bool>,
+    reaches: BTreeMap<String, Reach>,
+}
+
+/// How a device reaches the memory of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Reach {
+    /// As its own.
+    Full,
+    /// By loads and stores only. Kernels that fail compare-and-swap words of their peers, so that is not enough.
+    NoAtomics,
+    /// Not at all.
+    None,
+}
+
+impl Reach {
+    /// What is in the way, if something is.
+    fn problem(self) -> Option<&'static str> {
+        match self {
+            Self::Full => None,
+            Self::NoAtomics => Some(
+                "the connection has no native atomics, by which kernels tell each other of failures; NVLink has them, and NCCL (SYMMEM_PROVIDER=nccl) does without",
+            ),
+            Self::None => Some("the driver has no peer access between them"),
+        }
+    }
 }
 
 impl Card {
@@ -43,6 +69,7 @@ impl Card {
             is_mig: device.is_mig(),
             may_overlap: running.group().context().config().get_allow_overlapping_devices(),
             domain: domain.map(|fabric| (ids::hex(&fabric.cluster), fabric.clique)),
+            is_exportable: shareable::is_any(shareable::kinds(device)?),
             reaches: reach_of(device)?,
         })
     }
@@ -58,6 +85,11 @@ impl Card {
 
     /// Why the two cannot reach each other's memory, if they cannot.
     fn problem_with(&self, other: &Self) -> Option<&'static str> {
+        if !self.is_exportable || !other.is_exportable {
+            return Some(
+                "memory of one of them cannot be exported; WSL and vGPU lack that, a driver on bare Linux has it",
+            );
+        }
         if self.is_same_device(other) || self.shares_domain(other) {
             return None;
         }
@@ -70,9 +102,8 @@ impl Card {
             return Some("a MIG instance reaches no other device; ranks can share one instance");
         }
         // A device that a process does not see cannot be asked about; then the driver has the word when it maps.
-        let refused = |from: &Self, to: &Self| from.reaches.get(&to.uuid) == Some(&false);
-        let refused = refused(self, other) || refused(other, self);
-        refused.then_some("the driver has no peer access between them")
+        let problem = |from: &Self, to: &Self| from.reaches.get(&to.uuid).and_then(|reach| reach.problem());
+        problem(self, other).or_else(|| problem(other, self))
     }
 }
 
@@ -101,8 +132,8 @@ pub(super) fn check_reach(cards: &[&Card]) -> Result<()> {
 }
 
 /// Which visible devices `device` can reach. Asked once per device; no context is made on the others.
-fn reach_of(device: &Device) -> Result<BTreeMap<String, bool>> {
-    static KNOWN: Mutex<Option<HashMap<usize, BTreeMap<String, bool>>>> = Mutex::new(None);
+fn reach_of(device: &Device) -> Result<BTreeMap<String, Reach>> {
+    static KNOWN: Mutex<Option<HashMap<usize, BTreeMap<String, Reach>>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
     if let Some(reaches) = known.get(&device.ordinal()) {
@@ -111,7 +142,7 @@ fn reach_of(device: &Device) -> Result<BTreeMap<String, bool>> {
     let mut reaches = BTreeMap::new();
     for ordinal in 0..Device::count()? {
         let (peer, uuid) = peer_of(ordinal)?;
-        reaches.insert(ids::hex(&uuid), peer == device.raw() || can_access(device, peer)?);
+        reaches.insert(ids::hex(&uuid), reach_between(device, peer)?);
     }
     known.insert(device.ordinal(), reaches.clone());
     Ok(reaches)
@@ -127,11 +158,21 @@ fn peer_of(ordinal: usize) -> Result<(CUdevice, [u8; 16])> {
     Ok((raw, uuid.bytes.map(|byte| byte as u8)))
 }
 
-fn can_access(device: &Device, peer: CUdevice) -> Result<bool> {
+fn reach_between(device: &Device, peer: CUdevice) -> Result<Reach> {
+    if peer == device.raw() {
+        return Ok(Reach::Full);
+    }
     let mut can = 0;
     // SAFETY: writes one integer; both are devices.
     check("cuDeviceCanAccessPeer", unsafe { sys::cuDeviceCanAccessPeer(&mut can, device.raw(), peer) })?;
-    Ok(can != 0)
+    if can == 0 {
+        return Ok(Reach::None);
+    }
+    let atomics = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+    // SAFETY: writes one integer; both are devices, and different ones.
+    let code = unsafe { sys::cuDeviceGetP2PAttribute(&mut can, atomics, device.raw(), peer) };
+    check("cuDeviceGetP2PAttribute", code)?;
+    Ok(if can == 0 { Reach::NoAtomics } else { Reach::Full })
 }
 
 #[cfg(test)]
@@ -146,6 +187,7 @@ mod tests {
             is_mig: false,
             may_overlap: false,
             domain: None,
+            is_exportable: true,
             reaches: BTreeMap::new(),
         }
     }
@@ -167,10 +209,24 @@ mod tests {
     fn one_refusal_is_enough_and_the_unknown_is_none() {
         let (mut a, b) = (card("x", "1"), card("x", "2"));
         assert_eq!(a.problem_with(&b), None);
-        a.reaches.insert("2".to_owned(), true);
+        a.reaches.insert("2".to_owned(), Reach::Full);
         assert_eq!(a.problem_with(&b), None);
-        a.reaches.insert("2".to_owned(), false);
-        assert!(a.problem_with(&b).is_some() && b.problem_with(&a).is_some());
+        for (reach, word) in [(Reach::NoAtomics, "native atomics"), (Reach::None, "peer access")] {
+            a.reaches.insert("2".to_owned(), reach);
+            for problem in [a.problem_with(&b), b.problem_with(&a)] {
+                assert!(problem.is_some_and(|problem| problem.contains(word)), "{problem:?}");
+            }
+        }
+        // Within a domain all is NVLink.
+        assert_eq!(domain(a, 1).problem_with(&domain(b, 1)), None);
+    }
+
+    #[test]
+    fn what_cannot_be_exported_is_no_others_not_even_on_one_device() {
+        let (a, b) = (card("x", "1"), Card { is_exportable: false, ..card("x", "1") });
+        assert_eq!(a.problem_with(&a.clone()), None);
+        assert!(a.problem_with(&b).is_some_and(|problem| problem.contains("exported")));
+        assert!(b.problem_with(&a).is_some());
     }
 
     #[test]

@@ -140,6 +140,7 @@ fn smallest(all: &[Said]) -> Agreed {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Routine;
     use super::*;
 
     fn said(device: &str, share: u32) -> Said {
@@ -154,7 +155,7 @@ mod tests {
             device: device.to_owned(),
             multiprocessors: 132,
             share,
-            occupancies: [[2; 3]; 9],
+            occupancies: [[2; 3]; Routine::COUNT],
             error: None,
         }
     }
@@ -162,11 +163,11 @@ mod tests {
     #[test]
     fn the_smallest_share_counts_for_all() {
         let alone = smallest(&[said("a", 132), said("b", 132)]);
-        assert_eq!((alone.limits, alone.world), ([[128; 3]; 9], 2));
-        assert_eq!(smallest(&[said("a", 132), said("a", 132)]).limits, [[66; 3]; 9]);
-        assert_eq!(smallest(&[said("a", 132), said("b", 13)]).limits, [[13; 3]; 9]);
+        assert_eq!((alone.limits, alone.world), ([[128; 3]; Routine::COUNT], 2));
+        assert_eq!(smallest(&[said("a", 132), said("a", 132)]).limits, [[66; 3]; Routine::COUNT]);
+        assert_eq!(smallest(&[said("a", 132), said("b", 13)]).limits, [[13; 3]; Routine::COUNT]);
         // What MPS gives each of two is no less than half of the device.
-        assert_eq!(smallest(&[said("a", 66), said("a", 66)]).limits, [[66; 3]; 9]);
+        assert_eq!(smallest(&[said("a", 66), said("a", 66)]).limits, [[66; 3]; Routine::COUNT]);
         let mut few = said("b", 132);
         (few.max_blocks, few.occupancies[1][2]) = (4, 0);
         let agreed = smallest(&[said("a", 132), few]);

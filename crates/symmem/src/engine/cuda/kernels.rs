@@ -19,11 +19,12 @@ use crate::{Error, Result};
 type Source = (&'static str, &'static str);
 
 /// What is compiled, each file for itself.
-const SOURCES: [Source; 7] = [
+const SOURCES: [Source; 8] = [
     ("all_reduce_low_latency.cu", include_str!("../../../kernels/all_reduce_low_latency.cu")),
     ("all_reduce_one_shot.cu", include_str!("../../../kernels/all_reduce_one_shot.cu")),
     ("all_reduce_two_shot.cu", include_str!("../../../kernels/all_reduce_two_shot.cu")),
     ("all_reduce_two_shot_out.cu", include_str!("../../../kernels/all_reduce_two_shot_out.cu")),
+    ("all_reduce_two_trip.cu", include_str!("../../../kernels/all_reduce_two_trip.cu")),
     ("reduce_portion.cu", include_str!("../../../kernels/reduce_portion.cu")),
     ("pull.cu", include_str!("../../../kernels/pull.cu")),
     ("signals.cu", include_str!("../../../kernels/signals.cu")),
@@ -55,7 +56,7 @@ const HEADERS: [Source; 10] = [
 ];
 
 /// Where [`SOURCES`] has the barrier, the signals and the copy.
-const SIGNALS: usize = 6;
+const SIGNALS: usize = Routine::ALL.len();
 
 /// Options of the compiler beside the architecture. The arithmetic is that of docs/numerics.md: subnormals stay, divisions
 /// are exact, nothing is fused.

@@ -8,18 +8,30 @@ use std::fmt;
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
 use crate::{DType, Error, Result};
 
-/// Up to how many bytes packets carry a message, by the size of the group (the last row is for all larger ones): from symmetric memory, and from
-/// private memory, which the other algorithms must copy first. Measured with ranks that share one GPU.
-const LOW_LATENCY_MAX: [(usize, usize, usize); 4] = [
-    (2, 512 << 10, 512 << 10),
-    (4, 128 << 10, 512 << 10),
-    (8, 32 << 10, 128 << 10),
-    (usize::MAX, 32 << 10, 32 << 10),
+/// Up to how many bytes packets carry a message, for groups of at most so many ranks: see [`Row`].
+const TABLE: [Row; 4] = [
+    Row { world: 2, one_trip: [512 << 10; 3], two_trips: [0; 3] },
+    Row { world: 4, one_trip: [128 << 10; 3], two_trips: [256 << 10, 512 << 10, 512 << 10] },
+    Row { world: 8, one_trip: [32 << 10, 32 << 10, 64 << 10], two_trips: [0, 128 << 10, 512 << 10] },
+    Row { world: usize::MAX, one_trip: [32 << 10; 3], two_trips: [0; 3] },
 ];
+
+/// Bytes, by [`Form`]. Private memory goes in packets for longer, since the other algorithms must copy it first. Measured with ranks that share
+/// one GPU; for others it is a guess.
+#[derive(Clone, Copy)]
+struct Row {
+    world: usize,
+    /// Up to here each rank sends its elements to everybody,
+    one_trip: [usize; 3],
+    /// and from there up to here each rank reduces a slice, and sends that.
+    two_trips: [usize; 3],
+}
+
 /// Blocks of a launch unless the settings say otherwise.
 pub(super) const DEFAULT_BLOCKS: u32 = 64;
-/// Blocks up to which packets go in small blocks, which start sooner; beyond, in large ones.
-const SMALL_BLOCKS: u32 = 32;
+/// Threads of a block that sends packets, and up to how many blocks there are of them: the more multiprocessors share a small message, the
+/// sooner it is out; with more to do, fewer and larger blocks start sooner.
+const PACKET_BLOCKS: [(u32, u32); 2] = [(64, 16), (128, 32)];
 /// A rank's multiprocessors are filled to this part at most by launches that wait, on all lanes together: kernels that peers
 /// wait for need room beside them.
 const FILLED: u32 = 2;
@@ -38,6 +50,8 @@ pub enum Algorithm {
     OneShot,
     /// Every rank reduces a slice for everybody.
     TwoShot,
+    /// Every rank reduces a slice, and sends it to everybody in packets.
+    TwoTrip,
     /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum of a slice and gives that to everybody, else
     /// every rank asks it for all sums.
     ///
@@ -50,7 +64,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every one that the dispatcher chooses from; they give the same bits.
-    pub const ALL: [Self; 3] = [Self::LowLatency, Self::OneShot, Self::TwoShot];
+    pub const ALL: [Self; 4] = [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoTrip];
 
     /// Its name in messages and rows.
     pub const fn name(self) -> &'static str {
@@ -58,6 +72,7 @@ impl Algorithm {
             Self::LowLatency => "low_latency",
             Self::OneShot => "one_shot",
             Self::TwoShot => "two_shot",
+            Self::TwoTrip => "two_trip",
             Self::Multimem => "multimem",
         }
     }
@@ -133,6 +148,7 @@ pub(crate) enum Routine {
     OneShot,
     TwoShot,
     TwoShotOut,
+    TwoTrip,
     Portion,
     /// Knows bytes, and no element types.
     Pull,
@@ -144,11 +160,20 @@ pub(crate) enum Routine {
 
 impl Routine {
     /// Those that every engine has.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoShotOut, Self::Portion, Self::Pull];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::LowLatency,
+        Self::OneShot,
+        Self::TwoShot,
+        Self::TwoShotOut,
+        Self::TwoTrip,
+        Self::Portion,
+        Self::Pull,
+    ];
     /// Those that need multicast.
     pub(crate) const MULTIMEM: [Self; 3] =
         [Self::MultimemOneShot, Self::MultimemTwoShot, Self::MultimemGather];
+    /// How many there are.
+    pub(crate) const COUNT: usize = Self::ALL.len() + Self::MULTIMEM.len();
 
     /// Its name: of its source, and at the head of the names of its kernels.
     pub(crate) const fn name(self) -> &'static str {
@@ -157,6 +182,7 @@ impl Routine {
             Self::OneShot => "all_reduce_one_shot",
             Self::TwoShot => "all_reduce_two_shot",
             Self::TwoShotOut => "all_reduce_two_shot_out",
+            Self::TwoTrip => "all_reduce_two_trip",
             Self::Portion => "reduce_portion",
             Self::Pull => "pull",
             Self::MultimemOneShot => "all_reduce_multimem_one_shot",
@@ -168,21 +194,24 @@ impl Routine {
     /// Threads of a block, at most: what the kernel is compiled for.
     pub(crate) const fn most_threads(self) -> u32 {
         match self {
-            Self::LowLatency => MAX_THREADS / 2,
+            Self::LowLatency | Self::TwoTrip => MAX_THREADS / 2,
             _ => MAX_THREADS,
         }
     }
 
     /// Threads of a block for `units` units of work.
     fn threads(self, units: u32) -> u32 {
-        let small = self.most_threads() / 2;
-        let is_small = self == Self::LowLatency && units <= small * SMALL_BLOCKS;
-        units.min(if is_small { small } else { self.most_threads() })
+        let small = PACKET_BLOCKS.iter().find(|(threads, blocks)| units <= threads * blocks);
+        let most = match small {
+            Some((threads, _)) if self == Self::LowLatency => *threads,
+            _ => self.most_threads(),
+        };
+        units.min(most)
     }
 
     /// Whether each rank works on a slice of the message only.
     const fn is_sliced(self) -> bool {
-        matches!(self, Self::TwoShot | Self::TwoShotOut | Self::MultimemTwoShot)
+        matches!(self, Self::TwoShot | Self::TwoShotOut | Self::TwoTrip | Self::MultimemTwoShot)
     }
 }
 
@@ -200,7 +229,7 @@ pub(crate) fn number_of(dtype: DType) -> Result<usize> {
 }
 
 /// Blocks that one launch of each kernel may have: by [`Routine`], then by [`NUMBERS`].
-pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::ALL.len() + Routine::MULTIMEM.len()];
+pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::COUNT];
 
 /// What all ranks agreed on when the engine was made.
 #[derive(Clone, Debug)]
@@ -235,11 +264,12 @@ impl Agreed {
     }
 
     fn table(&self, form: Form, bytes: usize, tune: &Tune) -> Algorithm {
-        let row = LOW_LATENCY_MAX.iter().find(|(world, ..)| self.world <= *world);
-        let (_, symmetric, private) = row.copied().unwrap_or_default();
-        let most = tune.low_latency_max.unwrap_or(if form == Form::Private { private } else { symmetric });
-        if bytes <= most.min(self.slot) {
+        let row = TABLE.iter().find(|row| self.world <= row.world).unwrap_or(&TABLE[TABLE.len() - 1]);
+        if bytes <= tune.low_latency_max.unwrap_or(row.one_trip[form as usize]).min(self.slot) {
             return Algorithm::LowLatency;
+        }
+        if bytes <= row.two_trips[form as usize] && self.two_trip_problem(bytes).is_none() {
+            return Algorithm::TwoTrip;
         }
         match form {
             Form::InPlace => Algorithm::TwoShot,
@@ -260,9 +290,24 @@ impl Agreed {
             Algorithm::TwoShot if form != Form::InPlace && self.slice(bytes) > SCRATCH => {
                 format!("its slices have at most {SCRATCH} bytes, not {}", self.slice(bytes))
             }
+            Algorithm::TwoTrip => match self.two_trip_problem(bytes) {
+                Some(problem) => problem,
+                None => return Ok(()),
+            },
             _ => return Ok(()),
         };
         Err(Error::invalid(format!("algorithm {algorithm}"), problem))
+    }
+
+    /// Why a message cannot go in slices by packets. There are two trips in one staging; and each rank must own a part, because it hears from
+    /// the others only about that.
+    fn two_trip_problem(&self, bytes: usize) -> Option<String> {
+        let slice = self.slice(bytes);
+        if 2 * slice > self.slot {
+            return Some(format!("its slices have at most {} bytes, not {slice}", self.slot / 2));
+        }
+        let is_shared = (self.world - 1) * slice < bytes;
+        (!is_shared).then(|| format!("{bytes} bytes are no slice for each of {} ranks", self.world))
     }
 
     /// Bytes of the largest slice of a message.
@@ -291,6 +336,7 @@ pub(crate) fn all_reducer(algorithm: Algorithm, form: Form) -> Routine {
         (Algorithm::OneShot, _) => Routine::OneShot,
         (Algorithm::TwoShot, Form::InPlace) => Routine::TwoShot,
         (Algorithm::TwoShot, _) => Routine::TwoShotOut,
+        (Algorithm::TwoTrip, _) => Routine::TwoTrip,
         (Algorithm::Multimem, Form::InPlace) => Routine::MultimemTwoShot,
         (Algorithm::Multimem, _) => Routine::MultimemOneShot,
     }
@@ -303,7 +349,7 @@ mod tests {
 
     fn agreed(world: usize) -> Agreed {
         let slot = Layout::new(world, 1).slot;
-        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; 9] }
+        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; Routine::COUNT] }
     }
 
     const KIB: usize = 1 << 10;
@@ -311,16 +357,24 @@ mod tests {
 
     #[test]
     fn small_messages_go_in_packets_and_large_ones_in_slices() {
-        for (world, symmetric, private) in
-            [(2, 512, 512), (3, 128, 512), (4, 128, 512), (8, 32, 128), (9, 32, 32), (72, 32, 32)]
-        {
+        for (world, one_trip, two_trips) in [
+            (2, [512, 512, 512], [0, 0, 0]),
+            (3, [128, 128, 128], [256, 512, 512]),
+            (4, [128, 128, 128], [256, 512, 512]),
+            (8, [32, 32, 64], [0, 128, 512]),
+            (9, [32, 32, 32], [0, 0, 0]),
+            (72, [32, 32, 32], [0, 0, 0]),
+        ] {
             let agreed = agreed(world);
             for form in Form::ALL {
-                let most = if form == Form::Private { private } else { symmetric };
+                let (one, two) = (one_trip[form as usize] * KIB, two_trips[form as usize] * KIB);
                 let choose = |bytes| agreed.choose(form, bytes, None, &PLAIN).unwrap();
                 assert_eq!(choose(1), Algorithm::LowLatency);
-                assert_eq!(choose(most * KIB), Algorithm::LowLatency, "{world}");
-                assert_eq!(choose(most * KIB + 1), Algorithm::TwoShot, "{world}");
+                assert_eq!(choose(one), Algorithm::LowLatency, "{world}");
+                if two > 0 {
+                    assert_eq!((choose(one + 1), choose(two)), (Algorithm::TwoTrip, Algorithm::TwoTrip));
+                }
+                assert_eq!(choose(one.max(two) + 1), Algorithm::TwoShot, "{world}");
                 let beyond = if form == Form::InPlace { Algorithm::TwoShot } else { Algorithm::OneShot };
                 assert_eq!(choose(world * SCRATCH), Algorithm::TwoShot);
                 assert_eq!(choose(world * SCRATCH + 1), beyond);
@@ -341,6 +395,10 @@ mod tests {
         assert!(forced(Algorithm::OneShot, Form::Private, 1 << 30).is_ok());
         assert!(forced(Algorithm::TwoShot, Form::InPlace, 1 << 30).is_ok());
         assert!(forced(Algorithm::TwoShot, Form::Out, 1 << 30).is_err());
+        assert!(forced(Algorithm::TwoTrip, Form::InPlace, 512 * KIB).is_ok());
+        assert!(forced(Algorithm::TwoTrip, Form::InPlace, 512 * KIB + 1).is_err());
+        assert!(forced(Algorithm::TwoTrip, Form::Private, 17).is_ok());
+        assert!(forced(Algorithm::TwoTrip, Form::Private, 16).is_err());
         for form in Form::ALL {
             assert_eq!(forced(Algorithm::Multimem, form, 1 << 30).unwrap(), Algorithm::Multimem);
         }
@@ -364,7 +422,8 @@ mod tests {
         }
         let agreed = agreed(2);
         assert_eq!(agreed.shape(Routine::LowLatency, 0, 2, &PLAIN), (1, 32));
-        assert_eq!(agreed.shape(Routine::LowLatency, 0, 8192, &PLAIN), (4, 128));
+        assert_eq!(agreed.shape(Routine::LowLatency, 0, 8192, &PLAIN), (8, 64));
+        assert_eq!(agreed.shape(Routine::LowLatency, 0, 64 * KIB, &PLAIN), (32, 128));
         assert_eq!(agreed.shape(Routine::LowLatency, 0, 128 * KIB, &PLAIN), (32, 256));
         assert_eq!(agreed.shape(Routine::TwoShot, 0, 128 * KIB, &PLAIN), (8, 512));
         let tune = Tune { blocks: Some(4), threads: Some(100), ..PLAIN };

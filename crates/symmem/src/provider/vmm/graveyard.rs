@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode};
 
+use crate::cuda::graph;
+use crate::cuda::stream::is_capturing_here;
 use crate::sys::fork;
 
 /// What is buried, and when it may go.
@@ -44,10 +46,12 @@ pub(crate) fn bury_until(done: Box<dyn Fn() -> bool + Send>, corpse: Box<dyn Any
 
 /// Lets go of everything whose time has come. Never waits.
 pub(crate) fn reap() {
-    // A forked child inherited the graves but not the driver.
-    if fork::is_child() {
+    // A forked child inherited the graves but not the driver. A capture of this thread would not survive what NCCL calls when
+    // one of its communicators goes.
+    if fork::is_child() || is_capturing_here() {
         return;
     }
+    graph::reap();
     // Taken out: conditions and drops run without the lock, and may bury in turn.
     let all = std::mem::take(&mut *graves());
     if all.is_empty() {

@@ -6,6 +6,7 @@
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUresult,
 };
 
 use super::{give_back, shareable};
@@ -33,12 +34,20 @@ impl Physical {
         Self::create_with(device, rounded, &prop)
     }
 
-    /// `bytes`, whole granules, with the given properties.
+    /// `bytes`, whole granules, with the given properties; without reach for network cards where only that is refused.
     pub(super) fn create_with(device: &Device, bytes: usize, prop: &CUmemAllocationProp) -> Result<Self> {
         let _bound = device.bind()?;
         let mut handle = 0;
         // SAFETY: writes one handle; the properties are complete.
-        let code = unsafe { sys::cuMemCreate(&mut handle, bytes, prop, 0) };
+        let mut code = unsafe { sys::cuMemCreate(&mut handle, bytes, prop, 0) };
+        if is_refusal(code) && prop.allocFlags.gpuDirectRDMACapable != 0 {
+            // The attribute is the device's; containers and some machines refuse all the same.
+            let mut plain = *prop;
+            plain.allocFlags.gpuDirectRDMACapable = 0;
+            tracing::debug!(device = device.ordinal(), ?code, "not with GPUDirect RDMA, trying without");
+            // SAFETY: as above.
+            code = unsafe { sys::cuMemCreate(&mut handle, bytes, &plain, 0) };
+        }
         check("cuMemCreate", code)?;
         // SAFETY: the handle was just made for this owner.
         Ok(unsafe { Self::from_raw(device, handle, bytes) })
@@ -74,6 +83,12 @@ impl Drop for Physical {
         // SAFETY: this is the only owner of the handle, and mappings of it own this.
         give_back(&self.device, "cuMemRelease", || unsafe { sys::cuMemRelease(self.handle) });
     }
+}
+
+/// Whether `code` says that memory of these properties cannot be had, rather than that something went wrong.
+fn is_refusal(code: CUresult) -> bool {
+    use CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED};
+    matches!(code, CUDA_ERROR_INVALID_VALUE | CUDA_ERROR_NOT_PERMITTED | CUDA_ERROR_NOT_SUPPORTED)
 }
 
 /// Pinned memory of `device`, exportable as `kinds`.

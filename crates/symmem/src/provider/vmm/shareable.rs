@@ -21,18 +21,21 @@ const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HAND
 /// A fabric handle: plain bytes, valid in the whole NVLink domain.
 pub(crate) type FabricHandle = [u8; 64];
 
-/// Every kind of handle that memory of `device` can be exported as.
+/// Every kind of handle that memory of `device` can be exported as. None at all is no error here: a rank alone needs none, and
+/// ranks that meet are told which of them cannot (`cuda/exchange/card.rs`).
 pub(crate) fn kinds(device: &Device) -> Result<CUmemAllocationHandleType> {
     let fd = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
-    match (device.attribute(fd)? != 0, has_fabric(device)) {
-        (true, true) => Ok(CUmemAllocationHandleType(FD.0 | FABRIC.0)),
-        (true, false) => Ok(FD),
-        (false, true) => Ok(FABRIC),
-        (false, false) => Err(Error::invalid(
-            device.to_string(),
-            "its memory cannot be exported to other processes. Hint: WSL and vGPU lack that; use a driver on bare Linux",
-        )),
-    }
+    Ok(match (device.attribute(fd)? != 0, has_fabric(device)) {
+        (true, true) => CUmemAllocationHandleType(FD.0 | FABRIC.0),
+        (true, false) => FD,
+        (false, true) => FABRIC,
+        (false, false) => CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+    })
+}
+
+/// Whether there is any among `kinds`.
+pub(crate) fn is_any(kinds: CUmemAllocationHandleType) -> bool {
+    includes_fd(kinds) || includes_fabric(kinds)
 }
 
 /// Whether file descriptors are among `kinds`.

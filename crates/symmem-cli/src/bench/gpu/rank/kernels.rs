@@ -145,7 +145,7 @@ impl Kernels {
             self.poison(stream, to, COUNT)?;
             self.fill(stream, to, COUNT, 0, 3, 2)?;
         }
-        let expected = |index| bf16::from_bits(pattern::bits(pattern::value(index, 0, 4)));
+        let expected = |index| bf16::from_bits(pattern::bits(pattern::eighths(index, 0, 4)));
         let mut elements = buffer.read(stream)?;
         let right = (0..).zip(&elements).all(|(index, element)| *element == expected(index));
         ensure!(right, "the bench's fill kernel does not do what it must");
@@ -164,7 +164,7 @@ impl Kernels {
         };
         count("what is right", 0)?;
         elements[COUNT as usize - 1] = bf16::from_bits(0xFFFF);
-        elements[7] = bf16::from_f32(-expected(7).to_f32() + 0.5);
+        elements[7] = bf16::from_f32(-expected(7).to_f32() + 16.0);
         buffer.write(&elements, stream)?;
         count("what is wrong", 2)
     }
