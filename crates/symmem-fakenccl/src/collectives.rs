@@ -86,6 +86,9 @@ fn collective(
         let found = comm(handle as *mut c_void)?;
         let (clique, rank, step) = {
             let mut comm = lock(&found);
+            if comm.is_revoked {
+                return Err(failure(INVALID_USAGE, "the communicator was revoked"));
+            }
             let step = comm.next_step();
             (comm.clique.clone(), comm.rank, step)
         };

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::clique::{Clique, with_id};
 use crate::control::{
-    Code, IN_PROGRESS, INVALID_ARGUMENT, Kind, SUCCESS, call, count, failure, lock, version, violation,
+    Code, IN_PROGRESS, INVALID_ARGUMENT, Kind, REMOTE_ERROR, SUCCESS, call, count, failure, lock, version,
+    violation,
 };
 use crate::memory::{current_device, forget_windows};
 
@@ -21,6 +22,8 @@ pub(crate) struct Comm {
     /// What is under way; the code once it is done.
     pending: Option<Pending>,
     state: Code,
+    /// Only good for being shrunk, split or ended any more.
+    pub(crate) is_revoked: bool,
 }
 
 /// Work beside the call: asked until it has a code.
@@ -28,7 +31,7 @@ pub(crate) type Pending = Box<dyn FnMut(&mut Comm) -> Option<Code> + Send>;
 
 impl Comm {
     fn new(clique: Arc<Clique>, rank: usize, device: c_int) -> Self {
-        Self { clique, rank, device, step: 0, windows: 0, pending: None, state: SUCCESS }
+        Self { clique, rank, device, step: 0, windows: 0, pending: None, state: SUCCESS, is_revoked: false }
     }
 
     pub(crate) fn next_step(&mut self) -> u64 {
@@ -148,6 +151,28 @@ unsafe extern "C" fn ncclCommInitRankConfig(
     })
 }
 
+/// As programs that know nothing of configurations make one: it is there when the call returns.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommInitRank(out: *mut *mut c_void, world: c_int, id: Id, rank: c_int) -> Code {
+    call("ncclCommInitRank", || {
+        let mut made = Comm::new(with_id(id.0, world as usize), rank as usize, current_device()?);
+        let step = made.next_step();
+        made.clique.post(step, made.rank, Vec::new());
+        made.clique.all(step)?;
+        // SAFETY: the caller's place for one handle.
+        unsafe { out.write(keep(made)) };
+        Ok(SUCCESS)
+    })
+}
+
+/// Lets a communicator fail beside its calls, as when another rank is gone.
+#[unsafe(no_mangle)]
+extern "C" fn fakenccl_break(handle: *mut c_void) {
+    if let Ok(comm) = comm(handle) {
+        lock(&comm).state = failure(REMOTE_ERROR, "another rank is gone");
+    }
+}
+
 /// Done once all ranks are there.
 fn join(comm: &mut Comm) -> Result<Code, Code> {
     let step = comm.next_step();
@@ -265,8 +290,14 @@ unsafe extern "C" fn ncclCommShrink(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommRevoke(handle: *mut c_void, flags: c_int) -> Code {
     call("ncclCommRevoke", || {
-        lock(&*comm(handle)?).pending = None;
-        if flags == 0 { Ok(SUCCESS) } else { Err(INVALID_ARGUMENT) }
+        if flags != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        let found = comm(handle)?;
+        let mut comm = lock(&found);
+        comm.pending = None;
+        comm.is_revoked = true;
+        Ok(SUCCESS)
     })
 }
 

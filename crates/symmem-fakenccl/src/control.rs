@@ -13,6 +13,7 @@ pub(crate) const SYSTEM_ERROR: Code = 2;
 pub(crate) const INTERNAL_ERROR: Code = 3;
 pub(crate) const INVALID_ARGUMENT: Code = 4;
 pub(crate) const INVALID_USAGE: Code = 5;
+pub(crate) const REMOTE_ERROR: Code = 6;
 pub(crate) const IN_PROGRESS: Code = 7;
 
 thread_local! {
@@ -131,6 +132,7 @@ extern "C" fn ncclGetErrorString(code: Code) -> *const c_char {
         INTERNAL_ERROR => c"internal error",
         INVALID_ARGUMENT => c"invalid argument",
         INVALID_USAGE => c"invalid usage",
+        REMOTE_ERROR => c"remote process exited or there was a network error",
         IN_PROGRESS => c"NCCL operation in progress",
         _ => c"unknown result code",
     };

@@ -7,7 +7,8 @@
 //! It is strict where NCCL is forgiving: a window that outlives its communicator, memory that is freed while it is
 //! registered, a call on a communicator that is gone are counted as violations.
 //!
-//! What it counts and has been called, and how it is made to fail, is in [`control`]; these variables shape it:
+//! What it counts and has been called, and how it is made to fail, is in [`control`]; `fakenccl_break` lets a communicator fail
+//! beside its calls; these variables shape it:
 //!
 //! | variable | meaning |
 //! |---|---|

@@ -15,6 +15,7 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{check, trace_release};
+use super::stream::is_capturing_here;
 use super::{Device, Stream};
 use crate::Result;
 
@@ -41,6 +42,7 @@ unsafe impl Sync for Graph {}
 impl Graph {
     /// Makes `graph` ready to launch, and consumes it.
     pub(super) fn instantiate(device: &Device, graph: CUgraph) -> Result<Self> {
+        reap();
         let template = Template(graph);
         let kernels = template.kernel_count()?;
         let mut raw = ptr::null_mut();
@@ -132,7 +134,6 @@ impl Drop for Template {
 /// # Safety
 /// `graph` is live, and a context is current.
 pub(super) unsafe fn keep_in(graph: CUgraph, what: Keep) -> Result<()> {
-    reap();
     let parcel = Box::into_raw(Box::new(what));
     let mut object = ptr::null_mut();
     let flags = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
@@ -161,9 +162,10 @@ unsafe extern "C" fn done(parcel: *mut c_void) {
     DONE.lock().unwrap_or_else(PoisonError::into_inner).push(*what);
 }
 
-/// Lets go of what graphs no longer need. Called where memory is made and where graphs come and go.
+/// Lets go of what graphs no longer need. Called where memory is made and where graphs come and go; not while this
+/// thread captures, because the last owner of a communicator ends it, and what NCCL calls then breaks the capture.
 pub(crate) fn reap() {
-    if crate::sys::fork::is_child() {
+    if crate::sys::fork::is_child() || is_capturing_here() {
         return;
     }
     // Dropped after the lock is given back: a drop may end in another call of this.

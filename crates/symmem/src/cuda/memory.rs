@@ -30,6 +30,9 @@ pub struct SymmetricMemory<T: Element> {
     pub(crate) len: usize,
     /// Bytes from the start of this rank's allocation to the handle's first element.
     pub(crate) offset: usize,
+    /// Where operations that NCCL carries work instead of in this rank's memory, which is not at the same place on every
+    /// rank; 0: in the memory.
+    pub(crate) room: u64,
     /// Which rendezvous of the group this is, the same on every rank.
     pub(crate) number: u64,
     /// Keeps the addresses valid.
@@ -48,12 +51,15 @@ impl<T: Element> SymmetricMemory<T> {
     fn new(engine: &Engine, keep: Arc<Table>, offsets: &[usize], len: usize) -> Self {
         let data: Vec<u64> =
             keep.data().iter().zip(offsets).map(|(base, offset)| moved(*base, *offset as u64)).collect();
+        let offset = offsets[engine.group().rank()];
+        let differ = offsets.iter().any(|theirs| *theirs != offset);
         Self {
             engine: engine.clone(),
             pads: Arc::clone(keep.pads()),
             pad_bytes: keep.pad_bytes(),
             len,
-            offset: offsets[engine.group().rank()],
+            offset,
+            room: if differ { moved(keep.room(), offset as u64) } else { 0 },
             number: keep.number(),
             data: Arc::new(data),
             keep,
@@ -206,6 +212,7 @@ impl<T: Element> SymmetricMemory<T> {
         let mut slice = self.clone();
         slice.data = Arc::new(data);
         slice.offset += start;
+        slice.room = moved(slice.room, start as u64);
         slice.len = len;
         Ok(slice)
     }
@@ -232,6 +239,7 @@ impl<T: Element> SymmetricMemory<T> {
             pad_bytes: self.pad_bytes,
             len,
             offset: self.offset,
+            room: self.room,
             number: self.number,
             keep: Arc::clone(&self.keep),
             element: PhantomData,

@@ -21,6 +21,7 @@ use super::inner::{Inner, Out, Owner, Parts, number};
 use super::library::nccl;
 use crate::cuda::Device;
 use crate::engine::cuda::Activity;
+use crate::provider::vmm::graveyard::Relaxed;
 use crate::{Error, Result};
 
 /// How long calls may take unless told otherwise: as long as everything else in this crate.
@@ -115,6 +116,7 @@ impl Communicator {
         let mut config = RawConfig::new(nccl.loaded.version);
         let out = Out::new();
         let _bound = device.bind()?;
+        let _relaxed = Relaxed::enter();
         // SAFETY: the configuration is as long as it says; the result stays where it is until NCCL has written it.
         let code = unsafe {
             (nccl.functions.init_rank)(out.address(), raw_world, RawId(id.0), raw_rank, &mut config)

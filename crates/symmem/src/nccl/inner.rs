@@ -20,6 +20,7 @@ use super::library::Nccl;
 use super::turn::Turn;
 use crate::cuda::{Device, Stream};
 use crate::engine::cuda::Activity;
+use crate::provider::vmm::graveyard::Relaxed;
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -185,6 +186,8 @@ impl Inner {
     ) -> Result<(), E> {
         let raw = self.alive(op)?;
         let _bound = self.device.bind()?;
+        // Another thread may be capturing; what is registered here is no concern of its graph.
+        let _relaxed = Relaxed::enter();
         let code = call(&self.nccl.functions, raw);
         wait(&|| self.settled(op, code))
     }
@@ -343,6 +346,7 @@ impl Inner {
     fn finish_in_turn(&self, call: &'static str, terms: &Wait<'_>) -> Result<()> {
         let raw = self.alive(call)?;
         let _bound = self.device.bind()?;
+        let _relaxed = Relaxed::enter();
         // SAFETY: a live communicator.
         let code = unsafe { (self.nccl.functions.finalize)(raw) };
         self.settle_within(call, code, terms)?;
@@ -369,6 +373,7 @@ impl Inner {
         if !raw.is_null() && matches!(self.owner, Owner::Ours) {
             // One that cannot be made current must not keep the communicator from going.
             let _bound = self.device.bind();
+            let _relaxed = Relaxed::enter();
             // SAFETY: a live communicator, which nobody finds any more.
             let code = unsafe { (self.nccl.functions.abort)(raw) };
             if !matches!(code, SUCCESS | IN_PROGRESS) {

@@ -28,8 +28,8 @@ pub(crate) type Mark = [u8; 16];
 /// Where the mark begins: a multiple of this.
 const MARK_ALIGNMENT: usize = 16;
 
-/// Versions whose window structure is known, and that have no call to ask for pointers: from, and before.
-const KNOWN_STRUCTURE: (Version, Version) = (Version::new(2, 28, 3), PEER_POINTERS.since);
+/// Versions whose window structure was checked, and that have no call to ask for pointers. In others peers are out of reach.
+const KNOWN_STRUCTURE: [Version; 1] = [Version::new(2, 28, 9)];
 
 /// Memory of this rank that NCCL has allocated, zeroed.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl NcclMemory {
 
     /// Writes zeros, and the mark behind them, and waits for that.
     fn begin(&self) -> Result<()> {
-        let stream = Stream::new(&self.device)?;
+        let stream = Stream::service(&self.device)?;
         let mark_at = Self::mark_at(self.bytes);
         // SAFETY: this memory, which is as long as that and which nobody else knows yet.
         unsafe {
@@ -112,6 +112,7 @@ impl Drop for NcclMemory {
             return;
         }
         let _bound = self.device.bind();
+        let _relaxed = Relaxed::enter();
         // SAFETY: allocated by NCCL; its windows held it, so they are gone; kernels that may use it kept it alive.
         let code = unsafe { (self.nccl.functions.mem_free)(self.address as *mut _) };
         if code != SUCCESS {
@@ -224,13 +225,15 @@ impl Registered {
     fn read_structure(&self) -> Result<Vec<u64>> {
         let Inner { nccl, world, rank, .. } = &*self.communicator;
         let version = nccl.loaded.version;
-        if version < KNOWN_STRUCTURE.0 || version >= KNOWN_STRUCTURE.1 {
+        if !KNOWN_STRUCTURE.contains(&version) {
+            tracing::debug!(%version, "nobody has checked where this NCCL keeps pointers: peers are out of reach");
             return Ok(vec![0; *world]);
         }
         let team_of = nccl.need(TEAMS, nccl.functions.team_lsa)?;
         // SAFETY: a live communicator.
         let team = self.communicator.ask_in_turn("ncclTeamLsa", |raw| Ok(unsafe { team_of(raw) }))?;
-        let stream = Stream::new(&self.memory.device)?;
+        let _relaxed = Relaxed::enter();
+        let stream = Stream::service(&self.memory.device)?;
         // SAFETY: in these versions a window is the address of a structure of more than that many bytes.
         let bytes = unsafe { buffer::read::<u8>(self.raw as u64, STRUCTURE, &stream) };
         let Ok(bytes) = bytes else { return Ok(vec![0; *world]) };
@@ -240,7 +243,8 @@ impl Registered {
     /// Whether `mark` can be read behind the memory that is said to be at `address`.
     fn is_marked(&self, address: u64, mark: &Mark) -> bool {
         let at = address.checked_add(NcclMemory::mark_at(self.memory.bytes) as u64);
-        let read = Stream::new(&self.memory.device).and_then(|stream| {
+        let _relaxed = Relaxed::enter();
+        let read = Stream::service(&self.memory.device).and_then(|stream| {
             let at = at.ok_or_else(|| Error::invalid("pointer of NCCL", "it is none"))?;
             // SAFETY: the copy of the driver checks the address, and changes nothing.
             unsafe { buffer::read::<u8>(at, mark.len(), &stream) }

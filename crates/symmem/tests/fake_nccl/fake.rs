@@ -1,6 +1,6 @@
 //! The fake NCCL: how a test comes to run on it, and what it tells.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -36,6 +36,7 @@ struct Control {
     failed: extern "C" fn() -> bool,
     live: extern "C" fn(u32) -> i64,
     log: extern "C" fn() -> *const c_char,
+    make_fail: extern "C" fn(*mut c_void),
 }
 
 fn control() -> &'static Control {
@@ -49,6 +50,7 @@ fn control() -> &'static Control {
                 failed: *library.get(b"fakenccl_failed").expect("it is the fake NCCL"),
                 live: *library.get(b"fakenccl_live").expect("it is the fake NCCL"),
                 log: *library.get(b"fakenccl_log").expect("it is the fake NCCL"),
+                make_fail: *library.get(b"fakenccl_break").expect("it is the fake NCCL"),
             };
             std::mem::forget(library);
             control
@@ -59,6 +61,11 @@ fn control() -> &'static Control {
 /// Makes the `n`-th call of this thread from now on fail; 0: none.
 pub(crate) fn fail(n: u64) {
     (control().fail)(n);
+}
+
+/// Lets the communicator with this handle fail beside its calls, as when another rank is gone.
+pub(crate) fn make_fail(raw: *mut c_void) {
+    (control().make_fail)(raw);
 }
 
 /// Whether a call was made to fail since the last [`fail`].

@@ -69,9 +69,9 @@ fn try_gates(version: Version) {
         let communicator = communicator(&group)?;
         let stream = symmem::cuda::Stream::new(communicator.device())?;
         let gates: [(&str, Version, symmem::Result<()>); 3] = [
-            ("ncclCommRevoke", Version::new(2, 28, 9), communicator.revoke()),
             ("ncclSignal", Version::new(2, 29, 2), communicator.signal(group.next(), &stream)),
             ("ncclCommShrink", Version::new(2, 27, 3), communicator.shrink(&[], false).map(drop)),
+            ("ncclCommRevoke", Version::new(2, 28, 9), communicator.revoke()),
         ];
         for (what, since, result) in gates {
             match result {
@@ -83,7 +83,8 @@ fn try_gates(version: Version) {
                 Err(other) => panic!("{what} with {version}: {other}"),
             }
         }
-        // 8-bit floats are moved by every version, and reduced by those that know them.
+        // 8-bit floats are moved by every version, and reduced by those that know them. Not on what was revoked.
+        let communicator = crate::communicator(&group)?;
         let mut small = symmem::cuda::Buffer::<symmem::F8E4M3>::new(communicator.device(), 8)?;
         communicator.broadcast(&mut small, 0, &stream)?;
         let reduced = communicator.all_reduce_in_place(&mut small, ReduceOp::Sum, &stream);

@@ -11,7 +11,9 @@ mod nccl_cases;
 
 mod collectives;
 mod communicator;
+mod failures;
 mod fake;
+mod foreign;
 mod library;
 mod provider;
 

@@ -1,18 +1,18 @@
-//! Memory in NCCL's windows: directly reached, or carried by NCCL; the order in which all of it goes, and failures.
+//! Memory in NCCL's windows: directly reached, or carried by NCCL; and the order in which all of it goes.
 
 use std::time::{Duration, Instant};
 
-use symmem::cuda::{Allocation, Device, Engine, Provider, Settings, Status, Stream, SymmetricMemory};
+use symmem::cuda::{Allocation, Device, Engine, Provider, Settings, Stream, SymmetricMemory};
 use symmem::nccl::Communicator;
 use symmem::{Error, Group, ReduceOp, Result};
 
 use crate::common::{AT_ONCE, assert_error, config, same_ranks_with};
 use crate::{DEVICES, communicator, cuda, fake};
 
-const NCCL: (&str, &str) = ("SYMMEM_PROVIDER", "nccl");
+pub(crate) const NCCL: (&str, &str) = ("SYMMEM_PROVIDER", "nccl");
 
 /// Collective. An engine on a device of this rank's own.
-fn engine(group: &Group) -> Result<Engine> {
+pub(crate) fn engine(group: &Group) -> Result<Engine> {
     Engine::new(group, &Device::new(group.rank())?)
 }
 
@@ -23,7 +23,7 @@ fn peek<T: Copy>(address: u64, index: usize) -> T {
 }
 
 /// Collective. Everybody's memory is everybody's.
-fn check_direct(memory: &SymmetricMemory<f32>) -> Result<()> {
+pub(crate) fn check_direct(memory: &SymmetricMemory<f32>) -> Result<()> {
     assert!(memory.is_direct());
     let stream = Stream::new(memory.device())?;
     memory.write(&vec![memory.rank() as f32; memory.len()], &stream)?;
@@ -105,7 +105,7 @@ fn check_signals(memory: &SymmetricMemory<f32>) -> Result<()> {
     group.barrier()
 }
 
-fn nothing_is_left() {
+pub(crate) fn nothing_is_left() {
     // An abort after a failure has a thread of its own.
     let start = Instant::now();
     while fake::live() != [0; 3] && start.elapsed() < AT_ONCE {
@@ -276,6 +276,20 @@ fn a_structure_is_read_for_versions_that_are_known_and_checked() {
         on_memory(2, |memory| {
             check_carried(memory)?;
             assert!(memory.engine().is_direct(), "the pads are reached");
+            assert!(memory.peer_ptr(0).is_ok(), "of rank 0 it is right");
+            Ok(())
+        });
+    });
+}
+
+#[test]
+fn a_structure_that_nobody_has_checked_is_not_read() {
+    let vars = [DEVICES, NCCL, ("FAKENCCL_VERSION", "2.28.7")];
+    fake::run("provider::a_structure_that_nobody_has_checked_is_not_read", &vars, || {
+        on_memory(2, |memory| {
+            check_carried(memory)?;
+            let reached: Vec<bool> = memory.peer_ptrs().iter().map(|address| *address != 0).collect();
+            assert_eq!(reached, [0, 1].map(|rank| rank == memory.rank()));
             Ok(())
         });
     });
@@ -359,92 +373,34 @@ fn providers_must_agree() {
 }
 
 #[test]
-fn every_call_of_a_rendezvous_fails_once_on_each_rank() {
-    const NAME: &str = "provider::every_call_of_a_rendezvous_fails_once_on_each_rank";
+fn nothing_of_nccls_ends_while_the_same_thread_captures() {
+    const NAME: &str = "provider::nothing_of_nccls_ends_while_the_same_thread_captures";
     fake::run(NAME, &[DEVICES, NCCL], || {
-        symmem::spawn(2, |group| {
-            for victim in 0..group.size() {
-                for n in 1.. {
-                    let engine = engine(&group)?;
-                    let x = engine.alloc::<f32>(100)?;
-                    group.barrier()?;
-                    fake::fail(if group.rank() == victim { n } else { 0 });
-                    let result = x.rendezvous(&engine);
-                    let failed = fake::failed();
-                    fake::fail(0);
-                    let failed = group.all_gather(&u32::from(failed))?[victim] == 1;
-                    let fine = group.all_gather(&u32::from(result.is_ok()))?;
-                    assert!(fine.iter().all(|other| *other == fine[0]), "ranks disagree: {fine:?}");
-                    match &result {
-                        Ok(memory) => check_direct(memory)?,
-                        Err(Error::Rank { rank, .. }) => assert_eq!((*rank, failed), (victim, true)),
-                        Err(other) => panic!("{other}"),
-                    }
-                    if !failed {
-                        break;
-                    }
-                    // The memory can be tried on another engine.
-                    let another = self::engine(&group)?;
-                    check_direct(&x.rendezvous(&another)?)?;
-                    group.barrier()?;
-                }
-            }
+        symmem::spawn(1, |group| {
+            let capture = |memory: &SymmetricMemory<f32>, stream: &Stream| {
+                stream.begin_capture()?;
+                memory.all_reduce(ReduceOp::Sum, stream)
+            };
+            let make = || -> Result<(Engine, SymmetricMemory<f32>, Stream)> {
+                let engine = engine(&group)?;
+                let memory = engine.alloc::<f32>(100)?.rendezvous(&engine)?;
+                let stream = engine.stream()?;
+                Ok((engine, memory, stream))
+            };
+            let (old, new) = (make()?, make()?);
+            capture(&old.1, &old.2)?;
+            // From here on only the graph keeps the old engine.
+            let graph = old.2.end_capture()?;
+            drop(old);
+            fake::log();
+            capture(&new.1, &new.2)?;
+            drop(graph);
+            new.1.all_reduce(ReduceOp::Sum, &new.2)?;
+            assert_eq!(fake::log(), Vec::<String>::new(), "NCCL is called in a capture");
+            drop(new.2.end_capture()?);
+            let log = fake::log();
+            assert!(log.iter().any(|call| call == "ncclCommAbort"), "nothing is kept for long: {log:?}");
             Ok(())
-        })
-        .unwrap();
-        nothing_is_left();
-    });
-}
-
-#[test]
-fn a_failed_group_aborts_its_communicator_and_windows_go_with_it() {
-    const NAME: &str = "provider::a_failed_group_aborts_its_communicator_and_windows_go_with_it";
-    fake::run(NAME, &[DEVICES, NCCL], || {
-        symmem::spawn(2, |group| {
-            let doomed = same_ranks_with(&group, config())?;
-            let engine = engine(&doomed)?;
-            let memory = engine.alloc::<f32>(100)?.rendezvous(&engine)?;
-            group.barrier()?;
-            if group.rank() == 1 {
-                doomed.abort("it was enough");
-            }
-            // The watchdog sees it without anybody asking.
-            let start = Instant::now();
-            let communicator = engine.communicator().expect("a communicator").clone();
-            while !communicator.raw().is_null() {
-                assert!(start.elapsed() < AT_ONCE, "it was not aborted");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            assert!(matches!(engine.status(), Status::Failed { culprit: 1, .. }));
-            let stream = Stream::new(memory.device())?;
-            assert!(memory.all_reduce(ReduceOp::Sum, &stream).is_err_and(|error| error.is_group_failure()));
-            group.barrier()
-        })
-        .unwrap();
-        let log = fake::log();
-        assert!(!log.iter().any(|call| call == "ncclCommWindowDeregister"), "they were gone: {log:?}");
-        nothing_is_left();
-    });
-}
-
-#[test]
-fn a_call_of_nccl_that_fails_fails_the_group() {
-    let vars = [DEVICES, NCCL, ("SYMMEM_UNREACHABLE", "0"), ("FAKENCCL_PATIENCE_MS", "300")];
-    fake::run("provider::a_call_of_nccl_that_fails_fails_the_group", &vars, || {
-        symmem::spawn(2, |group| {
-            let doomed = same_ranks_with(&group, config())?;
-            let engine = engine(&doomed)?;
-            let memory = engine.alloc::<f32>(100)?.rendezvous(&engine)?;
-            let stream = Stream::new(memory.device())?;
-            group.barrier()?;
-            fake::fail(u64::from(group.rank() == 1));
-            let result = memory.all_reduce(ReduceOp::Sum, &stream);
-            fake::fail(0);
-            assert!(result.is_err());
-            group.barrier()?;
-            let synced = engine.sync(&stream, Duration::from_secs(5));
-            assert!(synced.is_err_and(|error| error.is_group_failure()));
-            group.barrier()
         })
         .unwrap();
         nothing_is_left();

@@ -121,7 +121,7 @@ fn capture(rank: &Rank, kernels: &Kernels, messages: &mut [Message]) -> Result<G
     rank.stream.end_capture()
 }
 
-fn run(rank: &Rank) -> Result<()> {
+pub(crate) fn run(rank: &Rank) -> Result<()> {
     let mut messages = LENS.iter().map(|len| Message::new(rank, *len)).collect::<Result<Vec<_>>>()?;
     let mut eager = Message::new(rank, EAGER)?;
     let kernels = Kernels::new(rank)?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use symmem::cuda::{Buffer, Settings, Status};
-use symmem::{Error, ReduceOp, Result};
+use symmem::{Cause, Error, ReduceOp, Result};
 
 use crate::common::assert_error;
 use crate::stage::{PATIENCE, Rank, alone, can_share, ranks};
@@ -128,6 +128,47 @@ fn a_rank_that_does_not_come_is_told_and_the_stream_ends() {
             assert!(ended.is_err_and(|error| error.is_group_failure()));
             assert!(matches!(rank.engine.status(), Status::Failed { culprit: 1, .. }));
             // The communicator was aborted, so its kernel leaves.
+            while !rank.stream.query().unwrap_or(true) {
+                assert!(start.elapsed() < PATIENCE, "the kernel is still there");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn an_operation_of_nccls_has_the_engines_deadline() {
+    if !can_share() {
+        return;
+    }
+    let _alone = alone();
+    ranks("carried::an_operation_of_nccls_has_the_engines_deadline", 2)
+        .run(|group| {
+            let rank = Rank::new(&group, far(&[0]))?;
+            let memory = rank.engine.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
+            rank.engine.set_deadline(Some(Duration::from_secs(1)))?;
+            memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
+            rank.sync()?;
+            // What is over does not count, however long ago it was.
+            std::thread::sleep(Duration::from_millis(1500));
+            assert_eq!(rank.engine.status(), Status::Whole);
+            group.barrier()?;
+            let start = Instant::now();
+            if group.rank() == 0 {
+                memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
+                let ended = rank.sync().unwrap_err();
+                assert!(ended.to_string().contains("waited for more than 1s in NCCL"), "{ended}");
+            }
+            while rank.engine.status() == Status::Whole {
+                assert!(start.elapsed() < PATIENCE / 3, "nobody told");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let status = rank.engine.status();
+            assert!(
+                matches!(status, Status::Failed { culprit: 1, cause: Cause::TimedOut, .. }),
+                "{status:?}"
+            );
             while !rank.stream.query().unwrap_or(true) {
                 assert!(start.elapsed() < PATIENCE, "the kernel is still there");
                 std::thread::sleep(Duration::from_millis(10));

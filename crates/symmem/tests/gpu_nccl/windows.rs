@@ -1,5 +1,7 @@
 //! Memory in windows that all ranks reach: the engine works on it as on the driver's.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use symmem::cuda::cudarc::driver::CudaContext;
 use symmem::cuda::{Algorithm, Allocation, Buffer, Provider, Settings, SymmetricMemory};
 use symmem::{Element, ReduceOp, Result, bf16, f16};
@@ -124,4 +126,60 @@ fn windows_come_and_go_without_growth() {
             })
             .unwrap();
     }
+}
+
+/// Makes and drops windows until `captures` are enough; how many there were.
+fn make_windows(captures: &AtomicUsize, enough: usize) -> Result<usize> {
+    let made = symmem::spawn(1, |group| {
+        let rank = Rank::new(&group, Settings::default())?;
+        let mut made = 0;
+        while captures.load(Ordering::Acquire) < enough {
+            let memory = rank.engine.alloc::<f32>(1 << 16)?.rendezvous(&rank.engine)?;
+            memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
+            rank.sync()?;
+            made += 1;
+        }
+        Ok(made)
+    })?;
+    Ok(made[0])
+}
+
+#[test]
+fn windows_that_come_and_go_break_no_capture_of_another_thread() {
+    const CAPTURES: usize = 40;
+    if !can_share() {
+        return;
+    }
+    let _alone = alone();
+    ranks("windows::windows_that_come_and_go_break_no_capture_of_another_thread", 1)
+        .run(|group| {
+            let rank = Rank::new(&group, Settings::default())?;
+            let memory = rank.engine.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
+            rank.engine.prepare()?;
+            let captures = AtomicUsize::new(0);
+            let capture = || -> Result<()> {
+                rank.stream.begin_capture()?;
+                for _ in 0..50 {
+                    memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
+                    std::thread::sleep(std::time::Duration::from_micros(200));
+                }
+                rank.stream.end_capture()?.launch(&rank.stream)?;
+                rank.sync()
+            };
+            let made = std::thread::scope(|scope| -> Result<usize> {
+                let windows = scope.spawn(|| make_windows(&captures, CAPTURES));
+                let all: Result<()> = (0..CAPTURES).try_for_each(|_| {
+                    capture()?;
+                    captures.fetch_add(1, Ordering::Release);
+                    Ok(())
+                });
+                captures.store(CAPTURES, Ordering::Release);
+                let made = windows.join().expect("a thread that makes windows")?;
+                all.map(|()| made)
+            })?;
+            println!("{made} windows while {CAPTURES} graphs were captured");
+            assert!(made > 1);
+            group.barrier()
+        })
+        .unwrap();
 }

@@ -96,9 +96,11 @@ pub(crate) fn try_reductions<T: Element + PartialEq + Debug>(
         let expected: Vec<T> = (0..len * world).map(|at| from(reduced(at))).collect();
         try_reduction(rank, op, &input, &expected)?;
     }
-    // The average of equal numbers is that number, in every type.
-    let same = numbers(0, len * world, from);
-    try_reduction(rank, ReduceOp::Avg, &same, &same)
+    // Numbers whose average is whole, so exact in every type, and neither the largest nor the smallest of them nor their sum.
+    let turn = |rank: usize, at: usize| from((2 * ((rank + at) % world) + at % 3) as i32);
+    let input: Vec<T> = (0..len * world).map(|at| turn(rank.nccl.rank(), at)).collect();
+    let average: Vec<T> = (0..len * world).map(|at| from((world - 1 + at % 3) as i32)).collect();
+    try_reduction(rank, ReduceOp::Avg, &input, &average)
 }
 
 fn try_reduction<T: Element + PartialEq + Debug>(

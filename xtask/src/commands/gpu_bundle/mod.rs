@@ -21,8 +21,8 @@ const KERNELS: &str = "crates/symmem/kernels";
 const TESTS: &str = "crates/symmem/tests";
 /// What the names of test targets for GPUs begin with.
 const PREFIX: &str = "gpu_";
-/// More test targets that are worth running on a GPU.
-const MORE_TESTS: [&str; 0] = [];
+/// More test targets that are worth running on a GPU: the conformance suite of device memory, whose kinds on fakes stay behind.
+const MORE_TESTS: [&str; 1] = ["devices"];
 /// Test targets that kill processes with work on the GPU, which MPS does not survive.
 const NO_MPS_TESTS: [&str; 1] = ["gpu_kill"];
 /// The Python package as it is imported, and its tests on devices.
@@ -263,7 +263,7 @@ mod tests {
             fs::create_dir(folder.0.join(name)).expect("a new folder");
         }
         fs::write(folder.0.join("gpu_c/main.rs"), "").expect("a new file");
-        assert_eq!(test_names(&folder.0).expect("a readable folder"), ["gpu_a", "gpu_b", "gpu_c"]);
+        assert_eq!(test_names(&folder.0).expect("a readable folder"), ["devices", "gpu_a", "gpu_b", "gpu_c"]);
     }
 
     #[test]
@@ -331,12 +331,14 @@ mod tests {
     fn the_script_runs_every_test_and_names_those_that_failed() {
         let folder = Folder::new("script");
         fs::create_dir(folder.0.join("tests")).expect("a new folder");
+        binary(&folder, "tests/devices", "echo devices: $*");
         binary(&folder, "tests/gpu_a", "echo a is fine");
         binary(&folder, "tests/gpu_b", "exit 3");
         binary(&folder, "tests/gpu_kill", "echo killed");
         let (passed, output) = run_script(&folder, "tests", &[]);
         assert!(!passed && output.ends_with("FAILED: gpu_b (exit 3)\n"), "{output}");
         assert!(output.contains("a is fine") && output.starts_with("==> gpu_kill\n"), "{output}");
+        assert!(output.contains("devices: --test-threads=1 --nocapture --skip on_fakes\n"), "{output}");
         binary(&folder, "tests/gpu_b", "sleep 100");
         let (passed, output) = run_script(&folder, "tests", &[("LIMIT", "1")]);
         assert!(!passed && output.contains("FAILED: gpu_b (exit 124)"), "{output}");

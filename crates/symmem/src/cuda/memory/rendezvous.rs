@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use super::{SymmetricMemory, moved, out_of_bounds};
-use crate::cuda::Engine;
 use crate::cuda::allocation::Block;
 use crate::cuda::exchange::{self, PeerMemory};
+use crate::cuda::{Buffer, Device, Engine};
 use crate::error::Halt;
 use crate::group::{Brought, Running};
 use crate::memory::{Element, element};
@@ -49,6 +49,8 @@ struct Mapped {
     window: Option<Window>,
     _peers: Vec<Vec<PeerMemory>>,
     pointers: Pointers,
+    /// As much private memory, where NCCL cannot be given the window's: see [`Table::make_room`].
+    room: OnceLock<Buffer<u8>>,
 }
 
 impl fmt::Debug for Table {
@@ -107,6 +109,34 @@ impl Table {
         self.mapped.as_ref()?.window.as_ref()?.raw()
     }
 
+    /// Where the private memory for carried operations is; 0 where there is none.
+    pub(super) fn room(&self) -> u64 {
+        self.mapped.as_ref().and_then(|mapped| mapped.room.get()).map_or(0, Buffer::device_ptr)
+    }
+
+    /// Collective, for handles whose offsets differ. NCCL takes what lies in a window to be at the same place on every rank,
+    /// and mixes up elements where it is not; so operations that it carries go by way of memory that it does not know.
+    fn make_room(&self, running: &Running<'_>, engine: &Engine) -> Result<()> {
+        let Some(mapped) = &self.mapped else { return Err(Error::Closed { op: "rendezvous" }) };
+        let is_carried = !(self.is_direct && engine.is_direct());
+        if !is_carried || mapped.window.is_none() || mapped.room.get().is_some() {
+            return Ok(());
+        }
+        let made = Buffer::new(engine.device(), self.bytes).map(|room| drop(mapped.room.set(room)));
+        running.conclude(running.next_tag(), made.map_err(Halt::from))
+    }
+
+    /// Local. Where that memory is, made if need be; not while this thread captures.
+    pub(crate) fn need_room(&self, device: &Device) -> Result<u64> {
+        if self.room() == 0 {
+            check_no_capture("private memory for an operation of NCCL's")?;
+            let Some(mapped) = &self.mapped else { return Err(Error::Closed { op: "room" }) };
+            // Another thread may have been faster; then this one's goes.
+            drop(mapped.room.set(Buffer::new(device, self.bytes)?));
+        }
+        Ok(self.room())
+    }
+
     /// The device address of a table of `addresses`.
     pub(super) fn table_of(&self, addresses: &[u64]) -> Result<u64> {
         match &self.mapped {
@@ -157,7 +187,13 @@ impl Table {
             number: running.next_tag(),
             is_direct: true,
             multicast: multicast.as_ref().map(Multicast::address).map_err(String::clone),
-            mapped: Some(Mapped { _multicast: multicast.ok(), window: None, _peers: peers, pointers }),
+            mapped: Some(Mapped {
+                _multicast: multicast.ok(),
+                window: None,
+                _peers: peers,
+                pointers,
+                room: OnceLock::new(),
+            }),
             idle: engine.idle(),
         })
     }
@@ -190,6 +226,7 @@ impl Table {
                 window: Some(shared.window),
                 _peers: vec![pads],
                 pointers,
+                room: OnceLock::new(),
             }),
             idle: engine.idle(),
         })
@@ -389,6 +426,9 @@ fn meet<T: Element>(
             table
         }
     };
+    if openings.iter().any(|theirs| theirs.offset != offset) {
+        table.make_room(&running, engine)?;
+    }
     Ok((table, openings.iter().map(|opening| opening.offset).collect()))
 }
 

@@ -2,18 +2,37 @@
 //!
 //! An engine is *direct* when every rank reaches every other, and memory when its pointers to all are there; what is not both
 //! goes through the engine's communicator, in the same order of lanes, captured or not. Numbers are then rounded as NCCL
-//! rounds them.
+//! rounds them. Kernels of NCCL's have no deadline, so the stream says when one of them begins and ends, and whoever watches
+//! the engine (`status.rs`) fails the group when that takes too long; a graph cannot say it anew with every replay, and does not.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::lane::Keep;
+use cudarc::driver::sys;
+
+use super::lane::{Activity, Keep};
+use super::status::Ending;
 use super::{Engine, EngineInner};
+use crate::cuda::driver::check;
 use crate::cuda::{Stream, SymmetricMemory};
 use crate::memory::Element;
 use crate::nccl::{Carried, Communicator};
 use crate::op::Op;
+use crate::provider::vmm::graveyard::Relaxed;
 use crate::{Error, ReduceOp, Result};
+
+/// The end of `communicator`: at once, or once `activity` is over, where kernels of ours are at work on its windows.
+pub(super) fn ending(communicator: &Communicator, activity: Option<&Arc<Activity>>) -> Ending {
+    let communicator = communicator.clone();
+    let is_idle = activity.cloned().map(|activity| {
+        let is_idle = move || {
+            let _relaxed = Relaxed::enter();
+            activity.is_idle()
+        };
+        Box::new(is_idle) as Box<dyn Fn() -> bool + Send>
+    });
+    Ending { is_idle, end: Box::new(move || communicator.abort()) }
+}
 
 impl Engine {
     /// Whether every rank's device reaches the memory of every other's, so that kernels of this crate do the work. Else NCCL
@@ -52,11 +71,30 @@ impl Engine {
         let lane = &self.inner.body.lanes[self.lane];
         let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
         let needs = || [Arc::clone(&engine), keep.map_or_else(|| Arc::clone(&engine), |keep| keep())];
-        let given = lane.run(stream, &self.inner.watched, &needs, || give(communicator));
+        let number = (lane.launches() as u32).wrapping_add(1).max(1);
+        let given = lane.run(stream, &self.inner.watched, &needs, || {
+            let is_captured = stream.capture_id()?.is_some();
+            let say = |number| if is_captured { Ok(()) } else { self.say(number, stream) };
+            say(number)?;
+            let given = give(communicator);
+            // What was refused before NCCL was called is over as well.
+            given.and(say(0))
+        });
         if let Err(error @ Error::Nccl { .. }) = &given {
             self.group().abort(&error.to_string());
         }
+        if let Err(Error::Closed { .. }) = &given {
+            // Aborted while this thread was in NCCL, which may wait for peers there: the group's failure is what happened.
+            self.check(op, None, stream)?;
+        }
         given
+    }
+
+    /// In the order of `stream`: NCCL is at the operation with this number on this handle's lane; 0: at none.
+    fn say(&self, number: u32, stream: &Stream) -> Result<()> {
+        let word = self.inner.body.status.carried(self.lane);
+        // SAFETY: a word of host memory that the device reaches as long as the engine lives, whose end waits for the lane.
+        check("cuMemsetD32Async", unsafe { sys::cuMemsetD32Async(word, number, 1, stream.raw()) })
     }
 
     /// A barrier by NCCL: a reduction of one byte that nobody looks at.
@@ -66,7 +104,7 @@ impl Engine {
         self.carry(op, stream, None, |nccl| unsafe { nccl.all_reduce_raw(at, at, 1, 0, 0, stream) })
     }
 
-    /// Fails the group if NCCL has failed beside the calls: another rank is gone, say.
+    /// Fails the group if NCCL has failed beside the calls: another rank is gone, say. Never waits.
     pub(super) fn look_at_nccl(&self) {
         if let Some(Err(error @ Error::Nccl { .. })) = self.communicator().map(Communicator::poll) {
             self.group().abort(&error.to_string());
@@ -113,8 +151,43 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         tracing::trace!(op = op.name(), bytes = self.len * size_of::<T>(), "all_reduce by NCCL");
         self.engine.carry(op, stream, Some(&self.keeper()), |nccl| {
-            nccl.reduce_all(from, to, self.len, T::DTYPE, reduction, stream)
+            self.by_way_of_room(from, to, Some(reduction), stream, |from, to| {
+                nccl.reduce_all(from, to, self.len, T::DTYPE, reduction, stream)
+            })
         })
+    }
+
+    /// Runs `give` on the places that NCCL is to read and write for `from` and `to`: where this rank's memory has a `room`, on
+    /// that instead of the memory, with a copy before and after.
+    fn by_way_of_room(
+        &self,
+        from: u64,
+        to: u64,
+        reduction: Option<ReduceOp>,
+        stream: &Stream,
+        give: impl FnOnce(u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        let (own, bytes) = (self.data[self.rank()], self.len * size_of::<T>());
+        let is_own = |at: u64| at == own && bytes > 0;
+        // For averages NCCL (2.30.7) has no kernel that works in windows, and takes it all the same: 'invalid device function'.
+        let is_missing = reduction == Some(ReduceOp::Avg) && self.nccl_window().is_some();
+        let room = match self.room {
+            0 if is_missing && (is_own(from) || is_own(to)) => {
+                self.keep.need_room(self.device())? + self.offset as u64
+            }
+            room => room,
+        };
+        let in_room = |at: u64| is_own(at) && room != 0;
+        let place = |at: u64| if in_room(at) { room } else { at };
+        let copy = |to: u64, from: u64| {
+            // SAFETY: this rank's memory and as much of its room, both kept with the memory by who runs this.
+            check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
+        };
+        if in_room(from) {
+            copy(room, own)?;
+        }
+        give(place(from), place(to))?;
+        if in_room(to) { copy(own, room) } else { Ok(()) }
     }
 
     /// Another collective by NCCL, which has all but those of columns.
@@ -125,7 +198,11 @@ impl<T: Element> SymmetricMemory<T> {
             return Err(Error::invalid(op.name(), problem));
         }
         tracing::trace!(op = op.name(), count = work.count, "collective by NCCL");
-        self.engine.carry(op, stream, Some(&self.keeper()), |nccl| nccl.carry(work, stream))
+        self.engine.carry(op, stream, Some(&self.keeper()), |nccl| {
+            self.by_way_of_room(work.from, work.to, work.reduction, stream, |from, to| {
+                nccl.carry(&Carried { from, to, ..*work }, stream)
+            })
+        })
     }
 
     /// A signal by NCCL, which has one channel.

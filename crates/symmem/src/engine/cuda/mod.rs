@@ -42,7 +42,7 @@ use std::time::Duration;
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
 use self::kernels::Kernels;
 use self::lane::Lane;
-pub(crate) use self::lane::{Activity, all_idle};
+pub(crate) use self::lane::{Activity, all_idle, set_events};
 pub use self::local::LocalRanks;
 use self::multimem::Multimem;
 use self::plan::{Agreed, all_reducer, number_of};
@@ -200,7 +200,7 @@ struct Body {
     multimem: Result<Multimem, String>,
     control: Arc<DeviceMemory>,
     activity: Arc<Activity>,
-    _status: StatusBlock,
+    status: StatusBlock,
     _peers: Vec<PeerMemory>,
     communicator: Option<Communicator>,
 }
@@ -295,8 +295,11 @@ impl Engine {
         };
         let made = |_: &[Vec<PeerMemory>]| {
             let (ordinal, lanes) = (device.ordinal(), layout.lanes);
-            let watched = Watched::new(&group.inner, &parts.words, ordinal, shares_device, lanes)
-                .with_communicator(communicator.clone());
+            let mut watched = Watched::new(&group.inner, &parts.words, ordinal, shares_device, lanes);
+            if let Some(communicator) = &communicator {
+                let ending = carried::ending(communicator, is_direct.then_some(&parts.activity));
+                watched = watched.with_communicator(ending, settings.deadline.or(group.terms.timeout));
+            }
             let watched = Arc::new(watched);
             Ok((Leash::new(&watched)?, watched))
         };
@@ -394,11 +397,13 @@ impl Engine {
     /// Sets how long kernels of this rank may wait for peers from now on, those of graphs included; `None`: for ever.
     pub fn set_deadline(&self, deadline: Option<Duration>) -> Result<()> {
         check_no_capture("deadline")?;
+        self.inner.watched.set_deadline(deadline);
         self.inner.body.control.write(Header::DEADLINE, &nanoseconds(deadline).to_le_bytes())
     }
 
     /// Whether the group can still be used. Cheap, and never blocks: for people who replay graphs.
     pub fn status(&self) -> Status {
+        self.look_at_nccl();
         self.inner.watched.status()
     }
 
@@ -448,7 +453,7 @@ impl Body {
             Lane::new(layout, index, rank, &addresses, status.address(), &activity).with_multicast(multicast)
         };
         let lanes = (0..layout.lanes).map(lane).collect();
-        Self { lanes, kernels, multimem, control, activity, _status: status, _peers: peers, communicator }
+        Self { lanes, kernels, multimem, control, activity, status, _peers: peers, communicator }
     }
 }
 

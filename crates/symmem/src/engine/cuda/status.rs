@@ -4,20 +4,26 @@
 //! that everybody reports. [`Watched`] carries one to the other: a device's cause becomes the host's verdict unless there is
 //! one, and a host's verdict becomes the word that ends waiting kernels. Called by operations, by `Engine::status` and
 //! `Engine::sync`, and by the watchdog; makes no CUDA call after it was made, never blocks.
+//!
+//! What of it concerns NCCL is in `carrier.rs`.
+
+mod carrier;
 
 use std::ptr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use cudarc::driver::sys;
 
+pub(crate) use self::carrier::Ending;
+use super::MAX_LANES;
 use super::control::{DeviceCause, StatusWords, Word};
 use super::statement::op_of;
 use crate::cuda::Device;
 use crate::cuda::driver::check;
 use crate::error::{Cause, Context};
 use crate::group::Inner as GroupInner;
-use crate::nccl::Communicator;
 use crate::op::Op;
 use crate::sync::control::Verdict;
 use crate::sys::memfd::Segment;
@@ -46,7 +52,22 @@ pub(crate) struct Words(Segment);
 
 impl Words {
     pub(crate) fn new(name: &str) -> Result<Self> {
-        Ok(Self(Segment::create(name, size_of::<StatusWords>())?))
+        Ok(Self(Segment::create(name, Self::carried_at(MAX_LANES as usize))?))
+    }
+
+    /// Where the word is that says what NCCL is at on `lane`: behind those of the kernels.
+    fn carried_at(lane: usize) -> usize {
+        size_of::<StatusWords>() + lane * size_of::<u32>()
+    }
+
+    /// The number of the operation that NCCL is at on `lane`; 0 for none.
+    fn carried(&self, lane: usize) -> u32 {
+        // SAFETY: a word of the mapping, aligned, for every lane that an engine can have; written as a whole.
+        unsafe {
+            let at = self.0.mapping().ptr().cast::<u8>().add(Self::carried_at(lane));
+            AtomicU32::from_ptr(at.cast())
+        }
+        .load(Ordering::Acquire)
     }
 
     fn words(&self) -> *mut StatusWords {
@@ -121,6 +142,11 @@ impl StatusBlock {
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
+
+    /// Where streams find the word of NCCL's operations on `lane`.
+    pub(crate) fn carried(&self, lane: usize) -> u64 {
+        self.address + Words::carried_at(lane) as u64
+    }
 }
 
 impl Drop for StatusBlock {
@@ -142,8 +168,12 @@ pub(crate) struct Watched {
     pub(crate) shares_device: bool,
     /// The stream that each lane was last used on, by its handle; for other ranks of this process to see.
     pub(crate) streams: Vec<AtomicUsize>,
-    /// What must not go on when the group has failed, until it was stopped.
-    communicator: Mutex<Option<Communicator>>,
+    /// What is to end when the group has failed, until it was.
+    ending: Mutex<Option<Ending>>,
+    /// The operation that NCCL was last seen at, by lane, and since when; none without a communicator.
+    carried: Vec<Mutex<(u32, Instant)>>,
+    /// Nanoseconds that it may be at one; 0: for ever.
+    deadline: AtomicU64,
 }
 
 impl Watched {
@@ -156,30 +186,15 @@ impl Watched {
     ) -> Self {
         // No stream has this handle.
         let streams = (0..lanes).map(|_| AtomicUsize::new(usize::MAX)).collect();
-        let communicator = Mutex::new(None);
         Self {
             group: Arc::clone(group),
             words: Arc::clone(words),
             device,
             shares_device,
             streams,
-            communicator,
-        }
-    }
-
-    /// With a communicator that is aborted when the group fails: its kernels wait for peers and know nothing of verdicts.
-    pub(crate) fn with_communicator(self, communicator: Option<Communicator>) -> Self {
-        Self { communicator: Mutex::new(communicator), ..self }
-    }
-
-    /// Aborts the communicator, once, without waiting for that.
-    fn stop_communicator(&self) {
-        let taken = self.communicator.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(communicator) = taken else { return };
-        let thread = std::thread::Builder::new().name("symmem-nccl-abort".to_owned());
-        // Where no thread can be had it is aborted when the engine is dropped.
-        if let Err(error) = thread.spawn(move || communicator.abort()) {
-            tracing::warn!(%error, "the communicator goes on");
+            ending: Mutex::new(None),
+            carried: Vec::new(),
+            deadline: AtomicU64::new(0),
         }
     }
 
@@ -214,6 +229,7 @@ impl Watched {
         if let Some(dead) = self.group.find_dead() {
             self.abort(self.convict(Verdict { culprit: dead, cause: Cause::Died }));
         }
+        self.look_at_carried();
     }
 
     fn convict(&self, verdict: Verdict) -> Verdict {
@@ -229,7 +245,7 @@ impl Watched {
     fn abort(&self, verdict: Verdict) {
         let (culprit, reporter) = (verdict.culprit as u8, self.group.rank as u8);
         self.words.abort(Word { cause: DeviceCause::Aborted, culprit, reporter, op: 0, epoch: 0 });
-        self.stop_communicator();
+        self.end();
     }
 
     /// What a kernel's word means on the host. Kernels only know that a rank did not come; the host may know why.
@@ -248,9 +264,15 @@ impl Watched {
 
     /// Leaves this rank's words about a failure where everybody can read them, unless it has left some.
     fn give_reason(&self, word: Word) {
+        if matches!(word.cause, DeviceCause::Mismatch | DeviceCause::Overlap) {
+            self.give_own_reason(&self.words_for(word));
+        }
+    }
+
+    fn give_own_reason(&self, reason: &str) {
         let own = self.group.own();
-        if matches!(word.cause, DeviceCause::Mismatch | DeviceCause::Overlap) && own.reason().is_empty() {
-            own.set_reason(&self.words_for(word));
+        if own.reason().is_empty() {
+            own.set_reason(reason);
         }
     }
 
@@ -282,15 +304,19 @@ impl Watched {
     /// What is known beside culprit and cause: the words of who saw it, the culprit's own, or the kernel's.
     fn detail(&self, verdict: Verdict) -> String {
         let word = Word::decode(self.words.verdict());
-        let told = matches!(verdict.cause, Cause::Aborted | Cause::Failed);
+        let on_host = word.is_none() && matches!(verdict.cause, Cause::Failed | Cause::TimedOut);
+        let told = on_host || matches!(verdict.cause, Cause::Aborted | Cause::Failed);
         let reporter = word.map(|word| usize::from(word.reporter)).filter(|rank| *rank < self.group.world);
         let sources = reporter.into_iter().chain([verdict.culprit]).filter(|_| told);
+        // A failure in NCCL may be known to others than the culprit only.
+        let sources = sources.chain((0..self.group.world).filter(|_| on_host));
         let reason = sources.map(|rank| self.group.reason(rank)).find(|reason| !reason.is_empty());
         let own_words = || word.map(|word| self.words_for(word)).unwrap_or_default();
         reason.unwrap_or_else(own_words)
     }
 
     pub(crate) fn status(&self) -> Status {
+        self.look_at_carried();
         match self.verdict() {
             None => Status::Whole,
             Some(verdict) => {
@@ -331,7 +357,7 @@ mod tests {
     use super::*;
     use crate::Group;
 
-    fn watched(group: &Group) -> Watched {
+    pub(super) fn watched(group: &Group) -> Watched {
         let words = Arc::new(Words::new("status").unwrap());
         Watched::new(&group.inner, &words, 0, false, 1)
     }

@@ -34,6 +34,9 @@ impl Engine {
         let mut failed_at = None;
         loop {
             let done = stream.query();
+            if !matches!(done, Ok(false)) {
+                self.look_at_nccl();
+            }
             // Looked at after the query: a kernel that failed has said so before it ended.
             let verdict = self.inner.watched.verdict();
             let (elapsed, context) = (start.elapsed(), || {
@@ -59,13 +62,12 @@ impl Engine {
                 }
                 (Ok(false), None) => {}
             }
-            if elapsed >= SPIN {
-                self.look_at_nccl();
-            }
             if elapsed < SPIN {
                 std::hint::spin_loop();
                 continue;
             }
+            self.look_at_nccl();
+            self.inner.watched.look_at_carried();
             std::thread::sleep(nap.min(within.saturating_sub(elapsed)).max(NAPS.0));
             nap = (nap * 2).min(NAPS.1);
         }

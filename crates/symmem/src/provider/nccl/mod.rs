@@ -1,16 +1,24 @@
 //! Device memory in NCCL's windows: ranks of one load and store domain reach each other's memory, all others through NCCL.
 //!
 //! Called by the rendezvous of device memory, after all ranks have said that they will. What it guarantees: either all ranks
-//! have a window or all get the same error, and then the communicator is aborted, since nobody knows where it stopped; whether everybody is in reach of everybody is the same answer on every rank; and
-//! a window goes before its memory, which goes before its communicator.
+//! have a window or all get the same error, and then the group fails and its communicator is aborted, since nobody knows where
+//! it stopped, and the windows of other memory go with it; whether everybody is in reach of everybody is the same answer on
+//! every rank; and a window goes before its memory, which goes before its communicator.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::Result;
-use crate::error::Halt;
+use crate::error::{Cause, Halt};
 use crate::group::Running;
 use crate::nccl::Communicator;
 use crate::nccl::window::{Mark, NcclMemory, Window};
+use crate::sync::control::Verdict;
+use crate::{Error, Result};
+
+/// How long the watchdog may take to have kernels leave the windows, and to abort the communicator.
+const ENDING: Duration = Duration::from_secs(2);
+/// Between two looks whether it has.
+const NAP: Duration = Duration::from_millis(2);
 
 /// Everybody's memory, as this rank reaches it.
 pub(crate) struct Shared {
@@ -36,10 +44,8 @@ pub(crate) fn share(
         let addresses = window.peers(marks).map_err(Halt::from)?;
         Ok((window, addresses))
     });
-    let (window, mut addresses) = running.conclude(tag, made).inspect_err(|_| {
-        // Some ranks may be left in a registration that will never end: nothing can be done with it any more.
-        communicator.abort();
-    })?;
+    let (window, mut addresses) =
+        running.conclude(tag, made).inspect_err(|error| give_up(running, communicator, error))?;
     for (peer, address) in addresses.iter_mut().enumerate() {
         if peer != communicator.rank() && !is_near(peer) {
             *address = 0;
@@ -53,4 +59,31 @@ pub(crate) fn share(
     let multicast = multicast.filter(|_| is_direct && all(1));
     tracing::debug!(is_direct, multicast = multicast.is_some(), "window of NCCL");
     Ok(Shared { window, addresses, is_direct, multicast })
+}
+
+/// Fails the group: some ranks may be left in a registration that will never end, so the communicator must be aborted, and
+/// every window on it is lost. The verdict comes first, so that nothing is launched on one any more; then the watchdog has
+/// kernels leave, and aborts. Returns when that is done, because the memory may be freed then.
+#[cold]
+fn give_up(running: &Running<'_>, communicator: &Communicator, error: &Error) {
+    let inner = running.inner();
+    let (culprit, reason) = match error {
+        Error::Rank { rank, message, .. } => {
+            // Everybody has heard of it before the verdict cuts anybody short. What comes of this meeting is no matter.
+            let _ = running.all_gather(running.op(), 0, 1, &[1]);
+            (*rank, message.clone())
+        }
+        other => (inner.rank, other.to_string()),
+    };
+    if inner.verdict().is_none() {
+        // The same words on every rank, since those of a rank on another host are not seen.
+        inner.own().set_reason(&reason);
+    }
+    inner.convict(Verdict { culprit, cause: Cause::Failed });
+    let start = Instant::now();
+    while !communicator.raw().is_null() && start.elapsed() < ENDING {
+        std::thread::sleep(NAP);
+    }
+    // Waits for an abort that is under way.
+    communicator.abort();
 }

@@ -1,0 +1,124 @@
+//! Order across streams and threads of a rank.
+
+use std::time::Duration;
+
+use symmem::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
+use symmem::{ReduceOp, Result};
+
+use crate::stage::{Need, PATIENCE, Rank};
+use crate::value::{assert_elements, elements};
+
+/// Fills `memory` with what `values` has from `start` on. By a kernel: fills and copies of the driver share queues, in which
+/// one that waits would hold up another rank's.
+fn fill(
+    rank: &Rank,
+    memory: &SymmetricMemory<u32>,
+    values: &SymmetricMemory<u32>,
+    start: usize,
+    stream: &Stream,
+) -> Result<()> {
+    let (me, address) = (rank.rank(), memory.peer_ptr(rank.rank())?);
+    // SAFETY: this rank's own memory, which the caller keeps.
+    let own = unsafe { DeviceSliceMut::from_raw(address, memory.len(), &rank.device) }?;
+    match rank.kind.lacks(Need::Kernels, rank.world()) {
+        true => values.get(me, start, own, stream),
+        false => values.copy(me, start, own, stream),
+    }
+}
+
+/// Lets one rank come late.
+fn delay(rank: &Rank, late: usize) {
+    if rank.rank() == late {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+pub(crate) fn barriers_on_two_streams_come_one_after_the_other(rank: &Rank) -> Result<()> {
+    let memory = rank.memory::<u32>(256)?;
+    let values = rank.memory::<u32>(512)?;
+    let mut seen = rank.buffer::<u32>(256 * rank.world())?;
+    let [first, second] = &rank.others;
+    values.write(&elements(512, |at| 100 + at / 256 * 100 + rank.rank()), first)?;
+    rank.ready()?;
+    delay(rank, 0);
+    fill(rank, &memory, &values, 0, first)?;
+    memory.barrier(0, first)?;
+    memory.barrier(0, second)?;
+    fill(rank, &memory, &values, 256, second)?;
+    memory.barrier(0, second)?;
+    memory.all_gather(&mut seen, second)?;
+    rank.engine.sync(second, PATIENCE)?;
+    assert_elements("all_gather", &seen.read(second)?, |at| 200 + at / 256);
+    rank.end_all()
+}
+
+pub(crate) fn signals_on_two_streams_come_one_after_the_other(rank: &Rank) -> Result<()> {
+    let (next, prev) = (rank.group.next(), rank.group.prev());
+    let memory = rank.memory::<u32>(4)?;
+    let values = rank.memory::<u32>(4)?;
+    let mut seen = rank.buffer::<u32>(1)?;
+    let [first, second] = &rank.others;
+    values.write(&[0, 10, 20, 30], first)?;
+    rank.ready()?;
+    delay(rank, 0);
+    for (round, stream) in [first, second, first, second].into_iter().enumerate() {
+        fill(rank, &memory.slice(round..round + 1)?, &values, round, stream)?;
+        memory.put_signal(next, 0, stream)?;
+        memory.wait_signal(prev, 0, stream)?;
+    }
+    if rank.reaches(prev) {
+        memory.get(prev, 3, &mut seen, second)?;
+        rank.engine.sync(second, PATIENCE)?;
+        assert_eq!(seen.read(second)?, [30]);
+    }
+    rank.end_all()
+}
+
+pub(crate) fn all_reduces_on_two_streams_come_one_after_the_other(rank: &Rank) -> Result<()> {
+    let len = 4096;
+    let memory = rank.memory::<f32>(len)?;
+    memory.write(&vec![1.0; len], &rank.stream)?;
+    let mut outs = [rank.buffer::<f32>(len)?, rank.buffer::<f32>(len)?];
+    let [first, second] = &rank.others;
+    rank.ready()?;
+    delay(rank, rank.world() / 2);
+    for _ in 0..20 {
+        memory.all_reduce_out(ReduceOp::Sum, &mut outs[0], first)?;
+        memory.all_reduce_out(ReduceOp::Sum, &mut outs[1], second)?;
+    }
+    for (out, stream) in outs.iter().zip([first, second]) {
+        rank.engine.sync(stream, PATIENCE)?;
+        assert_elements("all_reduce_out", &out.read(stream)?, |_| rank.world());
+    }
+    rank.end_all()
+}
+
+pub(crate) fn only_the_last_kernel_is_waited_for(rank: &Rank) -> Result<()> {
+    let memory = rank.memory::<u32>(256)?;
+    let [first, second] = &rank.others;
+    rank.ready()?;
+    memory.barrier(0, first)?;
+    // Another lane: it holds up the first stream until the signal comes, and nothing else.
+    memory.lane(1)?.wait_signal(rank.group.prev(), 5, first)?;
+    memory.barrier(0, second)?;
+    rank.engine.sync(second, PATIENCE)?;
+    assert!(!first.query()?, "the first stream still waits");
+    rank.group.barrier()?;
+    memory.put_signal(rank.group.next(), 5, second)?;
+    rank.end_all()
+}
+
+pub(crate) fn threads_of_a_rank_may_share_a_lane(rank: &Rank) -> Result<()> {
+    rank.ready()?;
+    std::thread::scope(|scope| {
+        for stream in &rank.others {
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    rank.engine.barrier(stream).unwrap();
+                }
+                rank.engine.sync(stream, PATIENCE).unwrap();
+            });
+        }
+    });
+    rank.end_all()
+}
