@@ -1,7 +1,7 @@
 //! What tests call besides the driver's functions: counts of what is alive, and failures to order.
 
-use std::cell::Cell;
-use std::ffi::{CStr, c_char};
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +15,8 @@ thread_local! {
     static FAIL_AT: Cell<u64> = const { Cell::new(0) };
     /// The call that was made to fail last.
     static FAILED: Cell<*const c_char> = const { Cell::new(ptr::null()) };
+    /// The kernel that this thread launched last: its name, and the first words of its parameter.
+    static LAUNCHED: RefCell<(CString, [u64; 12])> = RefCell::default();
 }
 
 /// Calls that all threads have made.
@@ -73,6 +75,23 @@ pub extern "C" fn fakecuda_fail(n: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn fakecuda_failed() -> *const c_char {
     FAILED.get()
+}
+
+/// The name of the kernel that this thread launched last, until it launches another; empty if it has launched none.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakecuda_launched() -> *const c_char {
+    LAUNCHED.with_borrow(|(name, _)| name.as_ptr())
+}
+
+/// The `index`-th word of that kernel's parameter; 0 beyond the twelfth.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakecuda_launched_word(index: u32) -> u64 {
+    LAUNCHED.with_borrow(|(_, words)| words.get(index as usize).copied().unwrap_or(0))
+}
+
+/// Notes a launch.
+pub(crate) fn launched(name: CString, words: [u64; 12]) {
+    LAUNCHED.set((name, words));
 }
 
 /// How many calls this thread has made.

@@ -177,6 +177,11 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cod
     })
 }
 
+/// The first number of the compute capability.
+fn capability() -> c_int {
+    std::env::var("FAKECUDA_CAPABILITY").ok().and_then(|text| text.parse().ok()).unwrap_or(9)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Code {
     call(c"cuDeviceGetAttribute", |_| {
@@ -191,7 +196,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, d
             16 => 132,
             18 => 0,
             39 => 2048,
-            75 => 9,
+            75 => capability(),
             76 => 0,
             // Shared memory per multiprocessor, and per block if asked for.
             81 => 228 << 10,

@@ -22,6 +22,7 @@
 //! | `FAKECUDA_FABRIC` | 1: fabric handles work; `lies`: the attribute says so, but they do not |
 //! | `FAKECUDA_CLIQUES` | the clique of each device, with commas between, in one cluster; not set: NVML does not start |
 //! | `FAKECUDA_MULTICAST` | 1: devices have multicast |
+//! | `FAKECUDA_CAPABILITY` | the first number of the compute capability; 9 if not set |
 //! | `FAKECUDA_GRANULARITY` | what sizes must be a multiple of; 2 MiB if not set |
 //! | `FAKECUDA_FAIL` | n: the n-th call of the process fails, by whatever thread |
 

@@ -1,7 +1,8 @@
 //! Modules and kernels: any image loads, any name is found, and a launch does nothing.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
+use crate::control::launched;
 use crate::device::current;
 use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, call, put};
 use crate::state::State;
@@ -22,9 +23,13 @@ unsafe fn load(state: &mut State, module: *mut u64, image: *const c_void) -> Res
     Ok(())
 }
 
+fn name_of(state: &State, function: u64) -> Result<&CString, Code> {
+    let mut all = state.modules.values().flatten();
+    all.find(|(number, _)| *number == function).map(|(_, name)| name).ok_or(INVALID_HANDLE)
+}
+
 fn check_function(state: &State, function: u64) -> Result<(), Code> {
-    let known = state.modules.values().any(|functions| functions.contains(&function));
-    if known { Ok(()) } else { Err(INVALID_HANDLE) }
+    name_of(state, function).map(drop)
 }
 
 #[unsafe(no_mangle)]
@@ -51,13 +56,17 @@ unsafe extern "C" fn cuModuleUnload(module: u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, module: u64, _name: *const c_char) -> Code {
+unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) -> Code {
     call(c"cuModuleGetFunction", |state| {
         let number = state.number();
         let functions = state.modules.get_mut(&module).ok_or(INVALID_HANDLE)?;
         // SAFETY: the caller's place for the result.
         unsafe { put(function, number) }?;
-        functions.push(number);
+        if name.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller's string.
+        functions.push((number, unsafe { CStr::from_ptr(name) }.to_owned()));
         Ok(())
     })
 }
@@ -112,11 +121,14 @@ unsafe extern "C" fn cuLaunchKernel(
     _block_z: c_uint,
     _shared: c_uint,
     _stream: u64,
-    _parameters: *mut *mut c_void,
+    parameters: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Code {
     call(c"cuLaunchKernel", |state| {
-        check_function(state, function)?;
+        let name = name_of(state, function)?.clone();
+        // SAFETY: the kernels that tests launch have one parameter, of at least these many words.
+        let words = unsafe { parameters.as_ref().map(|first| first.cast::<[u64; 12]>().read_unaligned()) };
+        launched(name, words.unwrap_or_default());
         state.launches += 1;
         Ok(())
     })

@@ -1,6 +1,7 @@
 //! What lives in the fake driver of this process.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -28,7 +29,8 @@ pub(crate) struct State {
     /// Streams, and the graph that is captured on them.
     pub(crate) streams: HashMap<u64, Option<u64>>,
     pub(crate) events: HashMap<u64, Instant>,
-    pub(crate) modules: HashMap<u64, Vec<u64>>,
+    /// The kernels of each, with their names.
+    pub(crate) modules: HashMap<u64, Vec<(u64, CString)>>,
     /// Graphs and their executable forms: what they keep.
     pub(crate) graphs: HashMap<u64, Vec<(u64, usize)>>,
     pub(crate) objects: HashMap<u64, UserObject>,

@@ -86,6 +86,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::Cuda { .. } => "CudaFailed",
         Error::OverlappingDevices { .. } => "OverlappingDevices",
         Error::NoPeerAccess { .. } => "NoPeerAccess",
+        Error::NoMulticast { .. } => "NoMulticast",
         Error::Device { .. } => "DeviceFailed",
         Error::NoNccl { .. } => "NoNccl",
         Error::NcclTooOld { .. } => "NcclTooOld",

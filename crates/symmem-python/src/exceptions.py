@@ -32,6 +32,7 @@ __all__ = [
     "CudaFailed",
     "OverlappingDevices",
     "NoPeerAccess",
+    "NoMulticast",
     "DeviceFailed",
     "NoNccl",
     "NcclTooOld",
@@ -168,6 +169,10 @@ class OverlappingDevices(Error):
 
 class NoPeerAccess(Error):
     """A rank's device cannot reach the memory of another rank's."""
+
+
+class NoMulticast(Error):
+    """An operation was told to use multicast, and the ranks do not have it."""
 
 
 class DeviceFailed(Error):

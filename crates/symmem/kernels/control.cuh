@@ -81,6 +81,10 @@ struct Launch {
     const char* input;
     char* output;
     Status* status;
+    // The address that reaches everybody's data, and everybody's control block, at once; null where there is none. Only multimem.cuh may
+    // use them.
+    char* multicast;
+    char* control_multicast;
     u32 rank;
     u32 world;
     u32 op;

@@ -359,6 +359,14 @@ pub enum Error {
         /// What is in the way.
         problem: String,
     },
+    /// An operation was told to use multicast, and the ranks do not have it.
+    #[error(
+        "{problem}, so multicast cannot be used. Hint: leave the algorithm to the dispatcher, or choose another; docs/gpu.md says what multicast needs"
+    )]
+    NoMulticast {
+        /// What is in the way; the same on every rank.
+        problem: String,
+    },
     /// An operation failed on the device; its lane stays poisoned on all ranks, with the same first cause.
     #[error("{context}: the lane is poisoned because rank {culprit} {cause}{}{detail}. Hint: look at rank {culprit}; the lane stays poisoned, so make a new group and engine, and allocate anew", if detail.is_empty() { "" } else { ": " })]
     Device {
@@ -489,6 +497,9 @@ mod tests {
         let access = Error::NoPeerAccess { rank: 1, peer: 3, problem: "it is a MIG instance".into() };
         let text = hinted(&access);
         assert!(text.contains("rank 1") && text.contains("rank 3") && text.contains("MIG"), "{text}");
+
+        let text = hinted(&Error::NoMulticast { problem: "rank 1: device 1 (H100) has none".into() });
+        assert!(text.contains("rank 1") && text.contains("H100"), "{text}");
 
         let context = Context::new("all_reduce", "g", 0, 2);
         let device = Error::Device { context, culprit: 1, cause: Cause::TimedOut, detail: "epoch 7".into() };

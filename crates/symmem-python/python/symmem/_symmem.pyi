@@ -27,7 +27,7 @@ __all__ = [
     "Array", "Borrowed", "Busy", "Cancelled", "ChannelFailed", "ChannelOutOfRange", "Closed",
     "Communicator", "Context", "CudaFailed", "DeviceFailed", "DeviceMemory", "DmaConnectivity", "Error",
     "FileStore", "Forked", "Group", "GroupFailed", "HashStore", "Invalid", "Mailbox", "Mismatch",
-    "NcclFailed", "NcclTooOld", "NoCuda", "NoNccl", "NoPeerAccess", "NotLocal", "OutOfBounds",
+    "NcclFailed", "NcclTooOld", "NoCuda", "NoMulticast", "NoNccl", "NoPeerAccess", "NotLocal", "OutOfBounds",
     "OutOfMemory", "OverlappingDevices", "PeerLeft", "PeerLost", "Pending", "PendingMessage", "Persistent",
     "Poisoned", "PrefixStore", "QueueEmpty", "RankFailed", "RankOutOfRange", "Spawned", "Store",
     "StoreFailed", "StoreTimeout", "SymmetricMemory", "SystemFailed", "TcpStore", "Timeout", "__version__",
@@ -84,6 +84,7 @@ class CudaFailed(Error):
 
 class OverlappingDevices(Error): ...
 class NoPeerAccess(Error): ...
+class NoMulticast(Error): ...
 class DeviceFailed(Error):
     cause: str | None
 

@@ -140,7 +140,8 @@ impl DeviceMemory {
     }
 
     /// Collective. `all_reduce` of the handle's elements by a chosen algorithm: `low_latency`, `one_shot`
-    /// (not in place), `two_shot`, or `one_trip` (either of the first two). All ranks must choose alike.
+    /// (not in place), `two_shot`, `one_trip` (either of the first two), `multimem` (which needs multicast) or
+    /// `try_multimem` (that or the usual choice). All ranks must choose alike.
     #[pyo3(signature = (algorithm, op = "sum", out = None, *, timeout_ms = 0, stream = None))]
     fn all_reduce_using(
         &self,

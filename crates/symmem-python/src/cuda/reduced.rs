@@ -12,11 +12,14 @@ pub(crate) enum Choice {
     OneTrip,
     /// By this one.
     Forced(Algorithm),
+    /// By multicast where the ranks have it, else as the engine's table says.
+    TryMultimem,
 }
 
 impl Choice {
     /// Every name that Python has for one, by its code.
-    pub(crate) const NAMES: [&str; 5] = ["auto", "low_latency", "one_shot", "two_shot", "one_trip"];
+    pub(crate) const NAMES: [&str; 7] =
+        ["auto", "low_latency", "one_shot", "two_shot", "one_trip", "multimem", "try_multimem"];
 
     /// From its code, the position in [`Choice::NAMES`].
     pub(crate) fn from_code(code: u8) -> Result<Self> {
@@ -26,6 +29,8 @@ impl Choice {
             2 => Ok(Self::Forced(Algorithm::OneShot)),
             3 => Ok(Self::Forced(Algorithm::TwoShot)),
             4 => Ok(Self::OneTrip),
+            5 => Ok(Self::Forced(Algorithm::Multimem)),
+            6 => Ok(Self::TryMultimem),
             _ => Err(wrong("algorithm", format!("there is no code {code}"))),
         }
     }
@@ -83,6 +88,11 @@ impl Reduced {
                 Algorithm::LowLatency => None,
                 _ => Some(Algorithm::OneShot),
             },
+            // The ranks agreed on both when they met: all come to the same answer.
+            Choice::TryMultimem => {
+                let plan = engine.using(Algorithm::Multimem).plan(form, dtype, bytes.len());
+                (plan.is_ok() && bytes.multicast_ptr().is_some()).then_some(Algorithm::Multimem)
+            }
         };
         match dtype {
             DType::BF16 => cast(bytes, algorithm).map(Self::BF16),
@@ -154,6 +164,6 @@ mod tests {
         }
         assert_eq!(Choice::parse(None).unwrap(), Choice::Table);
         assert!(Choice::parse(Some("ring")).unwrap_err().to_string().contains("two_shot"));
-        assert!(Choice::from_code(5).is_err());
+        assert!(Choice::from_code(7).is_err());
     }
 }

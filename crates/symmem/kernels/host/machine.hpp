@@ -3,13 +3,15 @@
 // A launch starts a thread for every thread of every block, in any order and with random delays, and ends when all of them have ended: what a
 // kernel boundary orders is ordered by that. All blocks of all ranks run at once, as the engine makes sure on a device.
 #pragma once
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "../control.cuh"
+#include "../multimem.cuh"
 
 // Room for ranks in the launch parameters.
 constexpr u32 ROOM = 8;
@@ -58,6 +60,27 @@ class Bytes {
     std::vector<Unit> units;
 };
 
+// An address range that stands for memory of every rank. Nothing is mapped there: whoever touches it but by multimem.cuh ends the program.
+class Multicast {
+  public:
+    Multicast(std::vector<char*> memory, u64 bytes) : bytes(bytes) {
+        void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (range == MAP_FAILED) fail("there is no address range for multicast");
+        base = (char*)range;
+        host_multicasts.push_back({base, bytes, std::move(memory)});
+    }
+    ~Multicast() {
+        std::erase_if(host_multicasts, [&](const HostMulticast& one) { return one.begin == base; });
+        munmap(base, bytes);
+    }
+    Multicast(const Multicast&) = delete;
+    char* at(u64 offset) { return base + offset; }
+
+  private:
+    char* base;
+    u64 bytes;
+};
+
 // Runs body() as every thread of a kernel.
 template <class Body>
 void run_kernel(Shape shape, Random& random, Body body) {
@@ -95,6 +118,9 @@ class Group {
             for (u32 lane = 0; lane < lanes; ++lane)
                 ((Lane*)control[rank]->at(lane_at(lane)))->entry = (u64)first_epoch << 32;
         }
+        std::vector<char*> all;
+        for (auto& one : control) all.push_back(one->at(0));
+        multicast = std::make_unique<Multicast>(all, lane_at(lanes));
     }
 
     Launch<ROOM> launch(u32 rank, u32 lane) {
@@ -106,6 +132,7 @@ class Group {
         launch.scratch = launch.staging + staging_bytes();
         launch.slot = SLOT;
         launch.status = &status_words[rank];
+        launch.control_multicast = multicast->at(0);
         launch.rank = rank;
         launch.world = world;
         for (u32 peer = 0; peer < world; ++peer) launch.control[peer] = control[peer]->at(0);
@@ -127,6 +154,7 @@ class Group {
 
     std::vector<std::unique_ptr<Bytes>> control;
     std::vector<Status> status_words;
+    std::unique_ptr<Multicast> multicast;
 };
 
 inline u32 cause_of(u64 verdict) { return (u8)verdict; }

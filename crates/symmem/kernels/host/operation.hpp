@@ -2,22 +2,44 @@
 #pragma once
 #include "machine.hpp"
 
+#include "../all_gather_multimem.cu"
 #include "../all_reduce_low_latency.cu"
+#include "../all_reduce_multimem_one_shot.cu"
+#include "../all_reduce_multimem_two_shot.cu"
 #include "../all_reduce_one_shot.cu"
 #include "../all_reduce_two_shot.cu"
 #include "../all_reduce_two_shot_out.cu"
 #include "../all_reduce_two_trip.cu"
+#include "../barrier_multimem.cu"
 #include "../pull.cu"
 #include "../reduce_portion.cu"
 #include "../signals.cu"
 
-enum Kind : u32 { LOW_LATENCY, ONE_SHOT, TWO_SHOT, TWO_SHOT_OUT, TWO_TRIP, PULLED, PORTION, BARRIER, KINDS };
+enum Kind : u32 {
+    LOW_LATENCY,
+    ONE_SHOT,
+    TWO_SHOT,
+    TWO_SHOT_OUT,
+    TWO_TRIP,
+    PULLED,
+    PORTION,
+    BARRIER,
+    MULTIMEM_ONE_SHOT,
+    MULTIMEM_TWO_SHOT,
+    MULTIMEM_REDUCE,
+    MULTIMEM_GATHER,
+    MULTIMEM_BARRIER,
+    KINDS
+};
 // Where elements come from and the result goes.
 enum Form : u32 { IN_PLACE, OUT, PRIVATE };
 
-constexpr const char* KIND_NAMES[] = {"low_latency",  "one_shot", "two_shot",
-                                        "two_shot_out", "two_trip", "pull",
-                                        "reduce_portion", "barrier"};
+constexpr const char* KIND_NAMES[] = {"low_latency",     "one_shot",          "two_shot",          "two_shot_out",    "two_trip",
+                                      "pull",            "reduce_portion",    "barrier",           "multimem_one_shot",
+                                      "multimem_two_shot", "multimem_reduce", "multimem_gather",   "multimem_barrier"};
+
+inline bool is_multimem(Kind kind) { return kind >= MULTIMEM_ONE_SHOT; }
+inline bool is_barrier(Kind kind) { return kind == BARRIER || kind == MULTIMEM_BARRIER; }
 
 constexpr u32 MAX_COUNT = 300;
 // Elements before and behind a buffer.
@@ -43,8 +65,11 @@ inline Form random_form(Kind kind, Random& random) {
     switch (kind) {
         case LOW_LATENCY:
         case TWO_TRIP: return (Form)random.below(3);
-        case TWO_SHOT: return IN_PLACE;
+        case TWO_SHOT:
+        case MULTIMEM_TWO_SHOT: return IN_PLACE;
+        case MULTIMEM_GATHER: return PRIVATE;
         case PULLED:
+        case MULTIMEM_REDUCE:
         case PORTION: return OUT;
         default: return random.chance(50) ? OUT : PRIVATE;
     }
@@ -53,6 +78,8 @@ inline Form random_form(Kind kind, Random& random) {
 inline Operation operation_of(Kind kind, Random& random) {
     // Mostly more than a few units for each thread, sometimes less than one for each rank.
     u32 count = 1 + (random.chance(30) ? random.below(8) : random.below(MAX_COUNT));
+    // A gather's elements are of one rank, of five at most.
+    if (kind == MULTIMEM_GATHER) count = 1 + (count - 1) % (MAX_COUNT / 5);
     // With so many each of five ranks owns a part.
     if (kind == TWO_TRIP && count < 68) count += 68;
     Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
@@ -66,11 +93,12 @@ inline float value_of(u64 seed, u32 rank, u32 index) {
     return (float)(mix(seed ^ (u64)rank << 40 ^ index) % 2001) - 1000.0f;
 }
 
-// The rank whose elements a pull brings.
+// The rank whose elements a pull brings, or that a reduction is for.
 inline u32 root_of(const Operation& op, u32 world) { return (u32)(mix(op.seed + 1) % world); }
 
 inline float result_of(const Operation& op, u32 world, u32 index) {
     if (op.kind == PULLED) return value_of(op.seed, root_of(op, world), index);
+    if (op.kind == MULTIMEM_GATHER) return value_of(op.seed, index / op.count, index % op.count);
     float sum = value_of(op.seed, 0, index);
     for (u32 rank = 1; rank < world; ++rank) sum += value_of(op.seed, rank, index);
     return op.average ? sum / (float)world : sum;
@@ -88,6 +116,9 @@ struct Buffers {
         u32 shift = mix(op.seed) % 2 ? 0 : (u32)(mix(op.seed + rank) % 4);
         return (MARGIN - shift) * sizeof(float);
     }
+
+    // Of its symmetric memory: multicast reaches one place only.
+    static u64 symmetric_offset(const Operation& op, u32 rank) { return offset(op, is_multimem(op.kind) ? 0 : rank); }
 };
 
 // One lane of a group, with the buffers of every rank.
@@ -95,9 +126,13 @@ struct Track {
     Group& group;
     u32 lane;
     std::vector<std::unique_ptr<Buffers>> buffers;
+    std::unique_ptr<Multicast> multicast;
 
     Track(Group& group, u32 lane) : group(group), lane(lane) {
         for (u32 rank = 0; rank < group.world; ++rank) buffers.push_back(std::make_unique<Buffers>());
+        std::vector<char*> all;
+        for (auto& one : buffers) all.push_back(one->symmetric.at(0));
+        multicast = std::make_unique<Multicast>(all, Buffers::bytes());
     }
 };
 
@@ -111,6 +146,11 @@ void run_body(Kind kind, const Launch<ROOM>& launch) {
         case TWO_TRIP: return two_trip<f32, W>(launch);
         case PULLED: return pull(launch);
         case PORTION: return reduce_portion<f32, W>(launch);
+        case MULTIMEM_REDUCE:
+        case MULTIMEM_ONE_SHOT: return multimem_one_shot<f32>(launch);
+        case MULTIMEM_TWO_SHOT: return multimem_two_shot<f32>(launch);
+        case MULTIMEM_GATHER: return multimem_all_gather(launch);
+        case MULTIMEM_BARRIER: return multimem_barrier(launch);
         default: return barrier(launch);
     }
 }
@@ -121,16 +161,19 @@ class Call {
     Call(Track& track, const Operation& op, u32 rank) : track(track), op(op), rank(rank) {
         Buffers& own = *track.buffers[rank];
         u64 offset = Buffers::offset(op, rank);
-        symmetric = own.symmetric.at(offset);
+        symmetric = own.symmetric.at(Buffers::symmetric_offset(op, rank));
         input = op.form == PRIVATE ? own.input.at(offset) : symmetric;
         output = op.form == IN_PLACE ? input : own.output.at(MARGIN * sizeof(float));
+        if (op.kind == MULTIMEM_GATHER) output = symmetric;
+        results = op.kind == MULTIMEM_GATHER ? op.count * track.group.world : op.count;
     }
 
     void fill() {
         Buffers& own = *track.buffers[rank];
         for (u64 at = 0; at < Buffers::bytes(); at += sizeof(u32)) store_word((u32*)own.output.at(at), UNTOUCHED);
+        for (u32 at = 0; output == symmetric && at < results; ++at) store_word((u32*)output + at, UNTOUCHED);
         for (u32 at = 0; at < op.count; ++at) store_word((u32*)input + at, as_bits(value_of(op.seed, rank, at)));
-        store_word((u32*)output + op.count, UNTOUCHED);
+        store_word((u32*)output + results, UNTOUCHED);
         store_word((u32*)output - 1, UNTOUCHED);
     }
 
@@ -141,13 +184,15 @@ class Call {
         launch.output = output;
         // What these read begins where everybody's memory does. A pull counts bytes, a portion is one row.
         if (op.kind == PULLED || op.kind == PORTION) launch.input = nullptr;
-        if (op.kind == PULLED) launch.count = op.count * sizeof(float);
+        if (op.kind == PULLED || op.kind == MULTIMEM_GATHER) launch.count = op.count * sizeof(float);
         launch.peer = op.kind == PULLED ? root_of(op, launch.world) : 1;
         launch.op = op.kind;
         launch.signature = op.signature();
-        launch.mode = op.average;
+        launch.mode = op.average ? (u32)AVERAGE : 0u;
+        if (is_idle()) launch.mode |= IDLE;
         for (u32 peer = 0; peer < launch.world; ++peer)
-            launch.data[peer] = track.buffers[peer]->symmetric.at(Buffers::offset(op, peer));
+            launch.data[peer] = track.buffers[peer]->symmetric.at(Buffers::symmetric_offset(op, peer));
+        if (is_multimem(op.kind)) launch.multicast = track.multicast->at(Buffers::symmetric_offset(op, 0));
         // Whether sums are unrolled is the rank's own affair.
         u32 unrolled = random.chance(50) ? launch.world : 0;
         run_kernel(op.shape, random, [&] {
@@ -159,8 +204,8 @@ class Call {
 
     // The result is right, and nothing else has changed.
     void check() const {
-        if (op.kind == BARRIER) return check_untouched();
-        for (u32 at = 0; at < op.count; ++at) expect(output, at, as_bits(result_of(op, track.group.world, at)));
+        if (is_barrier(op.kind) || is_idle()) return check_untouched();
+        for (u32 at = 0; at < results; ++at) expect(output, at, as_bits(result_of(op, track.group.world, at)));
         expect_margin();
         if (op.form != IN_PLACE) check_input();
     }
@@ -169,17 +214,20 @@ class Call {
     void check_untouched() const {
         check_input();
         if (op.form == IN_PLACE) return;
-        for (u32 at = 0; at < op.count; ++at) expect(output, at, UNTOUCHED);
+        for (u32 at = 0; at < results; ++at) expect(output, at, UNTOUCHED);
         expect_margin();
     }
 
   private:
+    // Whether this rank is read only.
+    bool is_idle() const { return op.kind == MULTIMEM_REDUCE && rank != root_of(op, track.group.world); }
+
     void check_input() const {
         for (u32 at = 0; at < op.count; ++at) expect(input, at, as_bits(value_of(op.seed, rank, at)));
     }
 
     void expect_margin() const {
-        expect(output, op.count, UNTOUCHED);
+        expect(output, results, UNTOUCHED);
         expect(output, (u32)-1, UNTOUCHED);
     }
 
@@ -196,4 +244,6 @@ class Call {
     const Operation op;
     const u32 rank;
     char *symmetric, *input, *output;
+    // Elements of the result.
+    u32 results;
 };

@@ -100,7 +100,7 @@ void mismatch(Kind kind, u32 world, const std::function<void(Operation&)>& chang
     const Status& status = group.status(reporter);
     if (status.signatures != ((u64)of(reporter).signature() << 32 | of(culprit).signature()))
         fail("the signatures of a mismatch are not those of the two ranks");
-    auto bytes = [&](u32 rank) { return of(rank).kind == BARRIER ? 0 : of(rank).count * sizeof(float); };
+    auto bytes = [&](u32 rank) { return is_barrier(of(rank).kind) ? 0 : of(rank).count * sizeof(float); };
     if (status.their_bytes != bytes(culprit)) fail("their bytes of a mismatch are wrong");
     // Its own are stored by a thread that may come later than the one that reports, unless there is only one.
     bool alone = of(reporter).shape.blocks * of(reporter).shape.threads == 1;
@@ -273,7 +273,7 @@ int main(int count, char** arguments) {
             mismatch((Kind)kind, 2 + kind % 2, [](Operation& op) { op.count += 1; });
             mismatch((Kind)kind, 3, [](Operation& op) { op.shape.blocks += 1; });
             mismatch((Kind)kind, 2, [](Operation& op) { op.average = !op.average; });
-            mismatch((Kind)kind, 2, [](Operation& op) { op.kind = op.kind == BARRIER ? TWO_SHOT : BARRIER; });
+            mismatch((Kind)kind, 2, [](Operation& op) { op.kind = is_barrier(op.kind) ? TWO_SHOT : BARRIER; });
         }
     });
     timed("overlap", [&] {

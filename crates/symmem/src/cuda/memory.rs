@@ -171,12 +171,22 @@ impl<T: Element> SymmetricMemory<T> {
     /// The address that reaches the handle's first element of all ranks at once, for multimem instructions only. `None`
     /// where devices or ranks have none, and where the ranks' offsets differ.
     pub fn multicast_ptr(&self) -> Option<u64> {
+        self.multicast().ok()
+    }
+
+    /// The same, or why there is none.
+    pub(crate) fn multicast(&self) -> Result<u64> {
         let same = self
             .data
             .iter()
             .zip(self.keep.data())
             .all(|(address, base)| *base != 0 && address - base == self.offset as u64);
-        self.keep.multicast().filter(|_| same).map(|address| address + self.offset as u64)
+        let base = match self.keep.multicast() {
+            Ok(_) if !same => Err("the offsets of the ranks differ"),
+            base => base,
+        };
+        let problem = |problem: &str| Error::NoMulticast { problem: problem.to_owned() };
+        base.map(|base| base + self.offset as u64).map_err(problem)
     }
 
     /// Where every rank's allocation begins, in rank order, whatever the offset of this handle.

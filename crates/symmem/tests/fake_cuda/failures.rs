@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use symmem::cuda::{Device, Engine, SymmetricMemory};
-use symmem::{Group, ProcessSpawner, Result};
+use symmem::cuda::{Algorithm, Device, Engine, Form, SymmetricMemory};
+use symmem::{DType, Group, ProcessSpawner, Result};
 
 use crate::fabric::{FABRIC, ONE_CLIQUE, apart};
 use crate::fake::Live;
@@ -145,6 +145,19 @@ fn engine_fails_everywhere(group: Group) -> Result<()> {
     fail_everywhere(&group, || Engine::new(&group, &device), |_| Ok(()), retry, is_optional)
 }
 
+/// Every call with which an engine with multicast is made fails once on each rank: then all go on without, or fail together.
+fn engine_with_multicast_fails_everywhere(group: Group) -> Result<()> {
+    let device = Device::new(group.rank())?;
+    device.alloc::<u8>(1)?;
+    let plan = |engine: &Engine| engine.using(Algorithm::Multimem).plan(Form::InPlace, DType::F32, 64);
+    let look = |engine: &Engine| unanimous(&group, &plan(engine)).map(drop);
+    let retry = || {
+        let engine = Engine::new(&group, &device)?;
+        plan(&engine).map(drop)
+    };
+    fail_everywhere(&group, || Engine::new(&group, &device), look, retry, |_| true)
+}
+
 /// Every call of a rendezvous with multicast fails once on each rank: then all go on without, or fail together.
 fn multicast_fails_everywhere(group: Group) -> Result<()> {
     let engine = engine(&group)?;
@@ -232,6 +245,14 @@ fn every_call_of_an_engine_fails_once() {
     fake::run("failures::every_call_of_an_engine_fails_once", &[DEVICES], || {
         symmem::spawn(2, engine_fails_everywhere).unwrap();
         assert!(Live::now().has_no_memory(), "{:?}", Live::now());
+    });
+}
+
+#[test]
+fn every_call_of_an_engine_with_multicast_fails_once() {
+    let vars = [DEVICES, ("FAKECUDA_MULTICAST", "1")];
+    fake::run("failures::every_call_of_an_engine_with_multicast_fails_once", &vars, || {
+        symmem::spawn(2, engine_with_multicast_fails_everywhere).unwrap();
     });
 }
 

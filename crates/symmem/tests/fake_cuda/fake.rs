@@ -108,6 +108,8 @@ struct Control {
     fail: extern "C" fn(u64),
     failed: extern "C" fn() -> *const c_char,
     live: extern "C" fn(u32) -> i64,
+    launched: extern "C" fn() -> *const c_char,
+    launched_word: extern "C" fn(u32) -> u64,
     calls: extern "C" fn() -> u64,
 }
 
@@ -121,6 +123,8 @@ fn control() -> &'static Control {
                 fail: *library.get(b"fakecuda_fail").expect("it is the fake driver"),
                 failed: *library.get(b"fakecuda_failed").expect("it is the fake driver"),
                 live: *library.get(b"fakecuda_live").expect("it is the fake driver"),
+                launched: *library.get(b"fakecuda_launched").expect("it is the fake driver"),
+                launched_word: *library.get(b"fakecuda_launched_word").expect("it is the fake driver"),
                 calls: *library.get(b"fakecuda_calls").expect("it is the fake driver"),
             };
             std::mem::forget(library);
@@ -144,6 +148,17 @@ pub(crate) fn failed() -> Option<String> {
     let name = (control().failed)();
     // SAFETY: null or a constant string.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+/// The kernel that this thread launched last.
+pub(crate) fn launched() -> String {
+    // SAFETY: a string that stays until this thread's next launch.
+    unsafe { CStr::from_ptr((control().launched)()) }.to_string_lossy().into_owned()
+}
+
+/// The `index`-th word of that kernel's parameter.
+pub(crate) fn launched_word(index: u32) -> u64 {
+    (control().launched_word)(index)
 }
 
 /// What is alive in this process, in the order of `control::Kind`.

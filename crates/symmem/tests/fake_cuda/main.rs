@@ -11,6 +11,7 @@ mod fake;
 mod forked;
 mod local;
 mod memory;
+mod multimem;
 mod profile;
 
 use symmem::cuda::{Device, Engine, SymmetricMemory};

@@ -15,6 +15,7 @@ mod graph;
 mod late;
 mod local;
 mod marathon;
+mod multimem;
 mod numerics;
 mod order;
 mod processes;

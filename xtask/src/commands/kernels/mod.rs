@@ -2,6 +2,7 @@
 //! PTX in the repository is theirs.
 
 mod embedded;
+mod multicast;
 mod nvrtc;
 mod ptx;
 mod resources;
@@ -28,6 +29,9 @@ const USER: &str = "xtask/src/commands/kernels/user.cu";
 
 /// The oldest architecture we support, the one we measure on, and the newest there is.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
+
+/// Those that have multimem instructions.
+const WITH_MULTIMEM: [&str; 2] = ["sm_90a", "sm_100a"];
 
 /// For the command; a step has the limit of its plan.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -72,7 +76,8 @@ pub(crate) fn check(job: &Job) -> Result<Outcome> {
         sources.requests().chain(sources.embedded_requests()).chain(for_every_architecture(&user)).collect();
     let out = nvrtc.compile(job, FOLDER, &requests)?;
     for arch in ARCHITECTURES {
-        judge(sources.files().chain(["user.cu"]), &out, arch)?;
+        let files = sources.files().filter(|file| architectures(file).contains(&arch));
+        judge(files.chain(["user.cu"]), &out, arch)?;
     }
     for file in sources.embedded() {
         embedded::check(&sources.embedded_path(file), &sources.render(&out, file)?)?;
@@ -125,9 +130,17 @@ fn obey(file: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Those that `file` is compiled for.
+fn architectures(file: &str) -> &'static [&'static str] {
+    match Kind::of(file) {
+        Kind::Multimem => &WITH_MULTIMEM,
+        _ => &ARCHITECTURES,
+    }
+}
+
 /// The requests to compile `file` for each of them.
-fn for_every_architecture(file: &str) -> [String; ARCHITECTURES.len()] {
-    ARCHITECTURES.map(|arch| format!("{file}:{arch}"))
+fn for_every_architecture(file: &str) -> impl Iterator<Item = String> {
+    architectures(file).iter().map(move |arch| format!("{file}:{arch}"))
 }
 
 /// The kernels and their headers.
@@ -158,9 +171,10 @@ impl Sources {
         self.texts.keys().map(String::as_str).filter(|name| name.ends_with(".cu"))
     }
 
-    /// The files that the library loads; the others belong to the bench.
+    /// The files that the library loads on every device. Of the others, some belong to the bench; those with multimem instructions are for few
+    /// machines, which can have the compiler.
     fn embedded(&self) -> impl Iterator<Item = &str> {
-        self.files().filter(|file| Kind::of(file) != Kind::Local)
+        self.files().filter(|file| Kind::of(file) == Kind::Protocol)
     }
 
     fn requests(&self) -> impl Iterator<Item = String> {
@@ -214,9 +228,11 @@ mod tests {
 
     #[test]
     fn every_kernel_is_compiled_for_every_architecture() {
-        let sources = sources(&[("a.cuh", ""), ("bench.cu", ""), ("signals.cu", "")]);
+        let sources = sources(&[("a.cuh", ""), ("bench.cu", ""), ("multimem.cu", ""), ("signals.cu", "")]);
         let requests: Vec<_> = sources.requests().collect();
-        assert_eq!(requests.len(), 2 * ARCHITECTURES.len());
+        assert_eq!(requests.len(), 2 * ARCHITECTURES.len() + WITH_MULTIMEM.len());
+        assert!(requests.contains(&"multimem.cu:sm_90a".to_owned()));
+        assert!(!requests.contains(&"multimem.cu:sm_80".to_owned()));
         assert!(requests.contains(&"signals.cu:sm_90a".to_owned()));
         let embedded: Vec<_> = sources.embedded_requests().collect();
         assert_eq!(embedded, ["signals.cu:compute_80:SYMMEM_ANY_ONLY"]);

@@ -6,6 +6,8 @@ pub(super) struct Function {
     pub(super) is_kernel: bool,
     /// The opcodes with all their suffixes, `ld.relaxed.sys.global.u64`.
     pub(super) code: Vec<String>,
+    /// What stands behind each of them, with spaces left out: `%rd1,[%rd2+8]`.
+    pub(super) operands: Vec<String>,
 }
 
 /// The functions of a module that have a body.
@@ -18,7 +20,8 @@ pub(super) fn parse(text: &str) -> Vec<Function> {
         let head = rest[..open].rsplit(';').next().unwrap_or_default();
         let length = body_length(&rest[open..]);
         if let Some((name, is_kernel)) = name_in(head) {
-            functions.push(Function { name, is_kernel, code: opcodes(&rest[open + 1..open + length]) });
+            let (code, operands) = instructions(&rest[open + 1..open + length]);
+            functions.push(Function { name, is_kernel, code, operands });
         }
         rest = &rest[open + length..];
     }
@@ -55,15 +58,18 @@ fn body_length(text: &str) -> usize {
     text.len()
 }
 
-fn opcodes(body: &str) -> Vec<String> {
-    body.split(';').filter_map(opcode).map(str::to_owned).collect()
+fn instructions(body: &str) -> (Vec<String>, Vec<String>) {
+    body.split(';').filter_map(instruction).unzip()
 }
 
-/// The opcode of a statement, which may begin with braces, labels and a predicate.
-fn opcode(statement: &str) -> Option<&str> {
-    let mut words = statement.split_whitespace().map(|word| word.trim_start_matches(['{', '}']));
-    let word = words.find(|word| !word.is_empty() && !word.ends_with(':') && !word.starts_with('@'))?;
-    (!word.starts_with('.')).then_some(word)
+/// The opcode of a statement, which may begin with braces, labels and a predicate, and its operands.
+fn instruction(statement: &str) -> Option<(String, String)> {
+    let mut words = statement.split_whitespace();
+    let opcode = words
+        .by_ref()
+        .map(|word| word.trim_start_matches(['{', '}']))
+        .find(|word| !word.is_empty() && !word.ends_with(':') && !word.starts_with('@'))?;
+    (!opcode.starts_with('.')).then(|| (opcode.to_owned(), words.collect()))
 }
 
 fn without_comments(text: &str) -> String {
@@ -117,6 +123,8 @@ $L__BB0_1:
         assert_eq!(names, [("first", true), ("_Z1f", false)]);
         let first = ["ld.param.u64", "bra", "mov.b32", "cvt.f32.f16", "st.global.v4.u32", "call.uni", "ret"];
         assert_eq!(functions[0].code, first);
+        assert_eq!(functions[0].operands[0], "%rd1,[first_param_0]");
+        assert_eq!(functions[0].operands[4], "[%rd1],{%r1,%r2,%r3,%r4}");
         assert_eq!(functions[1].code, ["fence.acq_rel.sys", "ret"]);
     }
 }

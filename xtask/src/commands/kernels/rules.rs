@@ -2,6 +2,7 @@
 //!
 //! One GPU hides nearly every mistake in memory order, so no test on hardware would notice what these rules do.
 
+use super::multicast;
 use super::ptx::{self, Function};
 
 /// Which rules a source file is under.
@@ -45,6 +46,24 @@ const STRONG: [&str; 13] = [
     "red.relaxed.gpu.global.add.u32",
 ];
 
+/// Every access through a multicast address: sums and copies of units between two meetings, and the words that a meeting tells.
+const MULTIMEM: [&str; 6] = [
+    "multimem.ld_reduce.relaxed.sys.global.add.v4.f32",
+    "multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2",
+    "multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.f16x2",
+    COPY,
+    "multimem.st.relaxed.sys.global.u64",
+    "multimem.st.release.sys.global.u64",
+];
+
+/// A sum of units, of whatever type.
+const SUM: &str = "multimem.ld_reduce.relaxed.sys.global.add.*";
+/// Units go to everybody.
+const COPY: &str = "multimem.st.relaxed.sys.global.v4.f32";
+
+/// Between accesses through a multicast address and others to the same memory.
+const ALIAS: &str = "fence.proxy.alias";
+
 /// The one fence: whatever is weaker does not reach the peer's GPU, `fence.sc` costs more and promises nothing we need.
 const FENCE: &str = "fence.acq_rel.sys";
 
@@ -62,8 +81,25 @@ const PACKETS: [&str; 2] = ["st.relaxed.sys.global.v2.b64", "ld.relaxed.sys.glob
 /// A slot of a pad is acquired, and handed on.
 const SIGNAL: [&str; 2] = ["ld.acquire.sys.global.u32", "st.release.sys.global.u32"];
 
-/// The instructions that a kernel has in this order; others may stand between them. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 14] = [
+/// Everybody is told at once what the block wrote, and the block hears from everybody, with a fence of aliases before what is told, before the words
+/// are looked at, and before what is heard of is used.
+const MEET_ALL: [&str; 7] = [
+    ALIAS,
+    "bar.sync",
+    "multimem.st.release.sys.global.u64",
+    ALIAS,
+    "ld.acquire.sys.global.u64",
+    "bar.red.and.pred",
+    ALIAS,
+];
+
+/// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
+/// end. The first name that fits counts.
+const SHAPES: [(&str, &[&[&str]]); 18] = [
+    ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
+    ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
+    ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
+    ("barrier_multimem", &[&MEET_ALL]),
     ("all_reduce_low_latency_", &[&PACKETS]),
     ("all_reduce_one_shot_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
     ("all_reduce_two_shot_out_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
@@ -96,6 +132,7 @@ pub(super) fn breaches(kind: Kind, module: &str) -> Vec<String> {
         }
         if kind != Kind::Local && function.is_kernel {
             shape_problem(function).into_iter().for_each(&mut add);
+            multicast::problems(function).into_iter().for_each(&mut add);
         }
     }
     found.dedup();
@@ -119,7 +156,11 @@ fn why_not(kind: Kind, opcode: &str, in_kernel: bool) -> Option<&'static str> {
         return None;
     }
     match parts[0] {
-        "membar" | "fence" if opcode != FENCE && !has("proxy") => Some("the only fence is fence.acq_rel.sys"),
+        "multimem" => (!MULTIMEM.contains(&opcode)).then_some("this access is not one of those argued for"),
+        "fence" if has("proxy") => {
+            (opcode != ALIAS).then_some("the only fence of proxies is that of aliases")
+        }
+        "membar" | "fence" if opcode != FENCE => Some("the only fence is fence.acq_rel.sys"),
         "griddepcontrol" => Some("the argument needs that a kernel begins when the one before it has ended"),
         "cp" | "cpasync" | "discard" | "applypriority" => {
             Some("asynchronous copies are outside the argument")
@@ -150,7 +191,11 @@ fn shape_problem(kernel: &Function) -> Option<String> {
     };
     let wanted = shape.concat();
     let mut code = kernel.code.iter();
-    let missing = wanted.iter().find(|&wanted| !code.any(|opcode| opcode == wanted))?;
+    let fits = |opcode: &str, wanted: &str| match wanted.strip_suffix('*') {
+        Some(stem) => opcode.starts_with(stem),
+        None => opcode == wanted,
+    };
+    let missing = wanted.iter().find(|&wanted| !code.any(|opcode| fits(opcode, wanted)))?;
     Some(format!("`{missing}` is missing; in order it must have {}", wanted.join(", ")))
 }
 
@@ -158,8 +203,21 @@ fn shape_problem(kernel: &Function) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// A kernel of these instructions; those of multicast have an address of it.
     fn kernel(name: &str, code: &[&str]) -> String {
+        let address = format!("ld.param.u64 %rd1, [{name}_param_0+80]");
+        let with = |opcode: &&str| match opcode.starts_with("multimem.") {
+            _ if *opcode == SUM => format!("{} [%rd1]", MULTIMEM[0]),
+            true => format!("{opcode} [%rd1], %rd2"),
+            false => (*opcode).to_owned(),
+        };
+        let code: Vec<_> = [address].into_iter().chain(code.iter().map(with)).collect();
         format!(".visible .entry {name}(\n.param .b64 a\n)\n{{\n\t{};\n\tret;\n}}\n", code.join(";\n\t"))
+    }
+
+    /// The kind of file that a kernel with this name is in.
+    fn kind(name: &str) -> Kind {
+        Kind::of(&format!("{name}.cu"))
     }
 
     /// What the rules say about one more instruction in a kernel that is fine without it.
@@ -277,11 +335,14 @@ mod tests {
 
     #[test]
     fn multicast_is_for_files_that_say_so() {
-        for opcode in
-            ["multimem.ld_reduce.relaxed.sys.global.add.f32", "multimem.st.global.f32", "fence.proxy.alias"]
-        {
+        for opcode in MULTIMEM.iter().chain(&[ALIAS]) {
             assert!(refused(opcode), "{opcode}");
-            assert_eq!(said(Kind::Multimem, opcode), "");
+            assert!(!said(Kind::Multimem, opcode).contains("argued for"), "{opcode}");
+        }
+        for opcode in
+            ["multimem.st.global.f32", "multimem.red.relaxed.gpu.global.add.u32", "fence.proxy.async"]
+        {
+            assert!(said(Kind::Multimem, opcode).contains(opcode), "{opcode}");
         }
         assert_eq!(Kind::of("all_reduce_multimem.cu"), Kind::Multimem);
         assert_eq!(Kind::of("all_reduce_one_shot.cu"), Kind::Protocol);
@@ -292,12 +353,12 @@ mod tests {
     fn a_kernel_that_lacks_a_part_of_its_protocol_is_refused() {
         for (prefix, shape) in SHAPES {
             let whole = shape.concat();
-            assert_eq!(breaches(Kind::Protocol, &kernel(prefix, &whole)), [""; 0]);
+            assert_eq!(breaches(kind(prefix), &kernel(prefix, &whole)), [""; 0]);
             for gone in 0..whole.len() {
                 let mut part = whole.clone();
                 part.remove(gone);
                 assert_eq!(
-                    breaches(Kind::Protocol, &kernel(prefix, &part)).len(),
+                    breaches(kind(prefix), &kernel(prefix, &part)).len(),
                     1,
                     "{prefix} without {gone}"
                 );

@@ -24,7 +24,10 @@ _DTYPES: dict[torch.dtype, int] = {
     getattr(torch, name): code for code, name in enumerate(DeviceMemory.DTYPES) if hasattr(torch, name)
 }
 _OPS: dict[str, int] = {name: code for code, name in enumerate(DeviceMemory.OPS)}
-_BY_SIZE = DeviceMemory.ALGORITHMS.index("auto")
+BY_SIZE = DeviceMemory.ALGORITHMS.index("auto")
+"""The algorithm is chosen by size."""
+BY_MULTICAST = DeviceMemory.ALGORITHMS.index("try_multimem")
+"""Multicast where all ranks have it, else by size."""
 
 
 class Seen:
@@ -68,10 +71,10 @@ class Known:
         self.outputs = Seen()
         self.sources = Seen()
 
-    def reduce(self, source: int, out: int, count: int) -> None:
+    def reduce(self, source: int, out: int, count: int, how: int = BY_SIZE) -> None:
         """Puts the reduction on the current stream: from and to these addresses, 0 being the tensor's own."""
         self.memory.all_reduce_ptr(
-            self.address, source, out, count, self.dtype, self.op, _BY_SIZE, current_stream(self.device)
+            self.address, source, out, count, self.dtype, self.op, how, current_stream(self.device)
         )
 
 
@@ -99,14 +102,21 @@ def learn(tensor: Tensor, op: str, group: GroupLike) -> Known:
 
 
 def reduce(
-    tensor: Tensor, op: str, group: GroupLike, found: Known, source: int, out: int, count: int
+    tensor: Tensor,
+    op: str,
+    group: GroupLike,
+    found: Known,
+    source: int,
+    out: int,
+    count: int,
+    how: int = BY_SIZE,
 ) -> None:
     """`found.reduce`, also where the process group was destroyed meanwhile and there is a new one of its name."""
     try:
-        found.reduce(source, out, count)
+        found.reduce(source, out, count, how)
     except symmem.Closed:
         _forget(tensor, group)
-        learn(tensor, op, group).reduce(source, out, count)
+        learn(tensor, op, group).reduce(source, out, count, how)
 
 
 def _find(tensor: Tensor, group: GroupLike) -> DeviceMemory:

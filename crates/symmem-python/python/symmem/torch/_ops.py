@@ -2,7 +2,8 @@
 
 Every rank of `group` calls them. The symmetric argument must come from `empty`; it is rendezvoused when it
 comes for the first time. The algorithm in a name is a hint: symmem chooses by size and measured tables, and
-without multicast the `multimem_` names do the same as the others. Reductions know every operation of symmem,
+without multicast the `multimem_` names do the same as the others. With it, and on GPUs, the `multimem_`
+all-reduces are done by the switch, which rounds in its own way. Reductions know every operation of symmem,
 not just "sum".
 """
 
@@ -32,7 +33,9 @@ def _check_contiguous(name: str, what: str, tensor: Tensor) -> None:
         raise symmem.Invalid(f"{name}: the {what} must be contiguous")
 
 
-def _reduce_into(name: str, input: Tensor, op: str, group: GroupLike, out: Tensor) -> Tensor:
+def _reduce_into(
+    name: str, input: Tensor, op: str, group: GroupLike, out: Tensor, how: int = device.BY_SIZE
+) -> Tensor:
     """The all_reduce of a symmetric tensor into another one. Eager code on GPUs comes here: keep it short."""
     if not input.is_contiguous():
         _check_contiguous(name, "input", input)
@@ -40,23 +43,25 @@ def _reduce_into(name: str, input: Tensor, op: str, group: GroupLike, out: Tenso
         return out
     if input.is_cuda:
         found = device.known(input, op, group) or device.learn(input, op, group)
-        device.reduce(input, op, group, found, 0, out.data_ptr(), found.count)
+        device.reduce(input, op, group, found, 0, out.data_ptr(), found.count, how)
     else:
         find(input, group).all_reduce(op, out)
     return out
 
 
-def _reduce_in_place(name: str, input: Tensor, op: str, group: GroupLike) -> Tensor:
+def _reduce_in_place(
+    name: str, input: Tensor, op: str, group: GroupLike, how: int = device.BY_SIZE
+) -> Tensor:
     found = device.known(input, op, group)
     if found is not None:
-        device.reduce(input, op, group, found, 0, 0, found.count)
+        device.reduce(input, op, group, found, 0, 0, found.count, how)
         return input
     _check_contiguous(name, "input", input)
     if input.numel() == 0:
         return input
     if input.is_cuda:
         found = device.learn(input, op, group)
-        device.reduce(input, op, group, found, 0, 0, found.count)
+        device.reduce(input, op, group, found, 0, 0, found.count, how)
     else:
         find(input, group).all_reduce(op)
     return input
@@ -141,20 +146,22 @@ def two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike
 
 def multimem_all_reduce_(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
     """`two_shot_all_reduce_`, by multicast where there is any."""
-    return _reduce_in_place("multimem_all_reduce_", input, reduce_op, group_name)
+    return _reduce_in_place("multimem_all_reduce_", input, reduce_op, group_name, device.BY_MULTICAST)
 
 
 def multimem_one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
     """`one_shot_all_reduce`, by multicast where there is any."""
-    return _reduce_into("multimem_one_shot_all_reduce", input, reduce_op, group_name, torch.empty_like(input))
+    name, out = "multimem_one_shot_all_reduce", torch.empty_like(input)
+    return _reduce_into(name, input, reduce_op, group_name, out, device.BY_MULTICAST)
 
 
 def multimem_one_shot_all_reduce_out(
     input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor
 ) -> Tensor:
     """`one_shot_all_reduce_out`, by multicast where there is any."""
-    _check_like("multimem_one_shot_all_reduce_out", out, input)
-    return _reduce_into("multimem_one_shot_all_reduce_out", input, reduce_op, group_name, out)
+    name = "multimem_one_shot_all_reduce_out"
+    _check_like(name, out, input)
+    return _reduce_into(name, input, reduce_op, group_name, out, device.BY_MULTICAST)
 
 
 def multimem_one_shot_reduce_out(

@@ -34,16 +34,16 @@ struct Ability {
     has_fds: bool,
 }
 
-/// Collective: one address that reaches everybody's `memory`, or `None` where that cannot be.
+/// Collective: one address that reaches everybody's `memory`, or why that cannot be, which is the same on every rank.
 pub(crate) fn share_multicast(
     running: &Running<'_>,
     device: &Device,
     memory: &Arc<DeviceMemory>,
-) -> Result<Option<Multicast>> {
+) -> Result<Result<Multicast, String>> {
     let world = running.inner().world;
     // Every rank knows this much.
     if world < 2 || world > u32::MAX as usize {
-        return Ok(None);
+        return Ok(Err(format!("{world} ranks have none")));
     }
     let tag = running.next_tag();
     let abilities = running.all_brought(running.op(), &ability(running, device, memory))?;
@@ -55,17 +55,14 @@ pub(crate) fn share_multicast(
                 true => tracing::debug!(problem, "no multicast"),
                 false => tracing::warn!(problem, "no multicast"),
             }
-            return Ok(None);
+            return Ok(Err(problem));
         }
     };
     let outcome = attempt(running, device, memory, tag, way)?;
-    outcome.map_or_else(
-        |Refusal { rank, message }| {
-            tracing::warn!(rank, message, "multicast could not be set up, going on without");
-            Ok(None)
-        },
-        |multicast| Ok(Some(multicast)),
-    )
+    Ok(outcome.map_err(|Refusal { rank, message }| {
+        tracing::warn!(rank, message, "multicast could not be set up, going on without");
+        format!("rank {rank}: {message}")
+    }))
 }
 
 fn ability(running: &Running<'_>, device: &Device, memory: &Arc<DeviceMemory>) -> Ability {

@@ -35,7 +35,8 @@ pub(crate) struct Table {
     pad_bytes: usize,
     number: u64,
     is_direct: bool,
-    multicast: Option<u64>,
+    /// The address that reaches everybody's memory at once, or why there is none.
+    multicast: Result<u64, String>,
     /// `None` only while it is dropped.
     mapped: Option<Mapped>,
     /// Whether the engine's work on the memory is done.
@@ -94,8 +95,8 @@ impl Table {
         self.number
     }
 
-    pub(super) fn multicast(&self) -> Option<u64> {
-        self.multicast
+    pub(super) fn multicast(&self) -> Result<u64, &str> {
+        self.multicast.as_ref().copied().map_err(String::as_str)
     }
 
     /// Whether everybody is in reach of everybody.
@@ -185,9 +186,9 @@ impl Table {
             pad_bytes,
             number: running.next_tag(),
             is_direct: true,
-            multicast: multicast.as_ref().map(Multicast::address),
+            multicast: multicast.as_ref().map(Multicast::address).map_err(String::clone),
             mapped: Some(Mapped {
-                _multicast: multicast,
+                _multicast: multicast.ok(),
                 window: None,
                 _peers: peers,
                 pointers,
@@ -219,7 +220,7 @@ impl Table {
             pad_bytes,
             number: running.next_tag(),
             is_direct: shared.is_direct,
-            multicast: shared.multicast,
+            multicast: shared.multicast.ok_or_else(|| "the window of NCCL has none".to_owned()),
             mapped: Some(Mapped {
                 _multicast: None,
                 window: Some(shared.window),

@@ -90,7 +90,6 @@ fn say(
     occupancies: Result<Limits, String>,
 ) -> Said {
     let inner = running.inner();
-    let multiprocessors = device.multiprocessors();
     Said {
         version: VERSION,
         kernels: source_hash(),
@@ -100,11 +99,16 @@ fn say(
         provider: settings.provider.to_string(),
         unreachable: settings.unreachable.clone(),
         device: format!("{} {}", inner.members[inner.rank].host, ids::hex(&device.uuid())),
-        multiprocessors,
-        share: share_of(multiprocessors, std::env::var(MPS_SHARE).ok().as_deref()),
+        multiprocessors: device.multiprocessors(),
+        share: own_share(device),
         occupancies: occupancies.as_ref().copied().unwrap_or_default(),
         error: occupancies.err(),
     }
+}
+
+/// The multiprocessors of `device` that this process may use.
+pub(super) fn own_share(device: &Device) -> u32 {
+    share_of(device.multiprocessors(), std::env::var(MPS_SHARE).ok().as_deref())
 }
 
 /// The share of `multiprocessors` that MPS leaves this process, `percentage` being what its variable says.
@@ -151,7 +155,7 @@ mod tests {
             device: device.to_owned(),
             multiprocessors: 132,
             share,
-            occupancies: [[2; 3]; Routine::ALL.len()],
+            occupancies: [[2; 3]; Routine::COUNT],
             error: None,
         }
     }
@@ -159,11 +163,11 @@ mod tests {
     #[test]
     fn the_smallest_share_counts_for_all() {
         let alone = smallest(&[said("a", 132), said("b", 132)]);
-        assert_eq!((alone.limits, alone.world), ([[128; 3]; Routine::ALL.len()], 2));
-        assert_eq!(smallest(&[said("a", 132), said("a", 132)]).limits, [[66; 3]; Routine::ALL.len()]);
-        assert_eq!(smallest(&[said("a", 132), said("b", 13)]).limits, [[13; 3]; Routine::ALL.len()]);
+        assert_eq!((alone.limits, alone.world), ([[128; 3]; Routine::COUNT], 2));
+        assert_eq!(smallest(&[said("a", 132), said("a", 132)]).limits, [[66; 3]; Routine::COUNT]);
+        assert_eq!(smallest(&[said("a", 132), said("b", 13)]).limits, [[13; 3]; Routine::COUNT]);
         // What MPS gives each of two is no less than half of the device.
-        assert_eq!(smallest(&[said("a", 66), said("a", 66)]).limits, [[66; 3]; Routine::ALL.len()]);
+        assert_eq!(smallest(&[said("a", 66), said("a", 66)]).limits, [[66; 3]; Routine::COUNT]);
         let mut few = said("b", 132);
         (few.max_blocks, few.occupancies[1][2]) = (4, 0);
         let agreed = smallest(&[said("a", 132), few]);

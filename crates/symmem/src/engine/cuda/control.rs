@@ -197,6 +197,9 @@ pub(crate) struct Launch<const N: usize> {
     pub(crate) output: u64,
     /// Where the device finds the host's [`StatusWords`].
     pub(crate) status: u64,
+    /// The address that reaches everybody's data, and everybody's control block, at once; 0 where there is none.
+    pub(crate) multicast: u64,
+    pub(crate) control_multicast: u64,
     pub(crate) rank: u32,
     pub(crate) world: u32,
     pub(crate) op: u32,
@@ -224,6 +227,8 @@ impl<const N: usize> Launch<N> {
             input: 0,
             output: 0,
             status,
+            multicast: 0,
+            control_multicast: 0,
             rank: rank as u32,
             world: layout.world as u32,
             op: 0,
@@ -250,7 +255,10 @@ mod tests {
             (size_of::<Header>(), size_of::<LaneHead>(), size_of::<StatusWords>()),
             (128, LANE_HEAD, 128)
         );
-        assert_eq!(size_of::<Launch<SMALL_WORLD>>(), 10 * 8 + 6 * 4 + 2 * 8 * SMALL_WORLD);
+        assert_eq!(size_of::<Launch<SMALL_WORLD>>(), 12 * 8 + 6 * 4 + 2 * 8 * SMALL_WORLD);
+        // `cargo xtask kernels` follows these two through the code of the kernels.
+        assert_eq!(std::mem::offset_of!(Launch<SMALL_WORLD>, multicast), 80);
+        assert_eq!(std::mem::offset_of!(Launch<SMALL_WORLD>, control_multicast), 88);
         assert_eq!(std::mem::offset_of!(Header, deadline), Header::DEADLINE);
     }
 

@@ -15,8 +15,11 @@ use crate::cuda::module::{Function, Module, cached_in};
 use crate::cuda::nvrtc;
 use crate::{Error, Result};
 
+/// A file: its name, and its text.
+type Source = (&'static str, &'static str);
+
 /// What is compiled, each file for itself.
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [Source; 8] = [
     ("all_reduce_low_latency.cu", include_str!("../../../kernels/all_reduce_low_latency.cu")),
     ("all_reduce_one_shot.cu", include_str!("../../../kernels/all_reduce_one_shot.cu")),
     ("all_reduce_two_shot.cu", include_str!("../../../kernels/all_reduce_two_shot.cu")),
@@ -27,10 +30,23 @@ const SOURCES: [(&str, &str); 8] = [
     ("signals.cu", include_str!("../../../kernels/signals.cu")),
 ];
 
+/// What is compiled where there is multicast: the routines of [`Routine::MULTIMEM`], and the barrier.
+const MULTIMEM_SOURCES: [Source; 4] = [
+    ("all_reduce_multimem_one_shot.cu", include_str!("../../../kernels/all_reduce_multimem_one_shot.cu")),
+    ("all_reduce_multimem_two_shot.cu", include_str!("../../../kernels/all_reduce_multimem_two_shot.cu")),
+    ("all_gather_multimem.cu", include_str!("../../../kernels/all_gather_multimem.cu")),
+    ("barrier_multimem.cu", include_str!("../../../kernels/barrier_multimem.cu")),
+];
+
+/// The oldest devices that have multimem instructions, by compute capability.
+const MULTIMEM_CAPABILITY: (u32, u32) = (9, 0);
+
 /// What they include.
-const HEADERS: [(&str, &str); 8] = [
+const HEADERS: [Source; 10] = [
     ("control.cuh", include_str!("../../../kernels/control.cuh")),
     ("entries.cuh", include_str!("../../../kernels/entries.cuh")),
+    ("multimem.cuh", include_str!("../../../kernels/multimem.cuh")),
+    ("multimem_entries.cuh", include_str!("../../../kernels/multimem_entries.cuh")),
     ("number.cuh", include_str!("../../../kernels/number.cuh")),
     ("packets.cuh", include_str!("../../../kernels/packets.cuh")),
     ("primitives.cuh", include_str!("../../../kernels/primitives.cuh")),
@@ -48,7 +64,7 @@ const OPTIONS: [&str; 4] = ["--std=c++17", "--ftz=false", "--prec-div=true", "--
 
 /// Tells sources apart: ranks that run different kernels must not meet.
 pub(crate) fn source_hash() -> u64 {
-    let texts = SOURCES.iter().chain(&HEADERS).map(|(_, text)| text.as_bytes());
+    let texts = SOURCES.iter().chain(&MULTIMEM_SOURCES).chain(&HEADERS).map(|(_, text)| text.as_bytes());
     let options = OPTIONS.iter().map(|option| option.as_bytes());
     texts.chain(options).fold(FNV_BASIS, fnv)
 }
@@ -88,7 +104,7 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// Loads what a group of `world` ranks needs. `cache` is where compiled code is kept.
     pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>) -> Result<Self> {
-        let modules = Modules::of(device, cache)?;
+        let modules = Modules::of(device, &SOURCES, cache)?;
         let class = class_of(world);
         let is_large = world > SMALL_WORLD;
         let mut routines = Vec::with_capacity(Routine::ALL.len() * NUMBERS.len());
@@ -130,6 +146,46 @@ impl Kernels {
     }
 }
 
+/// The kernels that need multicast, for groups of one size.
+#[derive(Debug)]
+pub(crate) struct MultimemKernels {
+    /// By [`Routine::MULTIMEM`], then by [`NUMBERS`].
+    routines: Vec<Kernel>,
+    pub(crate) barrier: Kernel,
+    _modules: Arc<Modules>,
+}
+
+impl MultimemKernels {
+    /// Loads what a group of `world` ranks needs. There is no PTX of it that was built in: it needs the compiler, or its cache.
+    pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>) -> Result<Self> {
+        let (major, minor) = device.compute_capability();
+        if (major, minor) < MULTIMEM_CAPABILITY {
+            let problem = format!("{device} has compute capability {major}.{minor}, they need 9.0");
+            return Err(Error::invalid("multimem instructions", problem));
+        }
+        let modules = Modules::of(device, &MULTIMEM_SOURCES, cache)?;
+        let is_large = world > SMALL_WORLD;
+        let mut routines = Vec::with_capacity(Routine::MULTIMEM.len() * NUMBERS.len());
+        for (routine, module) in Routine::MULTIMEM.iter().zip(&modules.modules) {
+            for number in NUMBERS {
+                let name = match routine {
+                    Routine::MultimemGather => routine.name().to_owned(),
+                    _ => format!("{}_{number}", routine.name()),
+                };
+                routines.push(untyped(module, &name, is_large)?);
+            }
+        }
+        let barrier = untyped(&modules.modules[Routine::MULTIMEM.len()], "barrier_multimem", is_large)?;
+        Ok(Self { routines, barrier, _modules: modules })
+    }
+
+    /// The kernel for elements of the `number`th type; `None` for a routine that needs no multicast.
+    pub(crate) fn routine(&self, routine: Routine, number: usize) -> Option<&Kernel> {
+        let at = Routine::MULTIMEM.iter().position(|known| *known == routine)?;
+        self.routines.get(at * NUMBERS.len() + number)
+    }
+}
+
 /// The class of kernels for groups of any size.
 const ANY: &str = "any";
 
@@ -162,33 +218,36 @@ fn untyped(module: &Module, name: &str, is_large: bool) -> Result<Kernel> {
     module.function(name).map(|function| Kernel { function, is_large }).or_else(|_| any())
 }
 
-/// Everything loaded on one device, in the order of [`SOURCES`].
+/// Everything of some sources that is loaded on one device, in their order.
 #[derive(Debug)]
 struct Modules {
     modules: Vec<Module>,
 }
 
-/// By device. Held while something is compiled: ranks that are threads wait for the first of them.
-static LOADED: Mutex<Vec<(usize, Weak<Modules>)>> = Mutex::new(Vec::new());
+/// What is loaded: on which device, of which sources.
+type Loaded = (usize, &'static [Source], Weak<Modules>);
+
+/// Held while something is compiled: ranks that are threads wait for the first of them.
+static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
 impl Modules {
-    fn of(device: &Device, cache: Option<&Path>) -> Result<Arc<Self>> {
+    fn of(device: &Device, sources: &'static [Source], cache: Option<&Path>) -> Result<Arc<Self>> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.retain(|(_, modules)| modules.strong_count() > 0);
-        let here = loaded.iter().find(|(ordinal, _)| *ordinal == device.ordinal());
-        if let Some(modules) = here.and_then(|(_, modules)| modules.upgrade()) {
+        loaded.retain(|(.., modules)| modules.strong_count() > 0);
+        let here = loaded.iter().find(|(ordinal, of, _)| *ordinal == device.ordinal() && *of == sources);
+        if let Some(modules) = here.and_then(|(.., modules)| modules.upgrade()) {
             return Ok(modules);
         }
-        let modules = Arc::new(Self::load(device, cache)?);
-        loaded.push((device.ordinal(), Arc::downgrade(&modules)));
+        let modules = Arc::new(Self::load(device, sources, cache)?);
+        loaded.push((device.ordinal(), sources, Arc::downgrade(&modules)));
         Ok(modules)
     }
 
-    fn load(device: &Device, cache: Option<&Path>) -> Result<Self> {
+    fn load(device: &Device, sources: &'static [Source], cache: Option<&Path>) -> Result<Self> {
         let options = options(device.compute_capability());
         let images: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
-            let image = |source: &'static (&str, &str)| image_of(source, &options, cache);
-            let threads: Vec<_> = SOURCES.iter().map(|source| scope.spawn(move || image(source))).collect();
+            let image = |source: &'static Source| image_of(source, &options, cache);
+            let threads: Vec<_> = sources.iter().map(|source| scope.spawn(move || image(source))).collect();
             let lost = |_| Err(Error::invalid("kernels", "the thread that compiled them panicked"));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
         });
@@ -203,7 +262,7 @@ fn options((major, minor): (u32, u32)) -> Vec<String> {
 }
 
 /// The code of one source: from the cache, from the compiler, or as it was built in.
-fn image_of(source: &(&str, &str), options: &[String], cache: Option<&Path>) -> Result<Vec<u8>> {
+fn image_of(source: &Source, options: &[String], cache: Option<&Path>) -> Result<Vec<u8>> {
     let (name, text) = *source;
     let texts = HEADERS.iter().flat_map(|(name, text)| [name.as_bytes(), text.as_bytes()]);
     let key: Vec<&[u8]> = [name.as_bytes(), text.as_bytes()]
@@ -234,7 +293,7 @@ mod tests {
 
     #[test]
     fn every_include_is_embedded() {
-        for (name, text) in SOURCES.iter().chain(&HEADERS) {
+        for (name, text) in SOURCES.iter().chain(&MULTIMEM_SOURCES).chain(&HEADERS) {
             for line in text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")) {
                 let included = line.trim_end_matches('"');
                 assert!(HEADERS.iter().any(|(known, _)| *known == included), "{name} includes {included}");
@@ -248,6 +307,10 @@ mod tests {
             assert_eq!(*name, format!("{}.cu", routine.name()));
         }
         assert_eq!(SOURCES[SIGNALS].0, "signals.cu");
+        for (routine, (name, _)) in Routine::MULTIMEM.iter().zip(&MULTIMEM_SOURCES) {
+            assert_eq!(*name, format!("{}.cu", routine.name()));
+        }
+        assert_eq!(MULTIMEM_SOURCES[Routine::MULTIMEM.len()].0, "barrier_multimem.cu");
     }
 
     #[test]

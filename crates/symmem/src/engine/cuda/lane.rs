@@ -185,6 +185,15 @@ impl Lane {
         }
     }
 
+    /// The lane of control blocks that are all reached through `address` at once.
+    pub(crate) fn with_multicast(mut self, address: u64) -> Self {
+        self.large.control_multicast = address;
+        if let Some(small) = &mut self.small {
+            small.control_multicast = address;
+        }
+        self
+    }
+
     fn captures(&self) -> MutexGuard<'_, Vec<Captured>> {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner)
     }

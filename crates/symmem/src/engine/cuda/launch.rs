@@ -27,6 +27,8 @@ pub(crate) struct Call<'a> {
     pub(crate) mode: u32,
     /// Everybody's memory, or pads.
     pub(crate) data: &'a [u64],
+    /// The address that reaches all of `data` at once, for kernels that need it.
+    pub(crate) multicast: u64,
     /// Gives what keeps `data` valid.
     pub(crate) keep: Option<&'a dyn Fn() -> Keep>,
 }
@@ -34,7 +36,17 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// A launch that is told nothing but what it is.
     pub(crate) fn plain(statement: Statement) -> Self {
-        Self { statement, count: 0, input: 0, output: 0, peer: 0, mode: 0, data: &[], keep: None }
+        Self {
+            statement,
+            count: 0,
+            input: 0,
+            output: 0,
+            peer: 0,
+            mode: 0,
+            data: &[],
+            multicast: 0,
+            keep: None,
+        }
     }
 
     /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns.
@@ -49,6 +61,7 @@ impl Call<'_> {
         launch.peer = self.peer as u32;
         launch.mode = self.mode;
         launch.set_data(self.data);
+        launch.multicast = self.multicast;
         let mut parameters = [(&raw mut launch).cast::<c_void>()];
         let Statement { grid, threads, .. } = self.statement;
         // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that the ranks

@@ -13,6 +13,7 @@
 //! | `statement.rs` | what ranks must agree on per launch |
 //! | `launch.rs`, `lane.rs` | the hot path; order of launches across streams and captures |
 //! | `carried.rs` | operations that NCCL carries, where a rank is out of reach |
+//! | `multimem.rs` | what multicast needs besides the user's memory |
 //! | `status.rs`, `watchdog.rs` | failures, between device and host |
 //! | `ops/` | the operations |
 //! | `local.rs` | all ranks in the hands of one thread |
@@ -25,6 +26,7 @@ pub(crate) mod kernels;
 mod lane;
 mod launch;
 mod local;
+mod multimem;
 mod ops;
 pub(crate) mod plan;
 mod statement;
@@ -42,6 +44,7 @@ use self::kernels::Kernels;
 use self::lane::Lane;
 pub(crate) use self::lane::{Activity, all_idle, set_events};
 pub use self::local::LocalRanks;
+use self::multimem::Multimem;
 use self::plan::{Agreed, all_reducer, number_of};
 pub use self::plan::{Algorithm, Form, Plan, Tune};
 pub use self::status::Status;
@@ -193,6 +196,8 @@ struct EngineInner {
 struct Body {
     lanes: Vec<Lane>,
     kernels: Kernels,
+    /// Or why there is none. Before `control`: drivers want it gone first.
+    multimem: Result<Multimem, String>,
     control: Arc<DeviceMemory>,
     activity: Arc<Activity>,
     status: StatusBlock,
@@ -271,7 +276,7 @@ impl Engine {
         let occupancies = parts.as_ref().map_err(|error| error.to_string());
         let occupancies =
             occupancies.and_then(|parts| parts.kernels.occupancies().map_err(|error| error.to_string()));
-        let (agreed, shares_device) = agree::agree(&running, device, &settings, occupancies)?;
+        let (mut agreed, shares_device) = agree::agree(&running, device, &settings, occupancies)?;
         // Fails on every rank above if it failed on one.
         let parts = parts?;
         if shares_device && std::env::var_os(CONNECTIONS).is_none() {
@@ -309,7 +314,11 @@ impl Engine {
         };
         let peers = peers.swap_remove(0);
         let scratch = layout.scratch(0);
-        let body = Body::new(parts, &layout, group.rank(), peers, communicator);
+        let multimem = match is_direct {
+            true => multimem::set_up(&running, device, &parts.control, settings.lanes, &mut agreed.limits)?,
+            false => Err("a rank is out of reach of another".to_owned()),
+        };
+        let body = Body::new(parts, &layout, group.rank(), peers, communicator, multimem);
         let inner = EngineInner {
             _leash: leash,
             watched,
@@ -356,7 +365,8 @@ impl Engine {
         Ok(Self { lane, ..self.clone() })
     }
 
-    /// The same engine, whose all-reduces use `algorithm`. All ranks must choose alike.
+    /// The same engine, whose all-reduces use `algorithm`; with [`Algorithm::Multimem`] its barriers, `reduce` and `all_gather_from` too. All ranks
+    /// must choose alike.
     pub fn using(&self, algorithm: Algorithm) -> Self {
         Self { forced: Some(algorithm), ..self.clone() }
     }
@@ -373,8 +383,8 @@ impl Engine {
         let agreed = &self.inner.agreed;
         let algorithm = agreed.choose(form, bytes, self.forced, &self.tune)?;
         let kernel = all_reducer(algorithm, form);
+        let registers = self.routine(kernel, number)?.function.registers;
         let (grid, threads) = agreed.shape(kernel, number, bytes, &self.tune);
-        let registers = self.inner.body.kernels.routine(kernel, number).function.registers;
         Ok(Plan { algorithm, grid, threads, registers })
     }
 
@@ -434,12 +444,16 @@ impl Body {
         rank: usize,
         peers: Vec<PeerMemory>,
         communicator: Option<Communicator>,
+        multimem: Result<Multimem, String>,
     ) -> Self {
         let Parts { kernels, control, status, activity, .. } = parts;
         let addresses: Vec<u64> = peers.iter().map(|peer| peer.address).collect();
-        let lane = |index| Lane::new(layout, index, rank, &addresses, status.address(), &activity);
+        let multicast = multimem.as_ref().map_or(0, Multimem::control);
+        let lane = |index| {
+            Lane::new(layout, index, rank, &addresses, status.address(), &activity).with_multicast(multicast)
+        };
         let lanes = (0..layout.lanes).map(lane).collect();
-        Self { lanes, kernels, control, activity, status, _peers: peers, communicator }
+        Self { lanes, kernels, multimem, control, activity, status, _peers: peers, communicator }
     }
 }
 

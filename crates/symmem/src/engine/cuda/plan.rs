@@ -40,7 +40,7 @@ const FILLED: u32 = 2;
 const UNIT: usize = 16;
 const WARP: u32 = 32;
 
-/// How an all-reduce is done. All give the same bits.
+/// How an all-reduce is done. All but [`Algorithm::Multimem`] give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -52,10 +52,18 @@ pub enum Algorithm {
     TwoShot,
     /// Every rank reduces a slice, and sends it to everybody in packets.
     TwoTrip,
+    /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum of a slice and gives that to everybody, else
+    /// every rank asks it for all sums.
+    ///
+    /// Only where it is asked for (`Engine::using`), and only where all ranks have mapped the memory for multicast; else
+    /// [`Error::NoMulticast`]. The dispatcher never chooses it: the order and rounding of the sums are the switch's, not those of
+    /// `docs/numerics.md` (in place, all ranks still get the same bits; otherwise they may differ between ranks), and it has not been
+    /// measured.
+    Multimem,
 }
 
 impl Algorithm {
-    /// Every one.
+    /// Every one that the dispatcher chooses from; they give the same bits.
     pub const ALL: [Self; 4] = [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoTrip];
 
     /// Its name in messages and rows.
@@ -65,6 +73,7 @@ impl Algorithm {
             Self::OneShot => "one_shot",
             Self::TwoShot => "two_shot",
             Self::TwoTrip => "two_trip",
+            Self::Multimem => "multimem",
         }
     }
 }
@@ -143,9 +152,14 @@ pub(crate) enum Routine {
     Portion,
     /// Knows bytes, and no element types.
     Pull,
+    MultimemOneShot,
+    MultimemTwoShot,
+    /// Knows bytes as well.
+    MultimemGather,
 }
 
 impl Routine {
+    /// Those that every engine has.
     pub(crate) const ALL: [Self; 7] = [
         Self::LowLatency,
         Self::OneShot,
@@ -155,6 +169,11 @@ impl Routine {
         Self::Portion,
         Self::Pull,
     ];
+    /// Those that need multicast.
+    pub(crate) const MULTIMEM: [Self; 3] =
+        [Self::MultimemOneShot, Self::MultimemTwoShot, Self::MultimemGather];
+    /// How many there are.
+    pub(crate) const COUNT: usize = Self::ALL.len() + Self::MULTIMEM.len();
 
     /// Its name: of its source, and at the head of the names of its kernels.
     pub(crate) const fn name(self) -> &'static str {
@@ -166,6 +185,9 @@ impl Routine {
             Self::TwoTrip => "all_reduce_two_trip",
             Self::Portion => "reduce_portion",
             Self::Pull => "pull",
+            Self::MultimemOneShot => "all_reduce_multimem_one_shot",
+            Self::MultimemTwoShot => "all_reduce_multimem_two_shot",
+            Self::MultimemGather => "all_gather_multimem",
         }
     }
 
@@ -189,7 +211,7 @@ impl Routine {
 
     /// Whether each rank works on a slice of the message only.
     const fn is_sliced(self) -> bool {
-        matches!(self, Self::TwoShot | Self::TwoShotOut | Self::TwoTrip)
+        matches!(self, Self::TwoShot | Self::TwoShotOut | Self::TwoTrip | Self::MultimemTwoShot)
     }
 }
 
@@ -207,7 +229,7 @@ pub(crate) fn number_of(dtype: DType) -> Result<usize> {
 }
 
 /// Blocks that one launch of each kernel may have: by [`Routine`], then by [`NUMBERS`].
-pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::ALL.len()];
+pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::COUNT];
 
 /// What all ranks agreed on when the engine was made.
 #[derive(Clone, Debug)]
@@ -315,6 +337,8 @@ pub(crate) fn all_reducer(algorithm: Algorithm, form: Form) -> Routine {
         (Algorithm::TwoShot, Form::InPlace) => Routine::TwoShot,
         (Algorithm::TwoShot, _) => Routine::TwoShotOut,
         (Algorithm::TwoTrip, _) => Routine::TwoTrip,
+        (Algorithm::Multimem, Form::InPlace) => Routine::MultimemTwoShot,
+        (Algorithm::Multimem, _) => Routine::MultimemOneShot,
     }
 }
 
@@ -325,7 +349,7 @@ mod tests {
 
     fn agreed(world: usize) -> Agreed {
         let slot = Layout::new(world, 1).slot;
-        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; Routine::ALL.len()] }
+        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; Routine::COUNT] }
     }
 
     const KIB: usize = 1 << 10;
@@ -375,6 +399,9 @@ mod tests {
         assert!(forced(Algorithm::TwoTrip, Form::InPlace, 512 * KIB + 1).is_err());
         assert!(forced(Algorithm::TwoTrip, Form::Private, 17).is_ok());
         assert!(forced(Algorithm::TwoTrip, Form::Private, 16).is_err());
+        for form in Form::ALL {
+            assert_eq!(forced(Algorithm::Multimem, form, 1 << 30).unwrap(), Algorithm::Multimem);
+        }
     }
 
     #[test]
@@ -382,7 +409,7 @@ mod tests {
         for world in [1, 2, 3, 8, 33, 72] {
             let mut agreed = agreed(world);
             agreed.limits[Routine::TwoShot as usize][2] = 5;
-            for kernel in Routine::ALL {
+            for kernel in Routine::ALL.into_iter().chain(Routine::MULTIMEM) {
                 for bytes in [1, 16, 17, 8196, 128 * KIB, 1 << 20, 1 << 40] {
                     let (grid, threads) = agreed.shape(kernel, 2, bytes, &PLAIN);
                     assert!((1..=DEFAULT_BLOCKS).contains(&grid), "{world} {kernel:?} {bytes}");

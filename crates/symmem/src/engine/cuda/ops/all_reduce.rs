@@ -23,7 +23,7 @@ impl Form {
 
 impl<T: Element> SymmetricMemory<T> {
     /// Collective, in the order of `stream`. Every rank's memory becomes the reduction of everybody's: `bf16`, `f16` and
-    /// `f32`, sum and average, to the bit what `docs/numerics.md` says, on all ranks, by every algorithm.
+    /// `f32`, sum and average, to the bit what `docs/numerics.md` says, on all ranks, by every algorithm but `Multimem`.
     pub fn all_reduce(&self, op: ReduceOp, stream: &Stream) -> Result<()> {
         let own = self.own_address();
         self.launch_all_reduce(Form::InPlace, op, own, own, stream)
@@ -103,6 +103,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let engine = &self.engine;
         engine.check(form.op(), None, stream)?;
+        let multicast = self.multicast_if_chosen()?;
         if !self.is_direct() {
             return self.reduce_carried(form.op(), op, input, output, stream);
         }
@@ -115,6 +116,7 @@ impl<T: Element> SymmetricMemory<T> {
         let agreed = &engine.inner.agreed;
         let algorithm = agreed.choose(form, bytes, engine.forced, &engine.tune)?;
         let kernel = all_reducer(algorithm, form);
+        let function = engine.routine(kernel, number)?;
         let (grid, threads) = agreed.shape(kernel, number, bytes, &engine.tune);
         tracing::trace!(op = form.op().name(), %algorithm, bytes, grid, threads, "all_reduce on the device");
         let statement = Statement {
@@ -131,8 +133,9 @@ impl<T: Element> SymmetricMemory<T> {
         };
         let keep = self.keeper();
         let (count, data) = (self.len as u64, &self.data[..]);
-        let call = Call { statement, count, input, output, peer: 0, mode, data, keep: Some(&keep) };
-        engine.launch(stream, engine.inner.body.kernels.routine(kernel, number), &call)
+        let call =
+            Call { statement, count, input, output, peer: 0, mode, data, multicast, keep: Some(&keep) };
+        engine.launch(stream, function, &call)
     }
 }
 

@@ -4,6 +4,7 @@ use super::meeting_threads;
 use crate::Result;
 use crate::cuda::{Engine, Stream, SymmetricMemory};
 use crate::engine::cuda::launch::Call;
+use crate::engine::cuda::plan::Algorithm;
 use crate::engine::cuda::statement::Statement;
 use crate::memory::Element;
 use crate::op::Op;
@@ -17,11 +18,14 @@ impl Engine {
 
     fn meet(&self, statement: Statement, stream: &Stream) -> Result<()> {
         self.check(statement.op, statement.channel, stream)?;
+        let kernel = self.barrier_kernel()?;
+        let statement =
+            Statement { algorithm: self.uses_multimem().then_some(Algorithm::Multimem), ..statement };
         if !self.is_direct() {
             return self.meet_carried(statement.op, stream);
         }
         let count = statement.channel.unwrap_or(0) as u64;
-        self.launch(stream, &self.inner.body.kernels.barrier, &Call { count, ..Call::plain(statement) })
+        self.launch(stream, kernel, &Call { count, ..Call::plain(statement) })
     }
 }
 

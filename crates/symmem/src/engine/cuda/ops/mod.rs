@@ -7,6 +7,7 @@
 mod all_reduce;
 mod barrier;
 mod copy;
+mod multimem;
 mod pull;
 mod signal;
 mod words;
@@ -30,7 +31,7 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(self.on(self.engine.lane(lane)?))
     }
 
-    /// The same memory, whose all-reduces use `algorithm`. All ranks must choose alike.
+    /// The same memory on [`Engine::using`] of `algorithm`. All ranks must choose alike.
     pub fn using(&self, algorithm: Algorithm) -> Self {
         self.on(self.engine.using(algorithm))
     }

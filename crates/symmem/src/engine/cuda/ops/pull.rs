@@ -12,7 +12,7 @@ use crate::op::Op;
 use crate::{DType, Error, ReduceOp, Result};
 
 /// `Mode` of `kernels/control.cuh`.
-const IDLE: u32 = 2;
+pub(super) const IDLE: u32 = 2;
 
 /// What a rank reads, and from whom.
 struct Reading {
@@ -96,6 +96,9 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let (op, reads) = (Op::Reduce, self.rank() == root);
         let output = self.rooted_output(op, reads, out, self.len)?;
+        if self.engine.uses_multimem() {
+            return self.reduce_by_multimem(reduce, root, output, stream);
+        }
         let (root, bytes) = (Some(root), self.bytes());
         self.reduce_portion(reduce, &Reading { op, root, start: 0, bytes, output, reads }, 1, stream)
     }
@@ -261,8 +264,9 @@ impl<T: Element> SymmetricMemory<T> {
             peer: work.peer,
             mode: work.mode | if reading.reads { 0 } else { IDLE },
             data: &self.data,
+            multicast: 0,
             keep: Some(&keep),
         };
-        engine.launch(stream, engine.inner.body.kernels.routine(routine, number), &call)
+        engine.launch(stream, engine.routine(routine, number)?, &call)
     }
 }

@@ -1,0 +1,129 @@
+//! What an engine needs for multicast besides the user's memory: control blocks that are all reached at once, and kernels.
+//!
+//! Made when an engine is, as far as the ranks can. What it guarantees: all ranks have it, or none has, and those without
+//! know why, in the same words.
+
+use serde::{Deserialize, Serialize};
+
+use super::agree::own_share;
+use super::kernels::{Kernel, MultimemKernels};
+use super::plan::{Algorithm, Limits, NUMBERS, Routine, limit};
+use super::{Engine, EngineInner};
+use crate::cuda::{Device, exchange};
+use crate::group::Running;
+use crate::provider::vmm::{DeviceMemory, Multicast};
+use crate::{Error, Result};
+
+use std::sync::Arc;
+
+/// Blocks that one launch of each kernel may have: by [`Routine::MULTIMEM`], then by [`NUMBERS`].
+type Rows = [[u32; NUMBERS.len()]; Routine::MULTIMEM.len()];
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Multimem {
+    /// First: drivers want it gone before the memory.
+    control: Multicast,
+    kernels: MultimemKernels,
+}
+
+impl Multimem {
+    /// The address that reaches everybody's control block.
+    pub(super) fn control(&self) -> u64 {
+        self.control.address()
+    }
+}
+
+/// What a rank says after it has loaded its kernels.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Loaded {
+    limits: Rows,
+    /// Why it could not.
+    problem: Option<String>,
+}
+
+/// Collective: everything, or why there is nothing. Enters what the ranks agree on in `limits`.
+pub(super) fn set_up(
+    running: &Running<'_>,
+    device: &Device,
+    control: &Arc<DeviceMemory>,
+    lanes: u32,
+    limits: &mut Limits,
+) -> Result<Result<Multimem, String>> {
+    let control = match exchange::share_multicast(running, device, control)? {
+        Ok(control) => control,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    // Only now: elsewhere nobody would use them.
+    let cache = running.group().context().config().get_cache_dir();
+    let kernels = MultimemKernels::load(device, running.inner().world, cache);
+    let loaded = kernels.and_then(|kernels| Ok((rows(&kernels, device, lanes)?, kernels)));
+    let mine = match &loaded {
+        Ok((limits, _)) => Loaded { limits: *limits, problem: None },
+        Err(error) => Loaded { problem: Some(error.to_string()), ..Loaded::default() },
+    };
+    let all = running.all_brought(running.op(), &mine)?;
+    for (rank, said) in all.iter().enumerate() {
+        if let Some(problem) = &said.problem {
+            tracing::warn!(rank, problem, "no kernels for multicast");
+            return Ok(Err(format!("rank {rank} has no kernels for it: {problem}")));
+        }
+        let own = &mut limits[Routine::ALL.len()..];
+        let both = own.iter_mut().flatten().zip(said.limits.iter().flatten());
+        both.for_each(|(least, limit)| *least = if rank == 0 { *limit } else { (*least).min(*limit) });
+    }
+    // Fails on every rank above if it failed on one.
+    Ok(loaded.map(|(_, kernels)| Multimem { control, kernels }).map_err(|error| error.to_string()))
+}
+
+/// What this rank can do. No two ranks of a multicast object share a device.
+fn rows(kernels: &MultimemKernels, device: &Device, lanes: u32) -> Result<Rows> {
+    let mut rows = Rows::default();
+    for (routine, row) in Routine::MULTIMEM.into_iter().zip(&mut rows) {
+        for (number, most) in row.iter_mut().enumerate() {
+            let kernel = kernels.routine(routine, number).ok_or_else(|| unknown(routine))?;
+            *most = limit(kernel.function.occupancy(routine.most_threads(), 0)?, own_share(device), lanes);
+        }
+    }
+    Ok(rows)
+}
+
+fn unknown(routine: Routine) -> Error {
+    Error::invalid("kernels", format!("{} is not there", routine.name()))
+}
+
+impl EngineInner {
+    fn multimem(&self) -> Result<&Multimem> {
+        let none = |problem: &String| Error::NoMulticast { problem: problem.clone() };
+        self.body.multimem.as_ref().map_err(none)
+    }
+}
+
+impl Engine {
+    /// Whether operations that can use multicast are to.
+    pub(super) fn uses_multimem(&self) -> bool {
+        self.forced == Some(Algorithm::Multimem)
+    }
+
+    /// An error unless the ranks have what multicast needs.
+    pub(super) fn check_multimem(&self) -> Result<()> {
+        self.inner.multimem().map(drop)
+    }
+
+    /// The kernel of `routine` for elements of the `number`th type.
+    #[inline]
+    pub(super) fn routine(&self, routine: Routine, number: usize) -> Result<&Kernel> {
+        if !Routine::MULTIMEM.contains(&routine) {
+            return Ok(self.inner.body.kernels.routine(routine, number));
+        }
+        self.inner.multimem()?.kernels.routine(routine, number).ok_or_else(|| unknown(routine))
+    }
+
+    /// The barrier.
+    pub(super) fn barrier_kernel(&self) -> Result<&Kernel> {
+        match self.uses_multimem() {
+            true => self.inner.multimem().map(|multimem| &multimem.kernels.barrier),
+            false => Ok(&self.inner.body.kernels.barrier),
+        }
+    }
+}
