@@ -102,12 +102,6 @@ impl Stream {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether it was made here, and is destroyed here.
-    #[inline]
-    pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.0.owner, Owner::Ours)
-    }
-
     /// A stream of cudarc's, kept alive.
     pub fn from_cudarc(stream: &Arc<CudaStream>) -> Result<Self> {
         let device = Device::new(stream.context().ordinal())?;
@@ -177,7 +171,6 @@ impl Stream {
     /// Begins to capture work into a graph instead of running it. Calls that a capture forbids fail on this thread only.
     pub fn begin_capture(&self) -> Result<()> {
         let _bound = self.device().bind()?;
-        crate::engine::cuda::set_events(self)?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: a live stream.
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.raw(), mode) })?;

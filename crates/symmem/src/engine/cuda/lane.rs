@@ -1,7 +1,7 @@
 //! A lane: the unit of order of an engine's operations, on the host's side.
 //!
 //! Kernels of a lane must not overlap. On one stream they do not; across streams an event orders each after the one before,
-//! without anybody on the host waiting. The event is set when somebody needs it: next to a small operation it is dear. Captured work is ordered the same way within its capture, by events of its own: an
+//! without anybody on the host waiting. Captured work is ordered the same way within its capture, by events of its own: an
 //! event that was recorded in a capture means nothing outside, and the other way round. Replays of graphs are ordered by
 //! whoever launches them.
 
@@ -30,50 +30,10 @@ pub(crate) type Needs<'a> = &'a dyn Fn() -> [Keep; 2];
 /// What an engine's work has come to: shared with whoever must know when it is done.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    lanes: Vec<Mutex<Last>>,
+    /// The last uncaptured launch of each lane.
+    lanes: Vec<Event>,
     /// The last copy on each stream. The streams are kept, so that no new one has the handle of one that is waited for.
     copies: Mutex<Vec<(Stream, Event)>>,
-}
-
-/// The last uncaptured launch of a lane.
-#[derive(Debug)]
-struct Last {
-    /// Where it is. Kept alive, so that no new stream has its handle.
-    stream: Option<Stream>,
-    /// After it, once it is set.
-    event: Event,
-    is_set: bool,
-}
-
-impl Last {
-    fn new(device: &Device) -> Result<Mutex<Self>> {
-        Ok(Mutex::new(Self { stream: None, event: Event::new(device)?, is_set: true }))
-    }
-
-    fn is_on(&self, stream: &Stream) -> bool {
-        self.stream.as_ref().is_some_and(|last| last.is(stream))
-    }
-
-    /// Sets the event: after the launch, and whatever else its stream was given since.
-    fn set(&mut self) -> Result<()> {
-        let Some(stream) = self.stream.as_ref().filter(|_| !self.is_set) else { return Ok(()) };
-        if stream.capture_id()?.is_some() {
-            let problem = "the one that this lane was used on last is being captured. Hint: begin captures by Stream::begin_capture, or use another lane";
-            return Err(Error::invalid("stream", problem));
-        }
-        self.event.record(stream)?;
-        self.is_set = true;
-        Ok(())
-    }
-
-    /// Whether it is done. Of a lost context nothing runs any more.
-    fn is_done(&mut self) -> bool {
-        match self.set() {
-            Ok(()) => self.event.query().unwrap_or(true),
-            Err(Error::Invalid { .. }) => false,
-            Err(_) => true,
-        }
-    }
 }
 
 /// Of every engine that lives, by the number of its device.
@@ -86,23 +46,9 @@ pub(crate) fn all_idle(device: usize) -> bool {
     here.filter_map(|(_, activity)| activity.upgrade()).all(|activity| activity.is_idle())
 }
 
-/// Sets what was put off on `stream`, which is about to be captured.
-pub(crate) fn set_events(stream: &Stream) -> Result<()> {
-    let all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for activity in all.iter().filter_map(|(_, activity)| activity.upgrade()) {
-        for index in 0..activity.lanes.len() {
-            let mut last = activity.lane(index);
-            if last.is_on(stream) {
-                last.set()?;
-            }
-        }
-    }
-    Ok(())
-}
-
 impl Activity {
     pub(crate) fn new(device: &Device, lanes: usize) -> Result<Arc<Self>> {
-        let lanes = (0..lanes).map(|_| Last::new(device)).collect::<Result<_>>()?;
+        let lanes = (0..lanes).map(|_| Event::new(device)).collect::<Result<_>>()?;
         let activity = Arc::new(Self { lanes, copies: Mutex::default() });
         let mut all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, activity)| activity.strong_count() > 0);
@@ -112,12 +58,8 @@ impl Activity {
 
     /// Whether everything that was launched is done. Of a lost context nothing runs any more.
     pub(crate) fn is_idle(&self) -> bool {
-        (0..self.lanes.len()).all(|index| self.lane(index).is_done())
-            && self.copies().iter().all(|(_, event)| event.query().unwrap_or(true))
-    }
-
-    fn lane(&self, index: usize) -> MutexGuard<'_, Last> {
-        self.lanes[index].lock().unwrap_or_else(PoisonError::into_inner)
+        let done = |event: &Event| event.query().unwrap_or(true);
+        self.lanes.iter().all(done) && self.copies().iter().all(|(_, event)| done(event))
     }
 
     fn copies(&self) -> MutexGuard<'_, Vec<(Stream, Event)>> {
@@ -150,10 +92,18 @@ pub(crate) struct Lane {
     pub(super) small: Option<Launch<SMALL_WORLD>>,
     pub(super) large: Launch<MAX_WORLD>,
     activity: Arc<Activity>,
-    /// The last launch in each capture, newest first.
-    captures: Mutex<Vec<Captured>>,
+    order: Mutex<Order>,
     /// Launches so far, replays not counted.
     launches: AtomicU64,
+}
+
+/// After what the next launch comes.
+#[derive(Debug)]
+struct Order {
+    /// The stream of the last uncaptured launch. Kept alive, so that no new stream has its handle.
+    last: Option<Stream>,
+    /// The last launch in each capture, newest first.
+    captures: Vec<Captured>,
 }
 
 #[derive(Debug)]
@@ -180,7 +130,7 @@ impl Lane {
             small: small.then(|| Launch::new(layout, index, rank, control, status)),
             large: Launch::new(layout, index, rank, control, status),
             activity: Arc::clone(activity),
-            captures: Mutex::new(Vec::with_capacity(CAPTURES)),
+            order: Mutex::new(Order { last: None, captures: Vec::with_capacity(CAPTURES) }),
             launches: AtomicU64::new(0),
         }
     }
@@ -194,8 +144,8 @@ impl Lane {
         self
     }
 
-    fn captures(&self) -> MutexGuard<'_, Vec<Captured>> {
-        self.captures.lock().unwrap_or_else(PoisonError::into_inner)
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn launches(&self) -> u64 {
@@ -204,12 +154,12 @@ impl Lane {
 
     /// Makes the events that captures will need.
     pub(crate) fn prepare(&self, device: &Device) -> Result<()> {
-        let mut captures = self.captures();
-        while captures.len() < 2 {
+        let mut order = self.order();
+        while order.captures.len() < 2 {
             // No capture has this number while it is a spare: the driver counts from 1.
             let spare =
                 Captured { id: 0, stream: 0, event: Event::new(device)?, kept: Vec::with_capacity(4) };
-            captures.push(spare);
+            order.captures.push(spare);
         }
         Ok(())
     }
@@ -225,81 +175,87 @@ impl Lane {
     ) -> Result<()> {
         // Once for all calls below.
         let _bound = stream.device().bind()?;
+        let mut order = self.order();
         match stream.capture_id()? {
-            None => self.run_now(stream, watched, launch)?,
-            Some(id) => run_captured(&mut self.captures(), id, stream, needs, launch)?,
+            None => self.run_now(&mut order, stream, watched, launch)?,
+            Some(id) => order.run_captured(id, stream, needs, launch)?,
         }
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn run_now(&self, stream: &Stream, watched: &Watched, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn run_now(
+        &self,
+        order: &mut Order,
+        stream: &Stream,
+        watched: &Watched,
+        launch: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let handle = stream.raw() as usize;
-        let mut last = self.activity.lane(self.index);
-        let is_same = last.is_on(stream);
+        let event = &self.activity.lanes[self.index];
+        let is_same = order.last.as_ref().is_some_and(|last| last.is(stream));
         if !is_same || handle == PER_THREAD {
             check_owner(watched, handle)?;
-            if last.stream.is_some() {
-                last.set()?;
-                stream.wait(&last.event)?;
+            // Recorded right after that kernel, so later work of its stream is not waited for.
+            if order.last.is_some() {
+                stream.wait(event)?;
             }
         }
         launch()?;
         if !is_same {
-            last.stream = Some(stream.clone());
+            order.last = Some(stream.clone());
             watched.streams[self.index].store(handle, Ordering::Relaxed);
         }
-        last.is_set = false;
-        // A stream of ours is there as long as we have it, and its captures are known before they begin. Nobody can say that of others.
-        if stream.is_ours() { Ok(()) } else { last.set() }
+        event.record(stream)
     }
 }
 
-/// Runs `launch` in capture `id`, after the one before in it.
-fn run_captured(
-    captures: &mut Vec<Captured>,
-    id: u64,
-    stream: &Stream,
-    needs: Needs<'_>,
-    launch: impl FnOnce() -> Result<()>,
-) -> Result<()> {
-    let handle = stream.raw() as usize;
-    enter(captures, id, handle, stream.device())?;
-    let captured = &mut captures[0];
-    for what in needs() {
-        let address = Arc::as_ptr(&what).cast::<()>() as usize;
-        if !captured.kept.contains(&address) {
-            stream.keep_in_capture(what)?;
-            captured.kept.push(address);
+impl Order {
+    fn run_captured(
+        &mut self,
+        id: u64,
+        stream: &Stream,
+        needs: Needs<'_>,
+        launch: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let handle = stream.raw() as usize;
+        self.enter(id, handle, stream.device())?;
+        let captured = &mut self.captures[0];
+        for what in needs() {
+            let address = Arc::as_ptr(&what).cast::<()>() as usize;
+            if !captured.kept.contains(&address) {
+                stream.keep_in_capture(what)?;
+                captured.kept.push(address);
+            }
         }
+        if captured.stream != handle {
+            stream.wait(&captured.event)?;
+            captured.stream = handle;
+        }
+        launch()?;
+        captured.event.record(stream)
     }
-    if captured.stream != handle {
-        stream.wait(&captured.event)?;
-        captured.stream = handle;
-    }
-    launch()?;
-    captured.event.record(stream)
-}
 
-/// Finds or makes the place of capture `id`, and puts it first.
-fn enter(captures: &mut Vec<Captured>, id: u64, stream: usize, device: &Device) -> Result<()> {
-    let known = captures.iter().position(|captured| captured.id == id);
-    let spare = || captures.iter().position(|captured| captured.id == 0);
-    let at = match known.or_else(spare) {
-        Some(at) => at,
-        None if captures.len() < CAPTURES => {
-            captures.push(Captured { id: 0, stream, event: Event::new(device)?, kept: Vec::new() });
-            captures.len() - 1
+    /// Finds or makes the place of capture `id`, and puts it first.
+    fn enter(&mut self, id: u64, stream: usize, device: &Device) -> Result<()> {
+        let known = self.captures.iter().position(|captured| captured.id == id);
+        let spare = || self.captures.iter().position(|captured| captured.id == 0);
+        let at = match known.or_else(spare) {
+            Some(at) => at,
+            None if self.captures.len() < CAPTURES => {
+                self.captures.push(Captured { id: 0, stream, event: Event::new(device)?, kept: Vec::new() });
+                self.captures.len() - 1
+            }
+            None => self.captures.len() - 1,
+        };
+        let captured = &mut self.captures[at];
+        if captured.id != id {
+            (captured.id, captured.stream) = (id, stream);
+            captured.kept.clear();
         }
-        None => captures.len() - 1,
-    };
-    let captured = &mut captures[at];
-    if captured.id != id {
-        (captured.id, captured.stream) = (id, stream);
-        captured.kept.clear();
+        self.captures[..=at].rotate_right(1);
+        Ok(())
     }
-    captures[..=at].rotate_right(1);
-    Ok(())
 }
 
 /// An error if another rank of this process uses the stream: its kernel and this one would wait for each other, one

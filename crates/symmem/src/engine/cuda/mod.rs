@@ -42,7 +42,7 @@ use std::time::Duration;
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
 use self::kernels::Kernels;
 use self::lane::Lane;
-pub(crate) use self::lane::{Activity, all_idle, set_events};
+pub(crate) use self::lane::{Activity, all_idle};
 pub use self::local::LocalRanks;
 use self::multimem::Multimem;
 use self::plan::{Agreed, all_reducer, number_of};
