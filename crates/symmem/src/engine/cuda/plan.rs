@@ -29,9 +29,9 @@ struct Row {
 
 /// Blocks of a launch unless the settings say otherwise.
 pub(super) const DEFAULT_BLOCKS: u32 = 64;
-/// Threads of a block that sends packets, and up to how many blocks there are of them: the more multiprocessors share a small message, the
-/// sooner it is out; with more to do, fewer and larger blocks start sooner.
-const PACKET_BLOCKS: [(u32, u32); 2] = [(64, 16), (128, 32)];
+/// Blocks up to which a message goes in small blocks: the more multiprocessors share it, the sooner it is out. With more to do, large ones
+/// start sooner.
+const SMALL_BLOCKS: u32 = 32;
 /// A rank's multiprocessors are filled to this part at most by launches that wait, on all lanes together: kernels that peers
 /// wait for need room beside them.
 const FILLED: u32 = 2;
@@ -201,11 +201,9 @@ impl Routine {
 
     /// Threads of a block for `units` units of work.
     fn threads(self, units: u32) -> u32 {
-        let small = PACKET_BLOCKS.iter().find(|(threads, blocks)| units <= threads * blocks);
-        let most = match small {
-            Some((threads, _)) if self == Self::LowLatency => *threads,
-            _ => self.most_threads(),
-        };
+        let small = self.most_threads() / 2;
+        let has_small = matches!(self, Self::LowLatency | Self::TwoShot);
+        let most = if has_small && units <= small * SMALL_BLOCKS { small } else { self.most_threads() };
         units.min(most)
     }
 
@@ -422,10 +420,11 @@ mod tests {
         }
         let agreed = agreed(2);
         assert_eq!(agreed.shape(Routine::LowLatency, 0, 2, &PLAIN), (1, 32));
-        assert_eq!(agreed.shape(Routine::LowLatency, 0, 8192, &PLAIN), (8, 64));
+        assert_eq!(agreed.shape(Routine::LowLatency, 0, 8192, &PLAIN), (4, 128));
         assert_eq!(agreed.shape(Routine::LowLatency, 0, 64 * KIB, &PLAIN), (32, 128));
         assert_eq!(agreed.shape(Routine::LowLatency, 0, 128 * KIB, &PLAIN), (32, 256));
-        assert_eq!(agreed.shape(Routine::TwoShot, 0, 128 * KIB, &PLAIN), (8, 512));
+        assert_eq!(agreed.shape(Routine::TwoShot, 0, 128 * KIB, &PLAIN), (16, 256));
+        assert_eq!(agreed.shape(Routine::TwoShot, 0, 1 << 20, &PLAIN), (64, 512));
         let tune = Tune { blocks: Some(4), threads: Some(100), ..PLAIN };
         assert_eq!(agreed.shape(Routine::TwoShot, 0, 1 << 20, &tune), (4, 128));
     }
