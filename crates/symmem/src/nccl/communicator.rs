@@ -154,7 +154,8 @@ impl Communicator {
     }
 
     /// A communicator that somebody else made (PyTorch, cudarc), and ends after the last clone of what this returns is
-    /// gone; `keep` can be what makes sure of that. Its device is asked for.
+    /// gone; `keep` can be what makes sure of that: windows hold a clone until they are taken off, which may be as late as the next
+    /// allocation after their memory was dropped. Its device is asked for.
     ///
     /// # Safety
     /// `raw` is an `ncclComm_t` of the NCCL that [`library`](super::library()) names, and lives as long as said. Nobody else makes

@@ -61,13 +61,14 @@ fn adopt(raw: *mut c_void) -> Result<Communicator> {
     unsafe { Communicator::adopt(raw, None) }
 }
 
-/// Ends it. Another rank's thread may be about to take a window off that this one has dropped: until then NCCL refuses.
-fn destroy(raw: *mut c_void) {
+/// Ends it. A window that another rank's thread came to take off while this one was in NCCL waits for the next allocation, and until then
+/// NCCL refuses.
+fn destroy(raw: *mut c_void, device: &Device) {
     let start = Instant::now();
     // SAFETY: no handle uses it any more.
     while unsafe { (nccl().destroy)(raw) } != 0 {
         assert!(start.elapsed() < Duration::from_secs(10), "it still has windows");
-        std::thread::sleep(Duration::from_millis(1));
+        drop(Buffer::<u8>::new(device, 1).unwrap());
     }
 }
 
@@ -99,7 +100,7 @@ fn a_foreign_communicator_is_used_and_left_to_its_owner() {
             // It is as it was: windows are gone, and it works.
             assert_eq!(sum(&adopt(raw)?)?, 6);
             group.barrier()?;
-            destroy(raw);
+            destroy(raw, &device);
             group.barrier()
         })
         .unwrap();
@@ -156,7 +157,7 @@ fn revoking_and_shrinking_need_versions_that_have_them() {
             }
             assert_eq!(sum(&adopted)?, 1);
             drop(adopted);
-            destroy(raw);
+            destroy(raw, &Device::new(0)?);
             Ok(())
         })
         .unwrap();
