@@ -6,8 +6,9 @@
 //! - whoever another ballot lacks is struck as well (somebody saw it die);
 //! - a rank is done when every rank of its set shows the very same set.
 //!
-//! Sets only shrink, so this ends. The lowest survivor serves a new store and puts its port on its ballot. A rank that
-//! dies after the others are done is found by the join of the new group, and the survivors vote again.
+//! Sets only shrink, so this ends. The lowest survivor serves a new store and puts its port on its ballot, with a name for
+//! the new group that belongs to its set: others may be joining already when it strikes somebody. A rank that dies after the
+//! others are done is found by the join of the new group, and the survivors vote again.
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
@@ -122,7 +123,7 @@ impl Group {
                     Halt::Failed(error) => error,
                 }
             })?;
-            let server = election.office.take().map(|(server, _)| server);
+            let server = election.office.take().map(|office| office.server);
             match self.regroup(&leader, server, deadline) {
                 // Somebody of the new set died on the way: vote again, without it.
                 Err(error) if is_a_death(&error) && !deadline.expired() => election.tried.push(leader.nonce),
@@ -157,10 +158,17 @@ struct Election<'a> {
     inner: &'a Inner,
     generation: u64,
     alive: BTreeSet<usize>,
-    /// The new store, when this rank is the lowest survivor, and its nonce.
-    office: Option<(TcpStoreServer, u64)>,
+    /// What the lowest survivor has, if that is this rank.
+    office: Option<Office>,
     /// Nonces whose group did not come to be.
     tried: Vec<u64>,
+}
+
+/// The new store, and what the new group is called there: another name for every set of ranks.
+struct Office {
+    server: TcpStoreServer,
+    alive: BTreeSet<usize>,
+    nonce: u64,
 }
 
 impl Election<'_> {
@@ -189,11 +197,16 @@ impl Election<'_> {
 
     /// Shows this rank's set, and the new store if it is this rank that serves it.
     fn vote(&mut self) -> Result<()> {
-        if self.leads() && self.office.is_none() {
-            let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::default())?;
-            self.office = Some((server, u64::from_le_bytes(ids::random::<8>()?)));
+        if self.leads() && self.office.as_ref().is_none_or(|office| office.alive != self.alive) {
+            let server = match self.office.take() {
+                Some(office) => office.server,
+                None => TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::default())?,
+            };
+            let nonce = u64::from_le_bytes(ids::random::<8>()?);
+            self.office = Some(Office { server, alive: self.alive.clone(), nonce });
         }
-        let (port, nonce) = self.office.as_ref().map_or((0, 0), |(server, nonce)| (server.port(), *nonce));
+        let office = self.office.as_ref();
+        let (port, nonce) = office.map_or((0, 0), |office| (office.server.port(), office.nonce));
         let ballot = Seen { generation: self.generation, alive: self.alive.clone(), port, nonce };
         if self.ballot(self.inner.rank).as_ref() != Some(&ballot) {
             self.inner.own().survivors.cast(&ballot);
