@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{SymmetricMemory, moved, out_of_bounds};
 use crate::cuda::allocation::Block;
 use crate::cuda::exchange::{self, PeerMemory};
-use crate::cuda::{Buffer, Device, Engine};
+use crate::cuda::{Buffer, Engine, Stream};
 use crate::error::Halt;
 use crate::group::{Brought, Running};
 use crate::memory::{Element, element};
@@ -119,20 +119,30 @@ impl Table {
     fn make_room(&self, running: &Running<'_>, engine: &Engine) -> Result<()> {
         let Some(mapped) = &self.mapped else { return Err(Error::Closed { op: "rendezvous" }) };
         let is_carried = !(self.is_direct && engine.is_direct());
-        if !is_carried || mapped.window.is_none() || mapped.room.get().is_some() {
+        if !is_carried || mapped.window.is_none() {
             return Ok(());
         }
-        let made = Buffer::new(engine.device(), self.bytes).map(|room| drop(mapped.room.set(room)));
+        // This rank may have made it before, for an operation of its own; the vote is everybody's all the same.
+        let made = match mapped.room.get() {
+            Some(_) => Ok(()),
+            None => Buffer::new(engine.device(), self.bytes).map(|room| drop(mapped.room.set(room))),
+        };
         running.conclude(running.next_tag(), made.map_err(Halt::from))
     }
 
-    /// Local. Where that memory is, made if need be; not while this thread captures.
-    pub(crate) fn need_room(&self, device: &Device) -> Result<u64> {
+    /// Local. Where that memory is, made if need be; not while `stream` is captured.
+    pub(crate) fn need_room(&self, stream: &Stream) -> Result<u64> {
         if self.room() == 0 {
-            check_no_capture("private memory for an operation of NCCL's")?;
+            let what = "private memory for an operation of NCCL's";
+            check_no_capture(what)?;
+            if stream.capture_id()?.is_some() {
+                let problem = "it cannot be made while the stream is captured. Hint: run the operation once before the capture";
+                return Err(Error::invalid(what, problem));
+            }
+            let _relaxed = graveyard::Relaxed::enter();
             let Some(mapped) = &self.mapped else { return Err(Error::Closed { op: "room" }) };
             // Another thread may have been faster; then this one's goes.
-            drop(mapped.room.set(Buffer::new(device, self.bytes)?));
+            drop(mapped.room.set(Buffer::new(stream.device(), self.bytes)?));
         }
         Ok(self.room())
     }

@@ -71,8 +71,8 @@ impl Engine {
         let lane = &self.inner.body.lanes[self.lane];
         let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
         let needs = || [Arc::clone(&engine), keep.map_or_else(|| Arc::clone(&engine), |keep| keep())];
-        let number = (lane.launches() as u32).wrapping_add(1).max(1);
         let given = lane.run(stream, &self.inner.watched, &needs, || {
+            let number = (lane.launches() as u32).wrapping_add(1).max(1);
             let is_captured = stream.capture_id()?.is_some();
             let say = |number| if is_captured { Ok(()) } else { self.say(number, stream) };
             say(number)?;
@@ -80,12 +80,12 @@ impl Engine {
             // What was refused before NCCL was called is over as well.
             given.and(say(0))
         });
-        if let Err(error @ Error::Nccl { .. }) = &given {
-            self.group().abort(&error.to_string());
-        }
-        if let Err(Error::Closed { .. }) = &given {
+        match &given {
+            Err(error @ (Error::Nccl { .. } | Error::Cuda { .. })) => self.group().abort(&error.to_string()),
             // Aborted while this thread was in NCCL, which may wait for peers there: the group's failure is what happened.
-            self.check(op, None, stream)?;
+            Err(Error::Closed { .. }) => self.check(op, None, stream)?,
+            // Done, or refused before anything was begun.
+            _ => {}
         }
         given
     }
@@ -173,7 +173,7 @@ impl<T: Element> SymmetricMemory<T> {
         let is_missing = reduction == Some(ReduceOp::Avg) && self.nccl_window().is_some();
         let room = match self.room {
             0 if is_missing && (is_own(from) || is_own(to)) => {
-                self.keep.need_room(self.device())? + self.offset as u64
+                self.keep.need_room(stream)? + self.offset as u64
             }
             room => room,
         };

@@ -201,12 +201,13 @@ impl Lane {
                 stream.wait(event)?;
             }
         }
-        launch()?;
+        let launched = launch();
         if !is_same {
             order.last = Some(stream.clone());
             watched.streams[self.index].store(handle, Ordering::Relaxed);
         }
-        event.record(stream)
+        // What failed may have given the stream a part of its work.
+        launched.and(event.record(stream))
     }
 }
 

@@ -17,7 +17,9 @@ use crate::sync::control::Verdict;
 
 /// How long kernels that were told to leave may take before what they work on goes.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Between two looks whether they have.
+/// How long they get in any case: replays of graphs are in nobody's records, and look at the abort word once in a while only.
+const GRACE: Duration = Duration::from_millis(50);
+/// Between two looks whether they have left.
 const NAP: Duration = Duration::from_millis(1);
 
 /// What ends with a group that has failed: the communicator, and so the windows that kernels may be at work on.
@@ -38,6 +40,7 @@ impl Ending {
     fn run(self) {
         let start = Instant::now();
         if let Some(is_idle) = self.is_idle {
+            std::thread::sleep(GRACE);
             while !is_idle() && start.elapsed() < DRAIN {
                 std::thread::sleep(NAP);
             }
