@@ -57,7 +57,7 @@ SYMMEM_DEVICE void two_trip(const Launch<N>& launch) {
             if (owner != me) store_any<T>(launch.output + place(owner), unit, bytes_left(place(owner), bytes));
         };
         const auto sends = [&](u32 owner) { return place(owner) < bytes; };
-        whole = receive<W>(launch, turn, each + at, sends, direct ? 0 : bytes, take);
+        whole = receive<W>(launch, turn, each + at, sends, 0, take);
     }
     leave(launch, turn, began);
 }

@@ -42,8 +42,8 @@ struct Parcel {
 };
 
 // Waits for everybody's unit at `position`, some ranks at a time, and hands them to take(rank, unit) in order of rank, this
-// rank's place included, whose unit means nothing. Only those for which `sends(rank)`. False: the group failed. `bytes`: of the message, if no meeting has told
-// the others of this operation; else 0.
+// rank's place included, whose unit means nothing. Only those for which `sends(rank)`. False: the group failed. `bytes`: of the message,
+// if no meeting has told the others of this operation; else 0.
 template <u32 W, u32 N, class Sends, class Take>
 SYMMEM_DEVICE bool receive(const Launch<N>& launch, const Turn& turn, u32 position, Sends sends, u64 bytes, Take take) {
     const u32 world = W ? W : launch.world, other = turn.epoch ^ launch.signature;
@@ -67,8 +67,9 @@ SYMMEM_DEVICE bool receive(const Launch<N>& launch, const Turn& turn, u32 positi
                 patience.peer = some + at;
             }
             if (here) break;
-            // Without a meeting who waits long says in what, so that those who wait for this rank learn of a mismatch.
-            if (bytes != 0 && patience.polls == POLLS - 2) announce(launch, turn.epoch, turn.parity, bytes);
+            // Without a meeting the thread of the first unit says in what it waits, if that takes long, so that those who wait for this rank
+            // learn of a mismatch. It hears from everybody, and so waits whenever anybody disagrees.
+            if (bytes != 0 && position == 0 && patience.polls == POLLS - 2) announce(launch, turn.epoch, turn.parity, bytes);
             if (!patience.still()) return false;
         }
 #pragma unroll
