@@ -322,7 +322,7 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     for source, to in [(0, out.data_ptr()), (private.data_ptr(), out.data_ptr()), (0, 0)]:
         _device.reduce(part, "sum", "0", known, source, to, 16)
     at = memory.data_ptr() + 64
-    same = (16, code, total, _device._BY_SIZE, 77)
+    same = (16, code, total, _device.BY_SIZE, 77)
     expected = [
         (at, 0, out.data_ptr(), *same),
         (at, private.data_ptr(), out.data_ptr(), *same),
@@ -332,6 +332,9 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     made[0].closed = True
     _device.reduce(part, "sum", "0", known, 0, 0, 16)
     assert len(made) == 2 and made[1].calls == expected[2:]
+    anew = _device.learn(part, "sum", "0")
+    _device.reduce(part, "sum", "0", anew, 0, 0, 16, _device.BY_MULTICAST)
+    assert made[1].calls[1:] == [(at, 0, 0, 16, code, total, _device.BY_MULTICAST, 77)]
     with pytest.raises(symmem.Invalid):
         _device.learn(part, "median", "0")
 
