@@ -4,7 +4,7 @@
 #include "packets.cuh"
 
 // Each thread has at most one unit, whole and aligned: nothing is computed or loaded twice, and the unit is on its way together with
-// the turn. For the smallest messages that is half of the time.
+// the turn, which spares the smallest messages a trip to memory.
 template <class T, u32 W, u32 N>
 SYMMEM_DEVICE void one_unit_each(const Launch<N>& launch) {
     const u32 at = (u32)first_unit();
