@@ -124,9 +124,27 @@ unsafe extern "C" fn cuLaunchKernel(
     parameters: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Code {
-    call(c"cuLaunchKernel", |state| {
+    // SAFETY: the caller's parameters.
+    unsafe { launch(c"cuLaunchKernel", function, parameters) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernelEx(
+    _config: *const c_void,
+    function: u64,
+    parameters: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> Code {
+    // SAFETY: the caller's parameters.
+    unsafe { launch(c"cuLaunchKernelEx", function, parameters) }
+}
+
+/// # Safety
+/// The kernels that tests launch have one parameter, of at least twelve words.
+unsafe fn launch(name: &'static CStr, function: u64, parameters: *mut *mut c_void) -> Code {
+    call(name, |state| {
         let name = name_of(state, function)?.clone();
-        // SAFETY: the kernels that tests launch have one parameter, of at least these many words.
+        // SAFETY: as promised.
         let words = unsafe { parameters.as_ref().map(|first| first.cast::<[u64; 12]>().read_unaligned()) };
         launched(name, words.unwrap_or_default());
         state.launches += 1;

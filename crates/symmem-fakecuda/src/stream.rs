@@ -144,6 +144,12 @@ unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, _flags: c_uint) -> Code {
+    // SAFETY: the same call, as far as it is needed here.
+    unsafe { cuEventRecord(event, stream) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventQuery(event: u64) -> Code {
     call(c"cuEventQuery", |state| state.events.get(&event).map(drop).ok_or(INVALID_HANDLE))
 }

@@ -20,13 +20,13 @@ SYMMEM_DEVICE void scatter(const Launch<N>& launch, const Turn& turn, u64 bytes)
 
 template <class T, u32 W, u32 N>
 SYMMEM_DEVICE void two_trip(const Launch<N>& launch) {
+    Turn turn = take_turn(launch);
     const u32 world = W ? W : launch.world, me = launch.rank;
     const u64 bytes = launch.count * sizeof(T);
     const u32 each = (u32)slice_bytes(bytes, world);
     const Span mine = slice(bytes, me, world);
     const bool direct = launch.input == launch.data[me], aligned = all_aligned<W>(launch);
     const float divisor = launch.mode & AVERAGE ? (float)world : 0.0f;
-    Turn turn = take_turn(launch);
     bool began;
     if (direct) {
         began = meet(launch, turn, 0, bytes, EARLIER_KERNELS);
@@ -44,7 +44,7 @@ SYMMEM_DEVICE void two_trip(const Launch<N>& launch) {
             unit = reduce_unit<T, W>(launch, from, left, aligned, divisor);
         } else {
             unit = load_any<T>(launch.input + from, left);
-            whole = gather<T, W>(launch, turn, at, &unit);
+            whole = gather<T, W, TO_ONE>(launch, turn, at, &unit);
         }
         if (!whole) break;
         send_all<W>(launch, turn, each + at, unit);

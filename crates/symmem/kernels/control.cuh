@@ -62,6 +62,10 @@ enum Mode : u32 {
     AVERAGE = 1,
     // This rank lets others read, and reads nothing itself.
     IDLE = 2,
+    // All ranks are on one device, the memory of all of them too.
+    ONE_DEVICE = 4,
+    // The next kernel of the stream may be launched while this one runs.
+    NEXT_EARLY = 8,
 };
 
 // Parameters of every kernel, by value. N: for how many ranks there is room.

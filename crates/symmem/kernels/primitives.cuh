@@ -42,6 +42,12 @@ SYMMEM_DEVICE u32 block_index() { return blockIdx.x; }
 SYMMEM_DEVICE u32 block_count() { return gridDim.x; }
 SYMMEM_DEVICE void sync_threads() { __syncthreads(); }
 SYMMEM_DEVICE bool sync_threads_and(bool mine) { return __syncthreads_and(mine); }
+// The same for a block of one warp, sooner.
+SYMMEM_DEVICE void sync_warp() { __syncwarp(); }
+SYMMEM_DEVICE bool sync_warp_and(bool mine) {
+    __syncwarp();
+    return __all_sync(0xFFFFFFFFu, mine);
+}
 
 SYMMEM_DEVICE u64 load_relaxed(const u64* at) {
     u64 value;
@@ -69,6 +75,11 @@ SYMMEM_DEVICE void store_release(u64* at, u64 value) {
 
 SYMMEM_DEVICE void store_release(u32* at, u32 value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+// For threads of the same device, in whichever process: what was written need not leave the device, and nobody waits until it has.
+SYMMEM_DEVICE void store_release_on_device(u64* at, u64 value) {
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
 // What was published with a flag is visible after this load has seen it. A fence in its place costs a microsecond and more, because it also
@@ -161,6 +172,19 @@ SYMMEM_DEVICE u64 now() {
 SYMMEM_DEVICE void stop_kernel() { asm volatile("trap;"); }
 SYMMEM_DEVICE void yield_thread() {}
 
+// A kernel may be launched before the one ahead of it in its stream has ended, which hides what a launch takes. It must wait before it touches
+// memory, until that one has ended and all it wrote is there; after that it may let the next one come.
+SYMMEM_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+SYMMEM_DEVICE void let_next_kernel_come() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #else  // SYMMEM_HOST
 
 #define SYMMEM_DEVICE inline
@@ -187,6 +211,8 @@ SYMMEM_DEVICE bool sync_threads_and(bool mine) {
     sync_threads();
     return all;
 }
+SYMMEM_DEVICE void sync_warp() { sync_threads(); }
+SYMMEM_DEVICE bool sync_warp_and(bool mine) { return sync_threads_and(mine); }
 
 SYMMEM_DEVICE u64 load_relaxed(const u64* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 SYMMEM_DEVICE u32 load_relaxed(const u32* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
@@ -199,6 +225,7 @@ constexpr int RELEASE = __ATOMIC_RELEASE;
 #endif
 SYMMEM_DEVICE void store_release(u64* at, u64 value) { __atomic_store_n(at, value, RELEASE); }
 SYMMEM_DEVICE void store_release(u32* at, u32 value) { __atomic_store_n(at, value, RELEASE); }
+SYMMEM_DEVICE void store_release_on_device(u64* at, u64 value) { store_release(at, value); }
 SYMMEM_DEVICE u64 load_acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 SYMMEM_DEVICE u32 load_acquire(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 SYMMEM_DEVICE u64 fetch_add_local(u64* at, u64 value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
@@ -234,6 +261,8 @@ SYMMEM_DEVICE u64 now() {
 }
 SYMMEM_DEVICE void stop_kernel() {}
 SYMMEM_DEVICE void yield_thread() { std::this_thread::yield(); }
+SYMMEM_DEVICE void wait_for_kernel_before() {}
+SYMMEM_DEVICE void let_next_kernel_come() {}
 
 #endif
 

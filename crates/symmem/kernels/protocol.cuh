@@ -98,9 +98,12 @@ struct Patience {
     }
 };
 
-// The turn of this launch. Every thread that needs it looks for itself, which costs nobody a wait for anybody.
+// The turn of this launch. Every thread that needs it looks for itself, which costs nobody a wait for anybody. Nothing is touched before.
 template <u32 N>
 SYMMEM_DEVICE Turn take_turn(const Launch<N>& launch) {
+    wait_for_kernel_before();
+    // Others' kernels may come as early as ours, and take the room of those that peers wait for: so not always.
+    if (launch.mode & NEXT_EARLY) let_next_kernel_come();
     u64 entry = load_relaxed(&launch.own_lane()->entry), poison = load_relaxed(&launch.header(launch.rank)->poison);
     u32 epoch = (u32)(entry >> 32);
 #ifdef SYMMEM_MUTANT_ONE_PARITY  // The run on the host must notice.
@@ -164,10 +167,12 @@ SYMMEM_DEVICE void tell(const Launch<N>& launch, const Turn& turn, u32 phase, u3
     // There is no kernel boundary that a tool for threads would know.
     what = THIS_BLOCK;
 #endif
-    if (what == THIS_BLOCK)
-        store_release(flag, word);
-    else
+    if (what == EARLIER_KERNELS)
         store_relaxed(flag, word);
+    else if (launch.mode & ONE_DEVICE)
+        store_release_on_device(flag, word);
+    else
+        store_release(flag, word);
 }
 
 // Tells every peer, without waiting, which operation this rank is in: for operations that have no meeting. Any thread may.
@@ -193,20 +198,21 @@ SYMMEM_DEVICE bool hear(const Launch<N>& launch, const Turn& turn, u32 phase, u3
 }
 
 // Meets the block of the same index on every rank: what they published is visible to all of them after. False: the group failed. Every thread of
-// the block calls it. The first meeting of an operation also draws.
-template <u32 N>
+// the block calls it. The first meeting of an operation also draws. ONE_WARP: the block is no larger.
+template <bool ONE_WARP = false, u32 N>
 SYMMEM_DEVICE bool meet(const Launch<N>& launch, Turn& turn, u32 phase, u64 bytes, Publishes what) {
-    if (what == THIS_BLOCK) sync_threads();
+    const auto sync = [] { ONE_WARP ? sync_warp() : sync_threads(); };
+    if (what == THIS_BLOCK) sync();
     bool whole = turn.whole;
     for (u32 peer = thread_index(); whole && peer < launch.world; peer += thread_count()) {
         if (phase == 0 && block_index() == 0) store_relaxed(launch.term(peer, launch.rank, turn.parity), bytes);
         tell(launch, turn, phase, peer, what);
     }
     if (phase == 0) {
-        if (what != THIS_BLOCK) sync_threads();
+        if (what != THIS_BLOCK) sync();
         draw(launch, turn);
     }
     for (u32 peer = thread_index(); whole && peer < launch.world; peer += thread_count())
         whole = hear(launch, turn, phase, peer);
-    return sync_threads_and(whole);
+    return ONE_WARP ? sync_warp_and(whole) : sync_threads_and(whole);
 }

@@ -2,10 +2,11 @@
 #include "protocol.cuh"
 #include "units.cuh"
 
+// A thread for each rank, and no more than the warp that this takes.
 template <u32 N>
 SYMMEM_DEVICE void barrier(const Launch<N>& launch) {
     Turn turn = take_turn(launch);
-    const bool met = meet(launch, turn, 0, 0, EARLIER_KERNELS);
+    const bool met = meet<N <= 32>(launch, turn, 0, 0, EARLIER_KERNELS);
     leave(launch, turn, met);
 }
 

@@ -4,6 +4,7 @@
 
 #include "../all_gather_multimem.cu"
 #include "../all_reduce_low_latency.cu"
+#include "../all_reduce_low_latency_whole.cu"
 #include "../all_reduce_multimem_one_shot.cu"
 #include "../all_reduce_multimem_two_shot.cu"
 #include "../all_reduce_one_shot.cu"
@@ -83,6 +84,8 @@ inline Operation operation_of(Kind kind, Random& random) {
     // With so many each of five ranks owns a part.
     if (kind == TWO_TRIP && count < 68) count += 68;
     Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
+    // Sometimes a unit for each thread, or less.
+    if (kind == LOW_LATENCY && random.chance(40)) count = 4 * (1 + random.below(shape.blocks * shape.threads));
     return {kind, random_form(kind, random), count, random.chance(30), shape, random.next()};
 }
 
@@ -137,9 +140,9 @@ struct Track {
 };
 
 template <u32 W>
-void run_body(Kind kind, const Launch<ROOM>& launch) {
+void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch) {
     switch (kind) {
-        case LOW_LATENCY: return low_latency<f32, W>(launch);
+        case LOW_LATENCY: return takes_whole ? low_latency_whole<f32, W>(launch) : low_latency<f32, W>(launch);
         case ONE_SHOT: return one_shot<f32, W>(launch);
         case TWO_SHOT: return two_shot<f32, W>(launch);
         case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
@@ -189,16 +192,19 @@ class Call {
         launch.op = op.kind;
         launch.signature = op.signature();
         launch.mode = op.average ? (u32)AVERAGE : 0u;
+        // As if on one device, or on several: the ranks agree on that.
+        if (mix(op.seed + 2) % 2) launch.mode |= ONE_DEVICE;
         if (is_idle()) launch.mode |= IDLE;
         for (u32 peer = 0; peer < launch.world; ++peer)
             launch.data[peer] = track.buffers[peer]->symmetric.at(Buffers::symmetric_offset(op, peer));
         if (is_multimem(op.kind)) launch.multicast = track.multicast->at(Buffers::symmetric_offset(op, 0));
-        // Whether sums are unrolled is the rank's own affair.
+        // Whether sums are unrolled is the rank's own affair, and whether it runs the kernel for whole messages where it can.
         u32 unrolled = random.chance(50) ? launch.world : 0;
+        bool takes_whole = op.kind == LOW_LATENCY && is_whole() && random.chance(70);
         run_kernel(op.shape, random, [&] {
-            if (unrolled == 2) return run_body<2>(op.kind, launch);
-            if (unrolled == 4) return run_body<4>(op.kind, launch);
-            run_body<0>(op.kind, launch);
+            if (unrolled == 2) return run_body<2>(op.kind, takes_whole, launch);
+            if (unrolled == 4) return run_body<4>(op.kind, takes_whole, launch);
+            run_body<0>(op.kind, takes_whole, launch);
         });
     }
 
@@ -219,6 +225,13 @@ class Call {
     }
 
   private:
+    // Whether the message is as all_reduce_low_latency_whole needs it.
+    bool is_whole() const {
+        u64 bytes = op.count * sizeof(float);
+        bool fits = bytes % UNIT == 0 && bytes <= (u64)op.shape.blocks * op.shape.threads * UNIT;
+        return fits && is_aligned(input) && is_aligned(output);
+    }
+
     // Whether this rank is read only.
     bool is_idle() const { return op.kind == MULTIMEM_REDUCE && rank != root_of(op, track.group.world); }
 

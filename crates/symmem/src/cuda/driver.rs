@@ -39,6 +39,7 @@ const REQUIRED: &[&str] = &[
     "cuEventElapsedTime",
     "cuEventQuery",
     "cuEventRecord",
+    "cuEventRecordWithFlags",
     "cuEventSynchronize",
     "cuFuncGetAttribute",
     "cuGraphDestroy",
@@ -50,6 +51,7 @@ const REQUIRED: &[&str] = &[
     "cuGraphRetainUserObject",
     "cuInit",
     "cuLaunchKernel",
+    "cuLaunchKernelEx",
     "cuMemAddressFree",
     "cuMemAddressReserve",
     "cuMemAlloc_v2",
@@ -111,6 +113,8 @@ pub(crate) struct Driver {
     pub(super) elapsed_time: ElapsedTime,
     /// The UUID of the whole GPU, also for a MIG instance.
     pub(super) gpu_uuid: Option<DeviceUuid>,
+    /// What MPS was told of this process when the driver was initialised.
+    pub(crate) mps: MpsShare,
 }
 
 /// The driver; the first call finds and initialises it.
@@ -173,6 +177,8 @@ fn open() -> Result<Driver, String> {
     }
     // From here on a forked child must not act: the driver does not survive a fork.
     fork::arm();
+    let variable = |name| std::env::var(name).ok();
+    let mps = MpsShare::read(variable(MPS_SHARE).as_deref(), variable(MPS_PER_CONTEXT).as_deref());
     // SAFETY: takes a plain number.
     let code = unsafe { sys::cuInit(0) };
     if code != CUresult::CUDA_SUCCESS {
@@ -190,7 +196,41 @@ fn open() -> Result<Driver, String> {
     let (elapsed_time, gpu_uuid) = unsafe { (find("cuEventElapsedTime"), find("cuDeviceGetUuid")) };
     let elapsed_time = elapsed_time.ok_or("the driver has no cuEventElapsedTime")?;
     tracing::debug!(version = %spoken(version), "CUDA driver");
-    Ok(Driver { version, elapsed_time, gpu_uuid })
+    Ok(Driver { version, elapsed_time, gpu_uuid, mps })
+}
+
+/// Of MPS: the part of a device that a client may use, in per cent.
+const MPS_SHARE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+/// Whether contexts have shares of their own. Then clients see whole devices.
+const MPS_PER_CONTEXT: &str = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING";
+
+/// The part of a device's multiprocessors that MPS gives a client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MpsShare {
+    percent: f64,
+    /// Whether the driver shows the client all of them all the same.
+    shows_all: bool,
+}
+
+impl MpsShare {
+    /// By the values of the two variables; everything where they make no sense.
+    fn read(percentage: Option<&str>, per_context: Option<&str>) -> Self {
+        let percentage = percentage.and_then(|text| text.trim().parse::<f64>().ok());
+        let percentage = percentage.filter(|percentage| (1.0..=100.0).contains(percentage));
+        Self {
+            percent: percentage.unwrap_or(100.0),
+            shows_all: !matches!(per_context, None | Some("" | "0")),
+        }
+    }
+
+    /// Of a device that shows `seen` multiprocessors: how many it has, and how many of them this client may use. Rounded down.
+    pub(crate) fn of(self, seen: u32) -> (u32, u32) {
+        let part = self.percent / 100.0;
+        match self.shows_all {
+            true => (seen, ((f64::from(seen) * part) as u32).max(1)),
+            false => ((f64::from(seen) / part) as u32, seen),
+        }
+    }
 }
 
 /// Loads the library by the names that cudarc tries, in its order, and keeps it: cudarc then finds it by the same name
@@ -317,6 +357,18 @@ mod tests {
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 into.push_str(&std::fs::read_to_string(&path).unwrap());
             }
+        }
+    }
+
+    #[test]
+    fn what_mps_says_is_a_percentage() {
+        let share = |percentage, per_context| MpsShare::read(percentage, per_context);
+        assert_eq!(share(None, None).of(132), (132, 132));
+        assert_eq!(share(Some("25"), None).of(33), (132, 33));
+        assert_eq!(share(Some(" 12.5 "), Some("0")).of(16), (128, 16));
+        assert_eq!(share(Some("12.5"), Some("1")).of(132), (132, 16));
+        for odd in ["", "x", "-3", "0", "250", "nan"] {
+            assert_eq!(share(Some(odd), None).of(132), (132, 132), "{odd}");
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult};
+use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUevent_record_flags, CUresult};
 
 use super::driver::{check, driver};
 use super::{Device, Stream};
@@ -47,6 +47,14 @@ impl Event {
         let _bound = self.device.bind()?;
         // SAFETY: both are live.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw()) })
+    }
+
+    /// In a capture: sets the point each time the graph comes here, as [`Event::record`] does outside.
+    pub fn record_in_graph(&self, stream: &Stream) -> Result<()> {
+        let flags = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        let _bound = self.device.bind()?;
+        // SAFETY: both are live.
+        check("cuEventRecordWithFlags", unsafe { sys::cuEventRecordWithFlags(self.raw, stream.raw(), flags) })
     }
 
     /// Whether the point was reached; also true if it was never set.

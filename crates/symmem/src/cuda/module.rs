@@ -8,7 +8,10 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUjit_option, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchConfig, CUmodule, CUresult,
+};
 
 pub(crate) use super::cache::{cached, cached_in};
 use super::driver::{check, error, has};
@@ -215,6 +218,42 @@ impl Function {
             )
         };
         check("cuLaunchKernel", code)
+    }
+
+    /// The same, for a kernel that waits itself until the one ahead of it in the stream has ended, and may start before.
+    ///
+    /// # Safety
+    /// As for [`Function::launch`]; and the kernel touches no memory before it has waited (`griddepcontrol.wait`).
+    #[inline]
+    pub(crate) unsafe fn launch_early(
+        &self,
+        stream: &Stream,
+        grid: u32,
+        threads: u32,
+        params: &mut [*mut c_void],
+    ) -> Result<()> {
+        debug_assert!(self.device() == stream.device() && threads <= self.max_threads);
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: grid,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream.raw(),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let _bound = self.device().bind()?;
+        // SAFETY: as in `launch`; one attribute, which is copied in the call.
+        let code = unsafe { sys::cuLaunchKernelEx(&config, self.raw, params.as_mut_ptr(), ptr::null_mut()) };
+        check("cuLaunchKernelEx", code)
     }
 }
 

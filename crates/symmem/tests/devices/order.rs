@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use symmem::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
+use symmem::cuda::{DeviceSliceMut, Event, Stream, SymmetricMemory};
 use symmem::{ReduceOp, Result};
 
 use crate::stage::{Need, PATIENCE, Rank};
@@ -89,6 +89,64 @@ pub(crate) fn all_reduces_on_two_streams_come_one_after_the_other(rank: &Rank) -
     for (out, stream) in outs.iter().zip([first, second]) {
         rank.engine.sync(stream, PATIENCE)?;
         assert_elements("all_reduce_out", &out.read(stream)?, |_| rank.world());
+    }
+    rank.end_all()
+}
+
+/// Small kernels may be on the device before the one ahead of them has ended: each must still see all that it did.
+pub(crate) fn operations_behind_each_other_see_what_came_before(rank: &Rank) -> Result<()> {
+    const TIMES: u32 = 4;
+    let lens = [64, 1000, 4096, 40_000];
+    let memories = lens.map(|len| rank.memory::<f32>(len));
+    let memories = memories.into_iter().collect::<Result<Vec<_>>>()?;
+    for _ in 0..5 {
+        for memory in &memories {
+            memory.write(&vec![1.0; memory.len()], &rank.stream)?;
+        }
+        rank.ready()?;
+        for memory in &memories {
+            for _ in 0..TIMES {
+                memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
+                rank.engine.barrier(&rank.stream)?;
+                memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
+                memory.all_reduce(ReduceOp::Sum, &rank.stream)?;
+            }
+        }
+        rank.sync()?;
+        for memory in &memories {
+            let expected = rank.world().pow(3 * TIMES);
+            assert_elements("a chain of all_reduce", &memory.read(&rank.stream)?, |_| expected);
+        }
+    }
+    rank.end()
+}
+
+/// The same behind work that is no operation: a graph, a copy by the driver, an event of another stream.
+pub(crate) fn operations_see_what_other_work_of_the_stream_did(rank: &Rank) -> Result<()> {
+    let (len, stream, [other, _]) = (1024, &rank.stream, &rank.others);
+    let sums = rank.memory::<f32>(len)?;
+    let mut own = rank.buffer::<f32>(len)?;
+    let mut out = rank.buffer::<f32>(len)?;
+    let event = Event::new(&rank.device)?;
+    stream.begin_capture()?;
+    let captured = sums.all_reduce(ReduceOp::Sum, stream);
+    let graph = stream.end_capture()?;
+    captured?;
+    for _ in 0..5 {
+        sums.write(&vec![1.0; len], stream)?;
+        rank.ready()?;
+        sums.all_reduce(ReduceOp::Sum, stream)?;
+        graph.launch(stream)?;
+        sums.all_reduce(ReduceOp::Sum, stream)?;
+        sums.get(rank.rank(), 0, &mut own, stream)?;
+        event.record(stream)?;
+        other.wait(&event)?;
+        event.record(other)?;
+        stream.wait(&event)?;
+        sums.all_reduce_from(ReduceOp::Sum, &own, &mut out, stream)?;
+        rank.sync()?;
+        assert_elements("all_reduce_from", &out.read(stream)?, |_| rank.world().pow(4));
+        assert_elements("what was copied", &own.read(stream)?, |_| rank.world().pow(3));
     }
     rank.end_all()
 }

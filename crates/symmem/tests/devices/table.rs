@@ -90,6 +90,8 @@ behaviours! {
         barriers_on_two_streams_come_one_after_the_other(1, Queues),
         signals_on_two_streams_come_one_after_the_other(2, Queues),
         all_reduces_on_two_streams_come_one_after_the_other(1, Queues),
+        operations_behind_each_other_see_what_came_before(1),
+        operations_see_what_other_work_of_the_stream_did(1, Graphs, Queues),
         only_the_last_kernel_is_waited_for(2, Direct, Queues),
         threads_of_a_rank_may_share_a_lane(1, Queues),
     ;

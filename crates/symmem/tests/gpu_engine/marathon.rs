@@ -175,6 +175,7 @@ fn a_thousand_replays_are_right_across_the_wrap_of_the_epochs() {
     for world in [2, 3, 4] {
         on_threads(world, &wraps, run);
     }
+    on_threads(4, &Settings { apart: true, ..wraps }, run);
 }
 
 #[test]

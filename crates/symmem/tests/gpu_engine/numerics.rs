@@ -1,7 +1,7 @@
 //! All-reduce against the reference, bit by bit: every algorithm and form, type, world, size and offset; nothing outside the
 //! message changes. Items 55 and 56 of the reference's list, and more.
 
-use symmem::cuda::{Algorithm, Allocation, Buffer, Form, SymmetricMemory};
+use symmem::cuda::{Algorithm, Allocation, Buffer, Form, Settings, SymmetricMemory};
 use symmem::{DType, ReduceOp, Result, bf16, f16};
 
 use crate::stage::{Rank, device, on_threads, settings};
@@ -180,6 +180,18 @@ fn every_algorithm_gives_the_bits_of_the_reference_in_other_worlds() {
     for world in [1, 3, 5, 7] {
         on_threads(world, &settings(), |rank| try_types(rank, &SIZES[..4]));
         on_threads(world, &settings(), |rank| try_all::<bf16>(rank, &SIZES[4..]));
+    }
+}
+
+/// What ranks on several devices run, as far as one device can show it.
+#[test]
+fn every_algorithm_gives_the_bits_of_the_reference_where_ranks_count_as_apart() {
+    if device().is_none() {
+        return;
+    }
+    let apart = Settings { apart: true, ..settings() };
+    for world in [2, 3, 4] {
+        on_threads(world, &apart, |rank| try_all::<bf16>(rank, &SIZES));
     }
 }
 

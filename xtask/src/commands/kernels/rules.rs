@@ -27,7 +27,7 @@ impl Kind {
 }
 
 /// Every strong access there is: flags, packets, tickets, verdicts. Anything else must be added here with its argument.
-const STRONG: [&str; 13] = [
+const STRONG: [&str; 14] = [
     "ld.relaxed.sys.global.u32",
     "ld.relaxed.sys.global.u64",
     "ld.acquire.sys.global.u32",
@@ -36,6 +36,8 @@ const STRONG: [&str; 13] = [
     "st.relaxed.sys.global.u64",
     "st.release.sys.global.u32",
     "st.release.sys.global.u64",
+    // The same where all ranks are on one device.
+    "st.release.gpu.global.u64",
     // Packets: two times {data, flag}, each of which is atomic.
     "ld.relaxed.sys.global.v2.b64",
     "st.relaxed.sys.global.v2.b64",
@@ -67,13 +69,24 @@ const ALIAS: &str = "fence.proxy.alias";
 /// The one fence: whatever is weaker does not reach the peer's GPU, `fence.sc` costs more and promises nothing we need.
 const FENCE: &str = "fence.acq_rel.sys";
 
+/// The kernel before this one has ended, and what it wrote is there.
+const WAIT: &str = "griddepcontrol.wait";
+/// The next kernel may be launched.
+const NEXT: &str = "griddepcontrol.launch_dependents";
+/// The oldest architecture that has both.
+const WAITING: u32 = 90;
+
 /// Parts of an opcode that make an access strong.
 const ORDERS: [&str; 5] = ["relaxed", "acquire", "release", "acq_rel", "mmio"];
 
-/// What the block wrote is gathered, then published to a peer.
-const PUBLISH: [&str; 2] = ["bar.sync", "st.release.sys.global.u64"];
+/// What the block wrote is gathered, then published to a peer: to the whole system, or to the one device where all ranks are.
+const PUBLISH: [&str; 2] = ["bar.sync", RELEASE];
+/// Of either scope: the compiler puts one of them aside.
+const RELEASE: &str = "st.release.*";
 /// A flag is polled for, which acquires what it stands for, and that is handed to the block.
 const HEAR: [&str; 2] = ["ld.acquire.sys.global.u64", "bar.red.and.pred"];
+/// The same in a block of one warp.
+const HEAR_WARP: [&str; 3] = ["ld.acquire.sys.global.u64", "bar.warp.sync", "vote.sync.all.pred"];
 /// What kernels before this one wrote is published by any store.
 const TELL: [&str; 1] = ["st.relaxed.sys.global.u64"];
 /// Packets are sent and polled for. They order no other memory.
@@ -95,7 +108,7 @@ const MEET_ALL: [&str; 7] = [
 
 /// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
 /// end. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 18] = [
+const SHAPES: [(&str, &[&[&str]]); 19] = [
     ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
     ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
     ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
@@ -107,7 +120,8 @@ const SHAPES: [(&str, &[&[&str]]); 18] = [
     ("all_reduce_two_shot_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("pull", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("reduce_portion_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
-    ("barrier", &[&TELL, &HEAR]),
+    ("barrier_any", &[&TELL, &HEAR]),
+    ("barrier", &[&TELL, &HEAR_WARP]),
     ("put_signal", &[&SIGNAL]),
     ("wait_signal", &[&SIGNAL]),
     ("copy", &[]),
@@ -122,6 +136,7 @@ pub(super) fn breaches(kind: Kind, module: &str) -> Vec<String> {
     if functions.is_empty() {
         return vec!["there is no function in it".to_owned()];
     }
+    let is_for_waiting = ptx::target(module).is_some_and(|target| target >= WAITING);
     let mut found = Vec::new();
     for function in &functions {
         let mut add = |problem: String| found.push(format!("{}: {problem}", function.name));
@@ -130,8 +145,11 @@ pub(super) fn breaches(kind: Kind, module: &str) -> Vec<String> {
                 add(format!("`{opcode}`: {why}"));
             }
         }
+        scope_problem(function).into_iter().for_each(&mut add);
         if kind != Kind::Local && function.is_kernel {
             shape_problem(function).into_iter().for_each(&mut add);
+            let waits = is_for_waiting && takes_turn(&function.name);
+            early_problem(function, waits).into_iter().for_each(&mut add);
             multicast::problems(function).into_iter().for_each(&mut add);
         }
     }
@@ -161,7 +179,6 @@ fn why_not(kind: Kind, opcode: &str, in_kernel: bool) -> Option<&'static str> {
             (opcode != ALIAS).then_some("the only fence of proxies is that of aliases")
         }
         "membar" | "fence" if opcode != FENCE => Some("the only fence is fence.acq_rel.sys"),
-        "griddepcontrol" => Some("the argument needs that a kernel begins when the one before it has ended"),
         "cp" | "cpasync" | "discard" | "applypriority" => {
             Some("asynchronous copies are outside the argument")
         }
@@ -183,6 +200,37 @@ fn weak_problem(parts: &[&str], in_kernel: bool) -> Option<&'static str> {
     let named = parts.iter().any(|part| spaces.contains(part));
     let cold_load = parts[0] == "ld" && !in_kernel;
     (!named && !cold_load).then_some("an access that names no memory cannot be checked")
+}
+
+/// What is released to one device only is also released to the system, elsewhere in the function: for ranks on several devices.
+fn scope_problem(function: &Function) -> Option<String> {
+    let count = |opcode: &str| function.code.iter().filter(|code| *code == opcode).count();
+    let (here, everywhere) = (count("st.release.gpu.global.u64"), count("st.release.sys.global.u64"));
+    (here > everywhere)
+        .then(|| format!("{here} releases to the device, and {everywhere} to the system: one is missing"))
+}
+
+/// Whether the engine may launch a kernel of this name before the one ahead of it has ended.
+fn takes_turn(name: &str) -> bool {
+    !["put_signal", "wait_signal", "copy", "user_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// A kernel that may be launched early waits before it touches memory, calls anything or goes anywhere, in every thread, and lets the next one come after that:
+/// else any number of them might take the place of kernels that peers wait for.
+fn early_problem(kernel: &Function, waits: bool) -> Option<String> {
+    let position = |wanted: &str| kernel.code.iter().position(|opcode| opcode == wanted);
+    let touches = |opcode: &String| {
+        let kind = opcode.split('.').next().unwrap_or_default();
+        let is_access = matches!(kind, "ld" | "st" | "atom" | "red" | "multimem");
+        matches!(kind, "call" | "bra" | "brx" | "ret" | "exit") || is_access && !opcode.contains(".param")
+    };
+    let first = kernel.code.iter().position(touches).unwrap_or(usize::MAX);
+    match (position(WAIT), position(NEXT)) {
+        (Some(wait), Some(next)) if waits && wait < first.min(next) && !kernel.guarded[wait] => None,
+        (None, None) if !waits => None,
+        _ if waits => Some(format!("`{WAIT}` must come before everything else, then `{NEXT}`")),
+        _ => Some(format!("`{WAIT}` and `{NEXT}` are for kernels that take a turn, from sm_{WAITING} on")),
+    }
 }
 
 fn shape_problem(kernel: &Function) -> Option<String> {
@@ -208,6 +256,7 @@ mod tests {
         let address = format!("ld.param.u64 %rd1, [{name}_param_0+80]");
         let with = |opcode: &&str| match opcode.starts_with("multimem.") {
             _ if *opcode == SUM => format!("{} [%rd1]", MULTIMEM[0]),
+            _ if *opcode == RELEASE => "st.release.sys.global.u64".to_owned(),
             true => format!("{opcode} [%rd1], %rd2"),
             false => (*opcode).to_owned(),
         };
@@ -222,7 +271,7 @@ mod tests {
 
     /// What the rules say about one more instruction in a kernel that is fine without it.
     fn said(kind: Kind, opcode: &str) -> String {
-        let barrier = [&TELL[..], &HEAR].concat();
+        let barrier = [&TELL[..], &HEAR_WARP].concat();
         assert_eq!(breaches(kind, &kernel("barrier", &barrier)), [""; 0]);
         breaches(kind, &kernel("barrier", &[&barrier[..], &[opcode]].concat())).join("\n")
     }
@@ -233,11 +282,18 @@ mod tests {
 
     #[test]
     fn every_access_of_the_protocols_is_allowed() {
-        for opcode in
-            STRONG.iter().chain(&["ld.global.v4.u32", "st.global.u16", "ld.param.u64", "st.shared.u64"])
-        {
+        let others = ["ld.global.v4.u32", "st.global.u16", "ld.param.u64", "st.shared.u64"];
+        for opcode in STRONG.iter().chain(&others).filter(|opcode| **opcode != "st.release.gpu.global.u64") {
             assert_eq!(said(Kind::Protocol, opcode), "");
         }
+    }
+
+    #[test]
+    fn what_is_released_to_a_device_is_released_to_the_system_too() {
+        let [here, everywhere] = ["st.release.gpu.global.u64", "st.release.sys.global.u64"];
+        assert!(said(Kind::Protocol, here).contains("one is missing"));
+        let both = [&TELL[..], &HEAR_WARP, &[here, everywhere]].concat();
+        assert_eq!(breaches(Kind::Protocol, &kernel("barrier", &both)), [""; 0]);
     }
 
     #[test]
@@ -288,9 +344,9 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_released_and_polled_for_the_whole_system() {
+    fn flags_are_released_and_polled_as_argued_for() {
         for opcode in [
-            "st.release.gpu.global.u64",
+            "st.release.gpu.global.u32",
             "st.release.cta.global.u64",
             "ld.relaxed.gpu.global.u64",
             "ld.acquire.gpu.global.u64",
@@ -374,8 +430,33 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_overlap_the_next_or_the_last_are_refused() {
-        assert!(refused("griddepcontrol.wait") && refused("griddepcontrol.launch_dependents"));
+    fn kernels_that_may_come_early_wait_before_all_else() {
+        let barrier = [&TELL[..], &HEAR_WARP].concat();
+        let for_arch = |arch: &str, name: &str, code: &[&str]| {
+            let module = format!(".version 9.0\n.target {arch}\n{}", kernel(name, code));
+            breaches(Kind::Protocol, &module).join("\n")
+        };
+        let with = |head: &[&'static str], tail: &[&'static str]| [head, &barrier[..], tail].concat();
+        assert_eq!(for_arch("sm_90a", "barrier", &with(&[WAIT, NEXT], &[])), "");
+        assert_eq!(for_arch("sm_80", "barrier", &barrier), "");
+        for wrong in [
+            with(&[], &[]),
+            with(&[WAIT], &[]),
+            with(&[NEXT, WAIT], &[]),
+            with(&[], &[WAIT, NEXT]),
+            with(&["call", WAIT, NEXT], &[]),
+            with(&["bra $L1", WAIT, NEXT], &[]),
+            with(&["@%p1 griddepcontrol.wait", NEXT], &[]),
+        ] {
+            assert!(for_arch("sm_90a", "barrier", &wrong).contains("before everything else"), "{wrong:?}");
+        }
+        assert_eq!(
+            for_arch("sm_90a", "barrier", &with(&[WAIT, "@%p1 griddepcontrol.launch_dependents"], &[])),
+            ""
+        );
+        assert!(for_arch("sm_80", "barrier", &with(&[WAIT, NEXT], &[])).contains("take a turn"));
+        let signal = [&[WAIT, NEXT][..], &SIGNAL].concat();
+        assert!(for_arch("sm_100a", "put_signal", &signal).contains("take a turn"));
     }
 
     #[test]

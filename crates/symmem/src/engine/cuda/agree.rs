@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::Settings;
 use super::control::{Layout, MAX_BLOCKS};
 use super::kernels::source_hash;
-use super::plan::{Agreed, Limits, limit};
+use super::plan::{Agreed, Limits, Routine, limit};
 use crate::cuda::Device;
+use crate::cuda::driver::driver;
 use crate::group::Running;
 use crate::op::Op;
 use crate::sys::ids;
@@ -14,9 +15,6 @@ use crate::{Error, Result};
 
 /// Of the protocol between kernels; beside their sources, which are compared as well.
 const VERSION: u32 = 1;
-
-/// The part of the device that MPS gives this process, in per cent.
-const MPS_SHARE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
 /// What a rank brings.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,6 +27,8 @@ struct Said {
     provider: String,
     /// Ranks that count as out of reach.
     unreachable: Vec<usize>,
+    /// Whether it works as if others were on other devices.
+    apart: bool,
     /// Which device of which machine.
     device: String,
     multiprocessors: u32,
@@ -90,6 +90,7 @@ fn say(
     occupancies: Result<Limits, String>,
 ) -> Said {
     let inner = running.inner();
+    let (multiprocessors, share) = multiprocessors(device);
     Said {
         version: VERSION,
         kernels: source_hash(),
@@ -98,24 +99,22 @@ fn say(
         max_blocks: settings.max_blocks.clamp(1, MAX_BLOCKS as u32),
         provider: settings.provider.to_string(),
         unreachable: settings.unreachable.clone(),
+        apart: settings.apart,
         device: format!("{} {}", inner.members[inner.rank].host, ids::hex(&device.uuid())),
-        multiprocessors: device.multiprocessors(),
-        share: own_share(device),
+        multiprocessors,
+        share,
         occupancies: occupancies.as_ref().copied().unwrap_or_default(),
         error: occupancies.err(),
     }
 }
 
-/// The multiprocessors of `device` that this process may use.
-pub(super) fn own_share(device: &Device) -> u32 {
-    share_of(device.multiprocessors(), std::env::var(MPS_SHARE).ok().as_deref())
-}
-
-/// The share of `multiprocessors` that MPS leaves this process, `percentage` being what its variable says.
-fn share_of(multiprocessors: u32, percentage: Option<&str>) -> u32 {
-    let percentage = percentage.and_then(|text| text.trim().parse::<f64>().ok());
-    let percentage = percentage.filter(|percentage| (0.0..=100.0).contains(percentage)).unwrap_or(100.0);
-    ((f64::from(multiprocessors) * percentage / 100.0) as u32).max(1)
+/// The multiprocessors of `device`, and how many of them this process may use.
+pub(super) fn multiprocessors(device: &Device) -> (u32, u32) {
+    let seen = device.multiprocessors();
+    match driver() {
+        Ok(driver) if device.has_mps() => driver.mps.of(seen),
+        _ => (seen, seen),
+    }
 }
 
 /// The least that any rank can do.
@@ -130,8 +129,12 @@ fn smallest(all: &[Said]) -> Agreed {
             }
         }
     }
+    // Which of the two a rank runs is its own affair.
+    let both = [Routine::LowLatency, Routine::LowLatencyWhole].map(|routine| limits[routine as usize]);
+    limits[Routine::LowLatency as usize] = std::array::from_fn(|number| both[0][number].min(both[1][number]));
     Agreed {
         world: all.len(),
+        one_device: all.iter().all(|said| said.device == all[0].device && !said.apart),
         slot: Layout::new(all.len(), 1).slot,
         max_blocks: all.iter().map(|said| said.max_blocks).min().unwrap_or(1),
         limits,
@@ -140,7 +143,6 @@ fn smallest(all: &[Said]) -> Agreed {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Routine;
     use super::*;
 
     fn said(device: &str, share: u32) -> Said {
@@ -152,6 +154,7 @@ mod tests {
             max_blocks: 32,
             provider: "vmm".to_owned(),
             unreachable: Vec::new(),
+            apart: false,
             device: device.to_owned(),
             multiprocessors: 132,
             share,
@@ -164,24 +167,18 @@ mod tests {
     fn the_smallest_share_counts_for_all() {
         let alone = smallest(&[said("a", 132), said("b", 132)]);
         assert_eq!((alone.limits, alone.world), ([[128; 3]; Routine::COUNT], 2));
-        assert_eq!(smallest(&[said("a", 132), said("a", 132)]).limits, [[66; 3]; Routine::COUNT]);
+        let together = smallest(&[said("a", 132), said("a", 132)]);
+        assert_eq!(together.limits, [[66; 3]; Routine::COUNT]);
+        let apart = smallest(&[said("a", 132), Said { apart: true, ..said("a", 132) }]);
+        assert!(together.one_device && !alone.one_device && !apart.one_device);
         assert_eq!(smallest(&[said("a", 132), said("b", 13)]).limits, [[13; 3]; Routine::COUNT]);
-        // What MPS gives each of two is no less than half of the device.
+        // What MPS gives each of two is no less than half of the device, and that of four is a quarter.
         assert_eq!(smallest(&[said("a", 66), said("a", 66)]).limits, [[66; 3]; Routine::COUNT]);
+        assert_eq!(smallest(&[0; 4].map(|_| said("a", 33))).limits, [[33; 3]; Routine::COUNT]);
         let mut few = said("b", 132);
         (few.max_blocks, few.occupancies[1][2]) = (4, 0);
         let agreed = smallest(&[said("a", 132), few]);
         assert_eq!((agreed.max_blocks, agreed.limits[1]), (4, [128, 128, 1]));
-    }
-
-    #[test]
-    fn what_mps_says_is_a_percentage() {
-        assert_eq!(share_of(132, None), 132);
-        assert_eq!(share_of(132, Some("25")), 33);
-        assert_eq!(share_of(132, Some(" 12.5 ")), 16);
-        assert_eq!(share_of(132, Some("0.1")), 1);
-        for odd in ["", "x", "-3", "250", "nan"] {
-            assert_eq!(share_of(132, Some(odd)), 132, "{odd}");
-        }
+        assert_eq!((agreed.limits[0], agreed.limits[2]), ([128, 128, 1], [128; 3]));
     }
 }

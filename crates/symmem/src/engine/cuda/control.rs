@@ -1,6 +1,6 @@
 //! The control block of a rank on its device, and the parameters of a launch: what `kernels/control.cuh` says, in Rust.
 //!
-//! A control block is symmetric memory of the engine's own: peers write flags and packets into it. It is made once per
+//! A control block is symmetric memory of the engine's own: peers write flags and packets into it, or look for packets there. It is made once per
 //! (group, device) and never given to another group.
 
 use bytemuck::{Pod, Zeroable};
@@ -181,6 +181,15 @@ impl Layout {
     }
 }
 
+/// `Mode` of `kernels/control.cuh`: the average instead of the sum.
+pub(crate) const AVERAGE: u32 = 1;
+/// This rank lets others read, and reads nothing itself.
+pub(crate) const IDLE: u32 = 2;
+/// All ranks, and their memory, are on one device.
+pub(crate) const ONE_DEVICE: u32 = 4;
+/// The next kernel of the stream may be launched while this one runs.
+pub(crate) const NEXT_EARLY: u32 = 8;
+
 /// What every kernel is told, with room for `N` ranks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -205,15 +214,22 @@ pub(crate) struct Launch<const N: usize> {
     pub(crate) op: u32,
     pub(crate) signature: u32,
     pub(crate) peer: u32,
-    /// Bit 0: average instead of sum.
+    /// Of [`AVERAGE`], [`IDLE`], [`ONE_DEVICE`] and [`NEXT_EARLY`].
     pub(crate) mode: u32,
     control: [u64; N],
     pub(crate) data: [u64; N],
 }
 
 impl<const N: usize> Launch<N> {
-    /// For `rank` on `lane`; what differs by operation is zero. At most `N` ranks.
-    pub(crate) fn new(layout: &Layout, lane: usize, rank: usize, control: &[u64], status: u64) -> Self {
+    /// For `rank` on `lane`, in `mode`; what differs by operation is zero. At most `N` ranks.
+    pub(crate) fn new(
+        layout: &Layout,
+        lane: usize,
+        rank: usize,
+        control: &[u64],
+        status: u64,
+        mode: u32,
+    ) -> Self {
         let mut table = [0; N];
         table[..control.len()].copy_from_slice(control);
         Self {
@@ -234,7 +250,7 @@ impl<const N: usize> Launch<N> {
             op: 0,
             signature: 0,
             peer: 0,
-            mode: 0,
+            mode,
             control: table,
             data: [0; N],
         }

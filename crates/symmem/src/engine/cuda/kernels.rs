@@ -19,8 +19,9 @@ use crate::{Error, Result};
 type Source = (&'static str, &'static str);
 
 /// What is compiled, each file for itself.
-const SOURCES: [Source; 8] = [
+const SOURCES: [Source; 9] = [
     ("all_reduce_low_latency.cu", include_str!("../../../kernels/all_reduce_low_latency.cu")),
+    ("all_reduce_low_latency_whole.cu", include_str!("../../../kernels/all_reduce_low_latency_whole.cu")),
     ("all_reduce_one_shot.cu", include_str!("../../../kernels/all_reduce_one_shot.cu")),
     ("all_reduce_two_shot.cu", include_str!("../../../kernels/all_reduce_two_shot.cu")),
     ("all_reduce_two_shot_out.cu", include_str!("../../../kernels/all_reduce_two_shot_out.cu")),
@@ -40,6 +41,9 @@ const MULTIMEM_SOURCES: [Source; 4] = [
 
 /// The oldest devices that have multimem instructions, by compute capability.
 const MULTIMEM_CAPABILITY: (u32, u32) = (9, 0);
+
+/// The oldest devices whose kernels can wait for those before them: `wait_for_kernel_before` of primitives.cuh. What is built in is for older ones.
+const WAITING_CAPABILITY: (u32, u32) = (9, 0);
 
 /// What they include.
 const HEADERS: [Source; 10] = [
@@ -97,6 +101,8 @@ pub(crate) struct Kernels {
     pub(crate) put_signal: Kernel,
     pub(crate) wait_signal: Kernel,
     pub(crate) copy: Kernel,
+    /// Whether those that take a turn wait for the kernel before, however early they are launched.
+    pub(crate) wait_for_kernel_before: bool,
     /// For the engines that come after this one.
     _modules: Arc<Modules>,
 }
@@ -124,6 +130,7 @@ impl Kernels {
             put_signal: named("put_signal", is_large)?,
             wait_signal: named("wait_signal", is_large)?,
             copy: named("copy", false)?,
+            wait_for_kernel_before: modules.are_compiled && device.compute_capability() >= WAITING_CAPABILITY,
             _modules: modules,
         })
     }
@@ -222,6 +229,8 @@ fn untyped(module: &Module, name: &str, is_large: bool) -> Result<Kernel> {
 #[derive(Debug)]
 struct Modules {
     modules: Vec<Module>,
+    /// For this device, all of them; else some are what was built in.
+    are_compiled: bool,
 }
 
 /// What is loaded: on which device, of which sources.
@@ -245,15 +254,29 @@ impl Modules {
 
     fn load(device: &Device, sources: &'static [Source], cache: Option<&Path>) -> Result<Self> {
         let options = options(device.compute_capability());
-        let images: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
+        let images: Vec<Result<(Vec<u8>, bool)>> = std::thread::scope(|scope| {
             let image = |source: &'static Source| image_of(source, &options, cache);
             let threads: Vec<_> = sources.iter().map(|source| scope.spawn(move || image(source))).collect();
             let lost = |_| Err(Error::invalid("kernels", "the thread that compiled them panicked"));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
         });
-        let load = |image: Result<Vec<u8>>| Module::load(device, &image?);
-        Ok(Self { modules: images.into_iter().map(load).collect::<Result<_>>()? })
+        let images = images.into_iter().collect::<Result<Vec<_>>>()?;
+        let modules = images.iter().map(|(image, _)| Module::load(device, image));
+        Ok(Self {
+            modules: modules.collect::<Result<_>>()?,
+            are_compiled: images.iter().all(|(_, is_compiled)| *is_compiled),
+        })
     }
+}
+
+/// Compiles everything for devices of compute capability `capability`, into the cache `folder`. Needs NVRTC, and no device.
+pub(crate) fn compile_into(folder: &Path, capability: (u32, u32)) -> Result<()> {
+    let options = options(capability);
+    let multimem: &[Source] = if capability >= MULTIMEM_CAPABILITY { &MULTIMEM_SOURCES } else { &[] };
+    for source in SOURCES.iter().chain(multimem) {
+        compiled(source, &options, Some(folder))?;
+    }
+    Ok(())
 }
 
 fn options((major, minor): (u32, u32)) -> Vec<String> {
@@ -261,8 +284,21 @@ fn options((major, minor): (u32, u32)) -> Vec<String> {
     [architecture].into_iter().chain(OPTIONS.map(str::to_owned)).collect()
 }
 
-/// The code of one source: from the cache, from the compiler, or as it was built in.
-fn image_of(source: &Source, options: &[String], cache: Option<&Path>) -> Result<Vec<u8>> {
+/// The code of one source: from the cache or the compiler, or (false) as it was built in.
+fn image_of(source: &Source, options: &[String], cache: Option<&Path>) -> Result<(Vec<u8>, bool)> {
+    let name = source.0;
+    match (compiled(source, options, cache), embedded::ptx(name)) {
+        // No compiler, or one that is older than the device.
+        (Err(error), Some(ptx)) => {
+            tracing::debug!(name, %error, "taking the PTX that was built in");
+            Ok((ptx.to_vec(), false))
+        }
+        (compiled, _) => Ok((compiled?, true)),
+    }
+}
+
+/// The code of one source from the cache, or from the compiler.
+fn compiled(source: &Source, options: &[String], cache: Option<&Path>) -> Result<Vec<u8>> {
     let (name, text) = *source;
     let texts = HEADERS.iter().flat_map(|(name, text)| [name.as_bytes(), text.as_bytes()]);
     let key: Vec<&[u8]> = [name.as_bytes(), text.as_bytes()]
@@ -270,21 +306,13 @@ fn image_of(source: &Source, options: &[String], cache: Option<&Path>) -> Result
         .chain(texts)
         .chain(options.iter().map(|option| option.as_bytes()))
         .collect();
-    let compiled = cached_in(cache, &key, || {
+    cached_in(cache, &key, || {
         let compiled = nvrtc::compile(name, text, &HEADERS, options)?;
         if !compiled.log.is_empty() {
             tracing::debug!(name, log = compiled.log, "the compiler has something to say");
         }
         Ok(compiled.image)
-    });
-    match (compiled, embedded::ptx(name)) {
-        // No compiler, or one that is older than the device.
-        (Err(error), Some(ptx)) => {
-            tracing::debug!(name, %error, "taking the PTX that was built in");
-            Ok(ptx.to_vec())
-        }
-        (compiled, _) => compiled,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A lane: the unit of order of an engine's operations, on the host's side.
 //!
-//! Kernels of a lane must not overlap. On one stream they do not; across streams an event orders each after the one before,
+//! Kernels of a lane must not overlap. On one stream they do not (one that is launched early waits before it touches anything); across streams an event orders each after the one before,
 //! without anybody on the host waiting. Captured work is ordered the same way within its capture, by events of its own: an
 //! event that was recorded in a capture means nothing outside, and the other way round. Replays of graphs are ordered by
 //! whoever launches them.
@@ -26,6 +26,17 @@ pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
 
 /// What a captured launch needs alive. Only asked for in a capture.
 pub(crate) type Needs<'a> = &'a dyn Fn() -> [Keep; 2];
+
+/// Where a lane's last launch was, for the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// On the same stream; others may have put work between.
+    Same,
+    /// On another one, or nowhere.
+    Other,
+    /// In the same capture, if anywhere.
+    Captured,
+}
 
 /// What an engine's work has come to: shared with whoever must know when it is done.
 #[derive(Debug)]
@@ -122,13 +133,14 @@ impl Lane {
         rank: usize,
         control: &[u64],
         status: u64,
+        mode: u32,
         activity: &Arc<Activity>,
     ) -> Self {
         let small = control.len() <= SMALL_WORLD;
         Self {
             index,
-            small: small.then(|| Launch::new(layout, index, rank, control, status)),
-            large: Launch::new(layout, index, rank, control, status),
+            small: small.then(|| Launch::new(layout, index, rank, control, status, mode)),
+            large: Launch::new(layout, index, rank, control, status, mode),
             activity: Arc::clone(activity),
             order: Mutex::new(Order { last: None, captures: Vec::with_capacity(CAPTURES) }),
             launches: AtomicU64::new(0),
@@ -164,14 +176,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Runs `launch`, which puts one kernel on `stream`, after the kernel before.
+    /// Runs `launch`, which puts one kernel on `stream`, after the kernel before, and is told where that one is.
     #[inline]
     pub(crate) fn run(
         &self,
         stream: &Stream,
         watched: &Watched,
         needs: Needs<'_>,
-        launch: impl FnOnce() -> Result<()>,
+        launch: impl FnOnce(Behind) -> Result<()>,
     ) -> Result<()> {
         // Once for all calls below.
         let _bound = stream.device().bind()?;
@@ -189,7 +201,7 @@ impl Lane {
         order: &mut Order,
         stream: &Stream,
         watched: &Watched,
-        launch: impl FnOnce() -> Result<()>,
+        launch: impl FnOnce(Behind) -> Result<()>,
     ) -> Result<()> {
         let handle = stream.raw() as usize;
         let event = &self.activity.lanes[self.index];
@@ -201,7 +213,10 @@ impl Lane {
                 stream.wait(event)?;
             }
         }
-        let launched = launch();
+        let launched = launch(match is_same && handle != PER_THREAD {
+            true => Behind::Same,
+            false => Behind::Other,
+        });
         if !is_same {
             order.last = Some(stream.clone());
             watched.streams[self.index].store(handle, Ordering::Relaxed);
@@ -217,7 +232,7 @@ impl Order {
         id: u64,
         stream: &Stream,
         needs: Needs<'_>,
-        launch: impl FnOnce() -> Result<()>,
+        launch: impl FnOnce(Behind) -> Result<()>,
     ) -> Result<()> {
         let handle = stream.raw() as usize;
         self.enter(id, handle, stream.device())?;
@@ -233,7 +248,7 @@ impl Order {
             stream.wait(&captured.event)?;
             captured.stream = handle;
         }
-        launch()?;
+        launch(Behind::Captured)?;
         captured.event.record(stream)
     }
 

@@ -6,9 +6,9 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::control::Launch;
+use super::control::{Launch, NEXT_EARLY};
 use super::kernels::Kernel;
-use super::lane::{Keep, Lane};
+use super::lane::{Behind, Keep, Lane};
 use super::statement::Statement;
 use super::{Engine, EngineInner};
 use crate::cuda::{Device, Stream, nvtx};
@@ -31,6 +31,28 @@ pub(crate) struct Call<'a> {
     pub(crate) multicast: u64,
     /// Gives what keeps `data` valid.
     pub(crate) keep: Option<&'a dyn Fn() -> Keep>,
+    /// Whether it takes so little of the device that it may be there beside another launch of its lane: of kernels that take a turn.
+    pub(crate) is_small: bool,
+}
+
+/// Whether a launch may be on the device beside others of its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Early {
+    No,
+    /// Beside the one behind it.
+    Next,
+    /// Beside the one ahead of it, too.
+    Yes,
+}
+
+impl Early {
+    fn of(overlaps: bool, behind: Behind) -> Self {
+        match behind {
+            Behind::Same if overlaps => Self::Yes,
+            Behind::Other if overlaps => Self::Next,
+            _ => Self::No,
+        }
+    }
 }
 
 impl Call<'_> {
@@ -46,12 +68,20 @@ impl Call<'_> {
             data: &[],
             multicast: 0,
             keep: None,
+            is_small: false,
         }
     }
 
-    /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns.
+    /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns. `early`: whether it may be on the
+    /// device beside the launches before and after.
     #[inline]
-    fn launch<const N: usize>(&self, template: &Launch<N>, kernel: &Kernel, stream: &Stream) -> Result<()> {
+    fn launch<const N: usize>(
+        &self,
+        template: &Launch<N>,
+        kernel: &Kernel,
+        stream: &Stream,
+        early: Early,
+    ) -> Result<()> {
         let mut launch = *template;
         launch.count = self.count;
         launch.input = self.input;
@@ -59,14 +89,20 @@ impl Call<'_> {
         launch.op = self.statement.op as u32;
         launch.signature = self.statement.signature();
         launch.peer = self.peer as u32;
-        launch.mode = self.mode;
+        launch.mode |= self.mode | if early == Early::No { 0 } else { NEXT_EARLY };
         launch.set_data(self.data);
         launch.multicast = self.multicast;
         let mut parameters = [(&raw mut launch).cast::<c_void>()];
         let Statement { grid, threads, .. } = self.statement;
         // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that the ranks
-        // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`keep`).
-        unsafe { kernel.function.launch(stream, grid, threads, &mut parameters) }
+        // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`keep`). Kernels
+        // of which a launch may be early wait for the one before when they take their turn, before anything else.
+        unsafe {
+            match early {
+                Early::Yes => kernel.function.launch_early(stream, grid, threads, &mut parameters),
+                Early::No | Early::Next => kernel.function.launch(stream, grid, threads, &mut parameters),
+            }
+        }
     }
 }
 
@@ -106,8 +142,11 @@ impl Engine {
         }
         let lane = self.inner.lane(self.lane);
         let needs = || self.needs(call.keep);
+        let overlaps = call.is_small && self.inner.overlaps;
         let _range = nvtx::range(call.statement.op.name(), self.group().name());
-        lane.run(stream, &self.inner.watched, &needs, || put(lane, kernel, stream, call))
+        lane.run(stream, &self.inner.watched, &needs, |behind| {
+            put(lane, kernel, stream, call, Early::of(overlaps, behind))
+        })
     }
 
     /// The error for a kernel that would need memory out of reach.
@@ -126,7 +165,7 @@ impl Engine {
     /// Launches `kernel`, which waits for nobody, beside the lane.
     pub(crate) fn launch_beside(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
         let lane = self.inner.lane(self.lane);
-        self.beside(stream, call.keep, || put(lane, kernel, stream, call))
+        self.beside(stream, call.keep, || put(lane, kernel, stream, call, Early::No))
     }
 
     /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this engine's memory.
@@ -163,11 +202,11 @@ impl EngineInner {
 }
 
 #[inline]
-fn put(lane: &Lane, kernel: &Kernel, stream: &Stream, call: &Call<'_>) -> Result<()> {
+fn put(lane: &Lane, kernel: &Kernel, stream: &Stream, call: &Call<'_>, early: Early) -> Result<()> {
     match &lane.small {
-        Some(template) if !kernel.is_large => call.launch(template, kernel, stream),
+        Some(template) if !kernel.is_large => call.launch(template, kernel, stream, early),
         // The copy has small parameters in a large group too; it looks at nothing behind what both have in common.
-        _ => call.launch(&lane.large, kernel, stream),
+        _ => call.launch(&lane.large, kernel, stream, early),
     }
 }
 

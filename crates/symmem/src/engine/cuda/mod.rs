@@ -39,7 +39,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD};
+use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD, ONE_DEVICE};
 use self::kernels::Kernels;
 use self::lane::Lane;
 pub(crate) use self::lane::{Activity, all_idle};
@@ -63,6 +63,9 @@ use crate::{Config, DType, Error, Group, Result};
 
 /// Most lanes of an engine.
 const MAX_LANES: u32 = 16;
+
+/// Lanes of all ranks on a device, at most, for two kernels of each to be there: a device holds 128 at once.
+const MOST_OVERLAPPING: usize = 32;
 
 /// Into how many queues the driver sorts the streams of a process: 8 unless set.
 const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
@@ -96,6 +99,9 @@ pub struct Settings {
     /// Ranks that count as out of reach, for tests; only with a communicator.
     #[doc(hidden)]
     pub unreachable: Vec<usize>,
+    /// Whether ranks of one device work as those of several do, for tests.
+    #[doc(hidden)]
+    pub apart: bool,
     /// Where epochs begin, for tests of their wrap; 0: where they should.
     #[doc(hidden)]
     pub first_epoch: u64,
@@ -111,6 +117,7 @@ impl Default for Settings {
             priority: 0,
             provider: Config::env_provider().unwrap_or_default(),
             unreachable: Vec::new(),
+            apart: false,
             first_epoch: 0,
         }
     }
@@ -188,6 +195,8 @@ struct EngineInner {
     body: ManuallyDrop<Body>,
     group: Group,
     is_direct: bool,
+    /// Whether small kernels may start before the one ahead of them in their stream has ended.
+    overlaps: bool,
     /// Where this rank's control block has room that nobody looks at.
     scratch: usize,
 }
@@ -318,7 +327,12 @@ impl Engine {
             true => multimem::set_up(&running, device, &parts.control, settings.lanes, &mut agreed.limits)?,
             false => Err("a rank is out of reach of another".to_owned()),
         };
-        let body = Body::new(parts, &layout, group.rank(), peers, communicator, multimem);
+        let mode = if agreed.one_device { ONE_DEVICE } else { 0 };
+        // Between devices nobody has looked whether it is worth it.
+        let overlaps = agreed.one_device
+            && parts.kernels.wait_for_kernel_before
+            && world * layout.lanes <= MOST_OVERLAPPING;
+        let body = Body::new(parts, &layout, (group.rank(), mode), peers, communicator, multimem);
         let inner = EngineInner {
             _leash: leash,
             watched,
@@ -328,6 +342,7 @@ impl Engine {
             body: ManuallyDrop::new(body),
             group: group.share(),
             is_direct,
+            overlaps,
             scratch,
         };
         Ok(Self { inner: Arc::new(inner), lane: 0, forced: None, tune: Tune::default() })
@@ -377,14 +392,15 @@ impl Engine {
         Self { tune, ..self.clone() }
     }
 
-    /// How an all-reduce of `bytes` bytes of `dtype` runs. The same on every rank.
+    /// How an all-reduce of `bytes` bytes of `dtype` at aligned addresses runs. The same on every rank.
     pub fn plan(&self, form: Form, dtype: DType, bytes: usize) -> Result<Plan> {
         let number = number_of(dtype)?;
         let agreed = &self.inner.agreed;
         let algorithm = agreed.choose(form, bytes, self.forced, &self.tune)?;
         let kernel = all_reducer(algorithm, form);
-        let registers = self.routine(kernel, number)?.function.registers;
         let (grid, threads) = agreed.shape(kernel, number, bytes, &self.tune);
+        let kernel = Agreed::kernel_for(kernel, bytes, (grid, threads), [0, 0]);
+        let registers = self.routine(kernel, number)?.function.registers;
         Ok(Plan { algorithm, grid, threads, registers })
     }
 
@@ -441,7 +457,7 @@ impl Body {
     fn new(
         parts: Parts,
         layout: &Layout,
-        rank: usize,
+        (rank, mode): (usize, u32),
         peers: Vec<PeerMemory>,
         communicator: Option<Communicator>,
         multimem: Result<Multimem, String>,
@@ -450,7 +466,8 @@ impl Body {
         let addresses: Vec<u64> = peers.iter().map(|peer| peer.address).collect();
         let multicast = multimem.as_ref().map_or(0, Multimem::control);
         let lane = |index| {
-            Lane::new(layout, index, rank, &addresses, status.address(), &activity).with_multicast(multicast)
+            Lane::new(layout, index, rank, &addresses, status.address(), mode, &activity)
+                .with_multicast(multicast)
         };
         let lanes = (0..layout.lanes).map(lane).collect();
         Self { lanes, kernels, multimem, control, activity, status, _peers: peers, communicator }

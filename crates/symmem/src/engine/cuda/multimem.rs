@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::agree::own_share;
+use super::agree::multiprocessors;
 use super::kernels::{Kernel, MultimemKernels};
 use super::plan::{Algorithm, Limits, NUMBERS, Routine, limit};
 use super::{Engine, EngineInner};
@@ -79,10 +79,11 @@ pub(super) fn set_up(
 /// What this rank can do. No two ranks of a multicast object share a device.
 fn rows(kernels: &MultimemKernels, device: &Device, lanes: u32) -> Result<Rows> {
     let mut rows = Rows::default();
+    let (_, share) = multiprocessors(device);
     for (routine, row) in Routine::MULTIMEM.into_iter().zip(&mut rows) {
         for (number, most) in row.iter_mut().enumerate() {
             let kernel = kernels.routine(routine, number).ok_or_else(|| unknown(routine))?;
-            *most = limit(kernel.function.occupancy(routine.most_threads(), 0)?, own_share(device), lanes);
+            *most = limit(kernel.function.occupancy(routine.most_threads(), 0)?, share, lanes);
         }
     }
     Ok(rows)

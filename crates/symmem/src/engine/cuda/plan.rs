@@ -8,23 +8,38 @@ use std::fmt;
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
 use crate::{DType, Error, Result};
 
-/// Up to how many bytes packets carry a message, for groups of at most so many ranks: see [`Row`].
-const TABLE: [Row; 4] = [
-    Row { world: 2, one_trip: [512 << 10; 3], two_trips: [0; 3] },
-    Row { world: 4, one_trip: [128 << 10; 3], two_trips: [256 << 10, 512 << 10, 512 << 10] },
-    Row { world: 8, one_trip: [32 << 10, 32 << 10, 128 << 10], two_trips: [0; 3] },
-    Row { world: usize::MAX, one_trip: [32 << 10; 3], two_trips: [0; 3] },
+/// Up to how many bytes which algorithm carries a message, for groups of at most so many ranks on one device. Measured on an H200.
+const TOGETHER: [Row; 4] = [
+    Row { world: 2, one_trip: [256 << 10, 512 << 10, 512 << 10], two_trips: [0; 3], one_shot: 0 },
+    Row {
+        world: 4,
+        one_trip: [128 << 10, 128 << 10, 256 << 10],
+        two_trips: [0, 0, 512 << 10],
+        one_shot: 512 << 10,
+    },
+    Row { world: 8, one_trip: [64 << 10; 3], two_trips: [0, 0, 256 << 10], one_shot: 256 << 10 },
+    Row { world: usize::MAX, one_trip: [32 << 10; 3], two_trips: [0; 3], one_shot: 0 },
 ];
 
-/// Bytes, by [`Form`]. Private memory goes in packets for longer, since the other algorithms must copy it first. Measured with ranks that share
-/// one GPU; for others it is a guess.
+/// The same for ranks on several devices, where it takes longer to publish what a block wrote. A guess: measured on one device, with kernels that do not
+/// know that.
+const APART: [Row; 4] = [
+    Row { world: 2, one_trip: [512 << 10; 3], two_trips: [0; 3], one_shot: 0 },
+    Row { world: 4, one_trip: [128 << 10; 3], two_trips: [256 << 10, 512 << 10, 512 << 10], one_shot: 0 },
+    Row { world: 8, one_trip: [32 << 10, 32 << 10, 128 << 10], two_trips: [0; 3], one_shot: 0 },
+    Row { world: usize::MAX, one_trip: [32 << 10; 3], two_trips: [0; 3], one_shot: 0 },
+];
+
+/// Bytes, by [`Form`]. Private memory goes in packets for longer, since the other algorithms must copy it first.
 #[derive(Clone, Copy)]
 struct Row {
     world: usize,
     /// Up to here each rank sends its elements to everybody,
     one_trip: [usize; 3],
-    /// and from there up to here each rank reduces a slice, and sends that.
+    /// from there up to here each rank reduces a slice, and sends that,
     two_trips: [usize; 3],
+    /// and from there up to here each rank reads everybody's elements, if the result goes elsewhere.
+    one_shot: usize,
 }
 
 /// Blocks of a launch unless the settings say otherwise.
@@ -32,8 +47,10 @@ pub(super) const DEFAULT_BLOCKS: u32 = 64;
 /// Blocks up to which a message goes in small blocks: the more multiprocessors share it, the sooner it is out. With more to do, large ones
 /// start sooner.
 const SMALL_BLOCKS: u32 = 32;
-/// A rank's multiprocessors are filled to this part at most by launches that wait, on all lanes together: kernels that peers
-/// wait for need room beside them.
+/// A launch is small if it takes at most one in so many of the places that its limit allows.
+const SMALL: u32 = 4;
+/// One in so many places of a rank's multiprocessors is taken at most by launches of one engine that wait, on all lanes together: kernels that peers
+/// wait for need room beside them. Small ones that are launched early come on top ([`SMALL`]).
 const FILLED: u32 = 2;
 
 /// Bytes of a unit, as in `kernels/units.cuh`.
@@ -145,6 +162,8 @@ pub struct Tune {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routine {
     LowLatency,
+    /// The same for messages that a rank finds whole: see [`Agreed::kernel_for`].
+    LowLatencyWhole,
     OneShot,
     TwoShot,
     TwoShotOut,
@@ -160,8 +179,9 @@ pub(crate) enum Routine {
 
 impl Routine {
     /// Those that every engine has.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::LowLatency,
+        Self::LowLatencyWhole,
         Self::OneShot,
         Self::TwoShot,
         Self::TwoShotOut,
@@ -179,6 +199,7 @@ impl Routine {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::LowLatency => "all_reduce_low_latency",
+            Self::LowLatencyWhole => "all_reduce_low_latency_whole",
             Self::OneShot => "all_reduce_one_shot",
             Self::TwoShot => "all_reduce_two_shot",
             Self::TwoShotOut => "all_reduce_two_shot_out",
@@ -194,17 +215,23 @@ impl Routine {
     /// Threads of a block, at most: what the kernel is compiled for.
     pub(crate) const fn most_threads(self) -> u32 {
         match self {
-            Self::LowLatency | Self::TwoTrip => MAX_THREADS / 2,
+            Self::LowLatency | Self::LowLatencyWhole | Self::TwoTrip => MAX_THREADS / 2,
             _ => MAX_THREADS,
         }
     }
 
-    /// Threads of a block for `units` units of work.
-    fn threads(self, units: u32) -> u32 {
-        let small = self.most_threads() / 2;
-        let has_small = matches!(self, Self::LowLatency | Self::TwoShot);
-        let most = if has_small && units <= small * SMALL_BLOCKS { small } else { self.most_threads() };
-        units.min(most)
+    /// Threads of a block for `units` units of work, in at most `blocks` blocks of each of `world` ranks.
+    fn threads(self, units: u32, blocks: u32, world: usize) -> u32 {
+        let most = self.most_threads();
+        // Sizes, and up to how many blocks of each there may be.
+        let few = if world == 2 { SMALL_BLOCKS } else { SMALL_BLOCKS / 4 };
+        let sizes: &[(u32, u32)] = match self {
+            Self::LowLatency | Self::LowLatencyWhole => &[(most / 4, few), (most / 2, SMALL_BLOCKS)],
+            Self::TwoShot | Self::TwoShotOut | Self::OneShot | Self::TwoTrip => &[(most / 2, SMALL_BLOCKS)],
+            _ => &[],
+        };
+        let fits = |(threads, most): &&(u32, u32)| units <= threads * blocks.min(*most);
+        units.min(sizes.iter().find(fits).map_or(most, |(threads, _)| *threads))
     }
 
     /// Whether each rank works on a slice of the message only.
@@ -233,6 +260,8 @@ pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::COUNT];
 #[derive(Clone, Debug)]
 pub(crate) struct Agreed {
     pub(crate) world: usize,
+    /// Whether all ranks are on the same device.
+    pub(crate) one_device: bool,
     /// Payload bytes that packets can carry.
     pub(crate) slot: usize,
     pub(crate) max_blocks: u32,
@@ -262,7 +291,8 @@ impl Agreed {
     }
 
     fn table(&self, form: Form, bytes: usize, tune: &Tune) -> Algorithm {
-        let row = TABLE.iter().find(|row| self.world <= row.world).unwrap_or(&TABLE[TABLE.len() - 1]);
+        let table = if self.one_device { &TOGETHER } else { &APART };
+        let row = table.iter().find(|row| self.world <= row.world).unwrap_or(&table[table.len() - 1]);
         if bytes <= tune.low_latency_max.unwrap_or(row.one_trip[form as usize]).min(self.slot) {
             return Algorithm::LowLatency;
         }
@@ -271,6 +301,7 @@ impl Agreed {
         }
         match form {
             Form::InPlace => Algorithm::TwoShot,
+            Form::Out if bytes <= row.one_shot => Algorithm::OneShot,
             // Alone there is nobody to share the work with.
             Form::Out | Form::Private if self.world > 1 && self.slice(bytes) <= SCRATCH => Algorithm::TwoShot,
             Form::Out | Form::Private => Algorithm::OneShot,
@@ -319,11 +350,36 @@ impl Agreed {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         // A thread for each peer spares the meetings a second round.
         let least = (self.world as u32).next_multiple_of(WARP);
-        let wanted = tune.threads.unwrap_or_else(|| kernel.threads(units));
-        let threads = wanted.min(kernel.most_threads()).next_multiple_of(WARP).max(least);
         let most = tune.blocks.unwrap_or(self.max_blocks).clamp(1, MAX_BLOCKS as u32);
         let most = most.min(self.limits[kernel as usize][number]);
+        let wanted = tune.threads.unwrap_or_else(|| kernel.threads(units, most, self.world));
+        let threads = wanted.min(kernel.most_threads()).next_multiple_of(WARP).max(least);
         (units.div_ceil(threads).clamp(1, most), threads)
+    }
+
+    /// The kernel that a rank runs for `kernel` in this shape, if its elements lie at `places`: they may lie otherwise elsewhere, so this is no matter of
+    /// agreement, and what peers see is the same.
+    #[inline]
+    pub(crate) fn kernel_for(
+        kernel: Routine,
+        bytes: usize,
+        (grid, threads): (u32, u32),
+        places: [u64; 2],
+    ) -> Routine {
+        let is_whole = [bytes as u64, places[0], places[1]].iter().all(|at| at.is_multiple_of(UNIT as u64));
+        match kernel {
+            Routine::LowLatency if is_whole && bytes <= (grid * threads) as usize * UNIT => {
+                Routine::LowLatencyWhole
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a launch in this shape takes so little of what it may that another one beside it leaves peers their room ([`FILLED`]).
+    #[inline]
+    pub(crate) fn is_small(&self, kernel: Routine, number: usize, (grid, threads): (u32, u32)) -> bool {
+        let most = u64::from(self.limits[kernel as usize][number]) * u64::from(kernel.most_threads());
+        u64::from(grid * threads) * u64::from(SMALL) <= most
     }
 }
 
@@ -347,11 +403,37 @@ mod tests {
 
     fn agreed(world: usize) -> Agreed {
         let slot = Layout::new(world, 1).slot;
-        Agreed { world, slot, max_blocks: DEFAULT_BLOCKS, limits: [[128; 3]; Routine::COUNT] }
+        let limits = [[128; 3]; Routine::COUNT];
+        Agreed { world, one_device: false, slot, max_blocks: DEFAULT_BLOCKS, limits }
     }
 
     const KIB: usize = 1 << 10;
     const PLAIN: Tune = Tune { low_latency_max: None, blocks: None, threads: None };
+
+    /// What the table says must be so: up to where each form goes in packets, by one trip and by two, and up to where it is read by everybody.
+    fn check_table(agreed: &Agreed, one_trip: [usize; 3], two_trips: [usize; 3], one_shot: usize) {
+        let world = agreed.world;
+        for form in Form::ALL {
+            let (one, two) = (one_trip[form as usize] * KIB, two_trips[form as usize] * KIB);
+            let choose = |bytes| agreed.choose(form, bytes, None, &PLAIN).unwrap();
+            assert_eq!(choose(1), Algorithm::LowLatency);
+            assert_eq!(choose(one), Algorithm::LowLatency, "{world}");
+            if two > 0 {
+                assert_eq!((choose(one + 1), choose(two)), (Algorithm::TwoTrip, Algorithm::TwoTrip));
+            }
+            let read = if form == Form::Out { one_shot * KIB } else { 0 };
+            if read > 0 {
+                assert_eq!(
+                    (choose(one.max(two) + 1), choose(read)),
+                    (Algorithm::OneShot, Algorithm::OneShot)
+                );
+            }
+            assert_eq!(choose(one.max(two).max(read) + 1), Algorithm::TwoShot, "{world}");
+            let beyond = if form == Form::InPlace { Algorithm::TwoShot } else { Algorithm::OneShot };
+            assert_eq!(choose(world * SCRATCH), Algorithm::TwoShot);
+            assert_eq!(choose(world * SCRATCH + 1), beyond);
+        }
+    }
 
     #[test]
     fn small_messages_go_in_packets_and_large_ones_in_slices() {
@@ -363,24 +445,61 @@ mod tests {
             (9, [32, 32, 32], [0, 0, 0]),
             (72, [32, 32, 32], [0, 0, 0]),
         ] {
-            let agreed = agreed(world);
-            for form in Form::ALL {
-                let (one, two) = (one_trip[form as usize] * KIB, two_trips[form as usize] * KIB);
-                let choose = |bytes| agreed.choose(form, bytes, None, &PLAIN).unwrap();
-                assert_eq!(choose(1), Algorithm::LowLatency);
-                assert_eq!(choose(one), Algorithm::LowLatency, "{world}");
-                if two > 0 {
-                    assert_eq!((choose(one + 1), choose(two)), (Algorithm::TwoTrip, Algorithm::TwoTrip));
-                }
-                assert_eq!(choose(one.max(two) + 1), Algorithm::TwoShot, "{world}");
-                let beyond = if form == Form::InPlace { Algorithm::TwoShot } else { Algorithm::OneShot };
-                assert_eq!(choose(world * SCRATCH), Algorithm::TwoShot);
-                assert_eq!(choose(world * SCRATCH + 1), beyond);
-            }
+            check_table(&agreed(world), one_trip, two_trips, 0);
         }
         assert_eq!(agreed(1).choose(Form::Out, 1 << 20, None, &PLAIN).unwrap(), Algorithm::OneShot);
         let tune = Tune { low_latency_max: Some(0), ..PLAIN };
         assert_eq!(agreed(2).choose(Form::InPlace, 1, None, &tune).unwrap(), Algorithm::TwoShot);
+    }
+
+    #[test]
+    fn ranks_of_one_device_have_a_table_of_their_own() {
+        for (world, one_trip, two_trips, one_shot) in [
+            (2, [256, 512, 512], [0, 0, 0], 0),
+            (4, [128, 128, 256], [0, 0, 512], 512),
+            (8, [64, 64, 64], [0, 0, 256], 256),
+            (9, [32, 32, 32], [0, 0, 0], 0),
+        ] {
+            check_table(&Agreed { one_device: true, ..agreed(world) }, one_trip, two_trips, one_shot);
+        }
+    }
+
+    #[test]
+    fn blocks_grow_with_what_there_is_to_do() {
+        let shape = |kernel, bytes| agreed(4).shape(kernel, 0, bytes, &PLAIN);
+        for (bytes, expected) in
+            [(1, (1, 64)), (2, (2, 64)), (8, (8, 64)), (32, (16, 128)), (64, (32, 128)), (128, (32, 256))]
+        {
+            assert_eq!(shape(Routine::LowLatency, bytes * KIB), expected, "{bytes} KB");
+        }
+        assert_eq!(shape(Routine::LowLatency, 16), (1, 32));
+        let of_two = |bytes| agreed(2).shape(Routine::LowLatency, 0, bytes, &PLAIN);
+        assert_eq!([2 * KIB, 8 * KIB, 32 * KIB].map(of_two), [(2, 64), (8, 64), (32, 64)]);
+        assert_eq!(shape(Routine::TwoShot, 512 * KIB), (32, 256));
+        assert_eq!(shape(Routine::TwoShot, 1024 * KIB), (32, 512));
+        assert_eq!(shape(Routine::Pull, 16 * KIB), (2, 512));
+        // Where there may be few blocks they are larger.
+        let few = Agreed { limits: [[8; 3]; Routine::COUNT], ..agreed(4) };
+        assert_eq!(few.shape(Routine::LowLatency, 0, 16 * KIB, &PLAIN), (8, 128));
+    }
+
+    #[test]
+    fn only_whole_messages_have_the_kernel_for_them() {
+        let kernel_for = |bytes, places| Agreed::kernel_for(Routine::LowLatency, bytes, (8, 64), places);
+        assert_eq!(kernel_for(8 * KIB, [32, 48]), Routine::LowLatencyWhole);
+        assert_eq!(kernel_for(16, [0, 0]), Routine::LowLatencyWhole);
+        for (bytes, places) in [(8 * KIB + 16, [0, 0]), (24, [0, 0]), (16, [2, 0]), (16, [0, 8])] {
+            assert_eq!(kernel_for(bytes, places), Routine::LowLatency, "{bytes} at {places:?}");
+        }
+        assert_eq!(Agreed::kernel_for(Routine::TwoShot, 16, (8, 64), [0, 0]), Routine::TwoShot);
+    }
+
+    #[test]
+    fn small_is_what_leaves_most_of_its_limit() {
+        let agreed = Agreed { limits: [[32; 3]; Routine::COUNT], ..agreed(4) };
+        let is_small = |grid, threads| agreed.is_small(Routine::LowLatency, 0, (grid, threads));
+        assert!(is_small(8, 64) && is_small(8, 256) && is_small(32, 64));
+        assert!(!is_small(9, 256) && !is_small(33, 64));
     }
 
     #[test]
@@ -419,10 +538,6 @@ mod tests {
             }
         }
         let agreed = agreed(2);
-        assert_eq!(agreed.shape(Routine::LowLatency, 0, 2, &PLAIN), (1, 32));
-        assert_eq!(agreed.shape(Routine::LowLatency, 0, 8192, &PLAIN), (4, 128));
-        assert_eq!(agreed.shape(Routine::LowLatency, 0, 64 * KIB, &PLAIN), (32, 128));
-        assert_eq!(agreed.shape(Routine::LowLatency, 0, 128 * KIB, &PLAIN), (32, 256));
         assert_eq!(agreed.shape(Routine::TwoShot, 0, 128 * KIB, &PLAIN), (16, 256));
         assert_eq!(agreed.shape(Routine::TwoShot, 0, 1 << 20, &PLAIN), (64, 512));
         let tune = Tune { blocks: Some(4), threads: Some(100), ..PLAIN };

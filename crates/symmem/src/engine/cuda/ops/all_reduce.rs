@@ -1,15 +1,13 @@
 //! All-reduce, in its three forms.
 
 use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory};
+use crate::engine::cuda::control::AVERAGE;
 use crate::engine::cuda::launch::Call;
-use crate::engine::cuda::plan::{Form, all_reducer, number_of};
+use crate::engine::cuda::plan::{Agreed, Form, all_reducer, number_of};
 use crate::engine::cuda::statement::Statement;
 use crate::memory::Element;
 use crate::op::Op;
 use crate::{DType, Error, ReduceOp, Result};
-
-/// `Mode` of `kernels/control.cuh`.
-const AVERAGE: u32 = 1;
 
 impl Form {
     fn op(self) -> Op {
@@ -116,8 +114,9 @@ impl<T: Element> SymmetricMemory<T> {
         let agreed = &engine.inner.agreed;
         let algorithm = agreed.choose(form, bytes, engine.forced, &engine.tune)?;
         let kernel = all_reducer(algorithm, form);
-        let function = engine.routine(kernel, number)?;
         let (grid, threads) = agreed.shape(kernel, number, bytes, &engine.tune);
+        let kernel = Agreed::kernel_for(kernel, bytes, (grid, threads), [input, output]);
+        let function = engine.routine(kernel, number)?;
         tracing::trace!(op = form.op().name(), %algorithm, bytes, grid, threads, "all_reduce on the device");
         let statement = Statement {
             op: form.op(),
@@ -132,9 +131,17 @@ impl<T: Element> SymmetricMemory<T> {
             threads,
         };
         let keep = self.keeper();
-        let (count, data) = (self.len as u64, &self.data[..]);
-        let call =
-            Call { statement, count, input, output, peer: 0, mode, data, multicast, keep: Some(&keep) };
+        let call = Call {
+            count: self.len as u64,
+            input,
+            output,
+            mode,
+            data: &self.data,
+            multicast,
+            keep: Some(&keep),
+            is_small: agreed.is_small(kernel, number, (grid, threads)),
+            ..Call::plain(statement)
+        };
         engine.launch(stream, function, &call)
     }
 }

@@ -25,7 +25,7 @@ impl Engine {
             return self.meet_carried(statement.op, stream);
         }
         let count = statement.channel.unwrap_or(0) as u64;
-        self.launch(stream, kernel, &Call { count, ..Call::plain(statement) })
+        self.launch(stream, kernel, &Call { count, is_small: true, ..Call::plain(statement) })
     }
 }
 

@@ -1,8 +1,8 @@
 //! What operations need that use multicast, and those that nothing else does.
 
 use super::all_reduce::mode_of;
-use super::pull::IDLE;
 use crate::cuda::{DeviceSlice, Stream, SymmetricMemory};
+use crate::engine::cuda::control::IDLE;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::{Algorithm, Routine, number_of};
 use crate::engine::cuda::statement::Statement;

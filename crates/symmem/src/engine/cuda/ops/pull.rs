@@ -3,6 +3,7 @@
 
 use super::all_reduce::mode_of;
 use crate::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
+use crate::engine::cuda::control::IDLE;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::{Routine, number_of};
 use crate::engine::cuda::statement::Statement;
@@ -10,9 +11,6 @@ use crate::memory::Element;
 use crate::nccl::Carried;
 use crate::op::Op;
 use crate::{DType, Error, ReduceOp, Result};
-
-/// `Mode` of `kernels/control.cuh`.
-pub(super) const IDLE: u32 = 2;
 
 /// What a rank reads, and from whom.
 struct Reading {
@@ -257,15 +255,15 @@ impl<T: Element> SymmetricMemory<T> {
         };
         let keep = self.keeper();
         let call = Call {
-            statement,
             count: work.count as u64,
             input: reading.start as u64,
             output: reading.output,
             peer: work.peer,
             mode: work.mode | if reading.reads { 0 } else { IDLE },
             data: &self.data,
-            multicast: 0,
             keep: Some(&keep),
+            is_small: engine.inner.agreed.is_small(routine, number, (grid, threads)),
+            ..Call::plain(statement)
         };
         engine.launch(stream, engine.routine(routine, number)?, &call)
     }
