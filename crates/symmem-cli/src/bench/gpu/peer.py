@@ -104,6 +104,20 @@ class Kernels:
     def delay(self, nanoseconds):
         self.launch("delay", 1, 1, ctypes.c_uint64(nanoseconds))
 
+    def event(self):
+        """An event that takes the time, also within a graph, which torch has in newer versions only."""
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(0))
+        return event
+
+    def record_in_graph(self, event):
+        self.call("cuEventRecordWithFlags", event, self.stream, ctypes.c_uint(1))
+
+    def elapsed_us(self, start, end):
+        milliseconds = ctypes.c_float()
+        self.call("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
+        return milliseconds.value * 1e3
+
     def stamp(self, which):
         self.launch("stamp", 1, 1, ctypes.c_uint64(self.stamps.data_ptr() + 8 * which))
 
@@ -140,7 +154,7 @@ class System:
             self.store = dist.TCPStore("127.0.0.1", order["port"], is_master=False, timeout=TIMEOUT)
         dist.init_process_group("gloo", store=self.store, rank=RANK, world_size=WORLD, timeout=TIMEOUT)
         self.kernels = Kernels(order["kernels"], torch, self.stream)
-        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        self.events = {name: (self.kernels.event(), self.kernels.event()) for name in ("with", "without")}
         dist.barrier()
         start = time.perf_counter()
         self.start()
@@ -176,10 +190,12 @@ class System:
         if task["work"] != "barrier":
             self.kernels.fill(slot["filled"], task["fill_elements"], 0, task["fill_blocks"])
         slot["op"](0)
+        self.barrier()
         self.kernels.bump(task["nodes"])
         self.synchronize()
         if task["work"] != "eager":
-            slot["with"], slot["without"] = (self.capture(slot, operate) for operate in (True, False))
+            for name in self.events:
+                slot[name] = self.capture(slot, name)
         self.synchronize()
         torch.cuda.synchronize()
         return {"algorithm": task["variant"]}
@@ -199,34 +215,34 @@ class System:
         slot["output"] = output
         slot["op"] = self.operation(slot["variant"], form, source, target, size)
 
-    def capture(self, slot, operate):
+    def capture(self, slot, name):
         graph = self.torch.cuda.CUDAGraph()
+        start, end = self.events[name]
         with self.torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            # As in the ranks of symmem: the time is taken behind a barrier.
+            self.barrier()
+            self.kernels.record_in_graph(start)
             if slot["work"] == "all_reduce" and not slot["fill_each"]:
                 self.kernels.fill(slot["filled"], slot["fill_elements"], 0, slot["fill_blocks"])
             for node in range(slot["nodes"]):
                 if slot["work"] == "all_reduce" and slot["fill_each"]:
                     self.kernels.fill(slot["filled"], slot["fill_elements"], node, slot["fill_blocks"])
-                if operate:
+                if name == "with":
                     slot["op"](node)
             self.kernels.bump(slot["nodes"])
+            self.kernels.record_in_graph(end)
         return graph
 
     def round(self, slot, number):
         if slot["work"] == "eager":
             return {"with_us": self.eager(slot), "without_us": 0.0}
-        # As in the ranks of symmem: one replay that nobody times.
-        slot["with"].replay()
-        names = ["with", "without"] if number % 2 == 0 else ["without", "with"]
-        for at, name in enumerate(names):
-            self.kernels.delay(DELAY_NS)
-            self.barrier()
-            self.events[2 * at].record(self.stream)
+        for name in ["with", "without"] if number % 2 == 0 else ["without", "with"]:
+            # As in the ranks of symmem: one replay that nobody times, and one whose events stand.
             slot[name].replay()
-            self.events[2 * at + 1].record(self.stream)
+            self.kernels.delay(DELAY_NS)
+            slot[name].replay()
         self.synchronize()
-        times = [self.events[at].elapsed_time(self.events[at + 1]) * 1e3 for at in (0, 2)]
-        return {f"{name}_us": us for name, us in zip(names, times)}
+        return {f"{name}_us": self.kernels.elapsed_us(*events) for name, events in self.events.items()}
 
     def eager(self, slot):
         self.kernels.fill(slot["filled"], slot["fill_elements"], 0, slot["fill_blocks"])

@@ -76,6 +76,11 @@ impl Prepared {
     }
 }
 
+/// Microseconds between two events.
+fn elapsed([start, end]: [&Event; 2]) -> Result<f64> {
+    Ok(f64::from(end.elapsed_ms_since(start)?) * 1e3)
+}
+
 fn operation(
     memory: &SymmetricMemory<bf16>,
     task: &Task,
@@ -178,9 +183,12 @@ impl Running<'_> {
         Ok(graph?)
     }
 
-    /// What is in a graph.
+    /// What is in a graph. The time is taken between two events of its own, behind a barrier: how far apart the ranks' graphs start is no part of it.
     fn put(&self, operates: bool) -> Result<()> {
         let task = &self.prepared.task;
+        let [start, end] = self.events(operates);
+        self.lab.engine.barrier(&self.lab.stream)?;
+        start.record_in_graph(&self.lab.stream)?;
         let fills = task.work == Work::AllReduce;
         if fills && !task.fill_each {
             self.fill(0)?;
@@ -193,7 +201,14 @@ impl Running<'_> {
                 self.operate(node)?;
             }
         }
-        self.bump()
+        self.bump()?;
+        Ok(end.record_in_graph(&self.lab.stream)?)
+    }
+
+    /// Those that a graph's time is taken between.
+    fn events(&self, operates: bool) -> [&Event; 2] {
+        let [first, second, third, fourth] = &self.prepared.events;
+        if operates { [first, second] } else { [third, fourth] }
     }
 
     fn fill(&self, node: usize) -> Result<()> {
@@ -249,40 +264,31 @@ impl Running<'_> {
         Ok(Answer { with_us: Some(with), without_us: Some(without), ..Answer::default() })
     }
 
-    /// Both graphs, one after the other; odd rounds begin with the other one. Another system has just had its round, so one replay that
-    /// nobody times brings code and translations back to where they are in steady use.
+    /// Both graphs, one after the other; odd rounds begin with the other one. Another system or graph has just had its turn, so a replay that nobody times
+    /// brings code and translations back to where they are in steady use.
     fn replays(&self, round: usize) -> Result<(f64, f64)> {
-        let Some(graphs) = &self.prepared.graphs else { bail!("there are no graphs") };
-        graphs[0].launch(&self.lab.stream)?;
-        let order = [round % 2, 1 - round % 2];
-        for (at, graph) in order.into_iter().enumerate() {
-            self.timed(at, || Ok(graphs[graph].launch(&self.lab.stream)?))?;
+        let Some([with, without]) = &self.prepared.graphs else { bail!("there are no graphs") };
+        let stream = &self.lab.stream;
+        for graph in if round.is_multiple_of(2) { [with, without] } else { [without, with] } {
+            graph.launch(stream)?;
+            // Hides how long the host takes to put the next one there, whose events then stand.
+            self.lab.kernels.delay(stream, DELAY_NS)?;
+            graph.launch(stream)?;
         }
         self.sync()?;
-        let times = [self.elapsed(0)?, self.elapsed(1)?];
-        Ok((times[order[0]], times[order[1]]))
+        Ok((elapsed(self.events(true))?, elapsed(self.events(false))?))
     }
 
-    /// All ranks at the same time, between two events: the delay hides how long the host takes to put it there.
-    fn timed(&self, at: usize, what: impl FnOnce() -> Result<()>) -> Result<()> {
-        let stream = &self.lab.stream;
+    /// All ranks at the same time, between two events.
+    fn copies(&self) -> Result<f64> {
+        let (stream, [start, end]) = (&self.lab.stream, self.events(true));
         self.lab.kernels.delay(stream, DELAY_NS)?;
         self.lab.engine.barrier(stream)?;
-        self.prepared.events[2 * at].record(stream)?;
-        what()?;
-        Ok(self.prepared.events[2 * at + 1].record(stream)?)
-    }
-
-    /// Microseconds between the events of a `timed`.
-    fn elapsed(&self, at: usize) -> Result<f64> {
-        let events = &self.prepared.events;
-        Ok(f64::from(events[2 * at + 1].elapsed_ms_since(&events[2 * at])?) * 1e3)
-    }
-
-    fn copies(&self) -> Result<f64> {
-        self.timed(0, || (0..self.prepared.task.nodes).try_for_each(|_| self.operate(0)))?;
+        start.record(stream)?;
+        (0..self.prepared.task.nodes).try_for_each(|_| self.operate(0))?;
+        end.record(stream)?;
         self.sync()?;
-        self.elapsed(0)
+        elapsed([start, end])
     }
 
     /// By the host's clock, until the last one is done.
