@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use symmem::cuda::bench_support;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, CompileArgs};
 
 fn main() -> ExitCode {
     match run(&Cli::parse().command) {
@@ -29,9 +30,17 @@ fn run(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::BenchRank(args) => bench::run_rank(args),
         Command::BenchGpuRank => bench::run_gpu_rank(),
+        Command::CompileKernels(args) => compile_kernels(args),
         Command::Tune(args) => bench::run_tune(args),
         Command::Config(args) => config::run(args),
     }
+}
+
+fn compile_kernels(args: &CompileArgs) -> Result<()> {
+    for capability in &args.capability {
+        bench_support::compile_engine(&args.folder, *capability)?;
+    }
+    Ok(())
 }
 
 /// Sends what `SYMMEM_LOG`, else `RUST_LOG`, asks for to stderr; warnings if neither is set.

@@ -31,10 +31,30 @@ pub(crate) enum Command {
     /// One rank of a comparison on GPUs, led over stdin and stdout.
     #[command(hide = true)]
     BenchGpuRank,
+    /// Compile the kernels ahead, for machines with GPUs and without a compiler.
+    #[command(hide = true)]
+    CompileKernels(CompileArgs),
     /// Measure up to which sizes each algorithm is the best on this machine, and keep that for later groups.
     Tune(TuneArgs),
     /// Show every setting with its value, where it came from, and what it is for.
     Config(ConfigArgs),
+}
+
+/// What is compiled, and where it goes.
+#[derive(Args)]
+pub(crate) struct CompileArgs {
+    /// Folder that `SYMMEM_CACHE_DIR` may name later
+    pub(crate) folder: PathBuf,
+
+    /// Compute capabilities of the GPUs
+    #[arg(long, value_name = "MAJOR.MINOR,...", value_delimiter = ',', value_parser = capability, default_value = "9.0")]
+    pub(crate) capability: Vec<(u32, u32)>,
+}
+
+fn capability(text: &str) -> Result<(u32, u32), String> {
+    let parts =
+        text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    parts.ok_or_else(|| format!("{text:?} is no compute capability, such as 9.0"))
 }
 
 /// Options of `symmem bench-rank`.

@@ -35,3 +35,12 @@ fn what_is_not_for_gpus_is_named() {
     let complaint = symmem(&["bench", "--ops", "eager"], &[]).complaint();
     assert!(complaint.contains("--ops eager is not for this provider"), "{complaint}");
 }
+
+#[test]
+fn kernels_are_not_compiled_ahead_without_a_compiler() {
+    let nowhere = [("SYMMEM_NVRTC_LIBRARY", "/nowhere")];
+    let complaint = symmem(&["compile-kernels", "/nowhere/either"], &nowhere).complaint();
+    assert!(complaint.contains("NVRTC") && complaint.lines().count() == 1, "{complaint}");
+    let complaint = symmem(&["compile-kernels", "/nowhere", "--capability", "sm_90"], &[]).complaint();
+    assert!(complaint.contains("is no compute capability, such as 9.0"), "{complaint}");
+}

@@ -1,16 +1,26 @@
-//! What `symmem bench` puts around the operations it times: the kernels of `kernels/bench.cu`, and plain copies.
+//! What `symmem bench` puts around the operations it times: the kernels of `kernels/bench.cu`, and plain copies; and kernels made ahead for
+//! machines without a compiler.
 //!
-//! Not part of the interface: only the bench may call this. All systems that it compares run the same compiled kernels.
+//! Not part of the interface: only the program `symmem` may call this. All systems that it compares run the same compiled kernels.
+
+use std::path::Path;
 
 use cudarc::driver::sys;
 
 use super::driver::check;
 use super::{Device, Module, Stream};
 use crate::Result;
+use crate::engine::cuda::kernels;
 
 /// The bench's kernels, compiled for `device`.
 pub fn compile(device: &Device) -> Result<Vec<u8>> {
     Module::image(device, "bench.cu", include_str!("../../kernels/bench.cu"))
+}
+
+/// Compiles the engine's kernels for devices of this compute capability, into a folder that `SYMMEM_CACHE_DIR` may name elsewhere. Needs NVRTC, and no
+/// device.
+pub fn compile_engine(folder: &Path, capability: (u32, u32)) -> Result<()> {
+    kernels::compile_into(folder, capability)
 }
 
 /// Puts a copy within the device of `stream` on it.

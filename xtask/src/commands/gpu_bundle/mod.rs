@@ -1,6 +1,6 @@
 //! `cargo xtask gpu-bundle`: a folder for any machine with a GPU and without Rust.
 //!
-//! In it are the program, the GPU tests, the Python package with its own GPU tests, the kernels' sources and
+//! In it are the program, the GPU tests, the Python package with its own GPU tests, the kernels as sources and compiled, and
 //! a script that runs them. Everything is built in a folder of its own, without debug information, so that
 //! neither the developer's builds nor a tool for stripping are needed.
 
@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::kernels::Nvrtc;
 use crate::bounded;
+use crate::plan::Job;
 use crate::workspace::Workspace;
 
 /// Ignored by git.
@@ -30,6 +32,10 @@ const PACKAGE: &str = "crates/symmem-python/python/symmem";
 const PYTHON_TESTS: &str = "crates/symmem-python/tests/gpu";
 /// Files of the package: sources and types.
 const PYTHON_FILES: [&str; 3] = ["py", "pyi", "typed"];
+/// Devices that kernels are compiled for: A100, H100 and H200, B200.
+const CAPABILITIES: &str = "8.0,9.0,10.0";
+/// Where `run.sh` keeps them.
+const CACHE: &str = "cache";
 /// What a machine that lends a GPU may be given.
 const MOST: u64 = 50 << 20;
 
@@ -49,6 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let folder = workspace.path(FOLDER);
     clear(&folder)?;
     copy(&build.program()?, &folder.join("symmem"))?;
+    build.kernels(&folder)?;
     for (name, path) in build.tests()? {
         copy(&path, &folder.join("tests").join(name))?;
     }
@@ -78,6 +85,21 @@ impl Build<'_> {
         let messages = self.cargo(&["build", "-p", "symmem-cli", "--bin", "symmem"])?;
         let program = programs(&messages).into_iter().find(|(name, _)| name == "symmem");
         program.map(|(_, path)| path).context("cargo built no symmem")
+    }
+
+    /// Compiled kernels for the devices of [`CAPABILITIES`], where the script has its cache. Others compile them when they are first used.
+    fn kernels(&self, folder: &Path) -> Result<()> {
+        let job = Job::new(self.workspace, self.deadline.saturating_duration_since(Instant::now()));
+        let nvrtc = match Nvrtc::set_up(&job) {
+            Ok(nvrtc) => nvrtc,
+            Err(error) => {
+                println!("without compiled kernels, for NVRTC cannot be had: {error:#}");
+                return Ok(());
+            }
+        };
+        let mut program = self.workspace.program(folder.join("symmem"));
+        program.arg("compile-kernels").args(["--capability", CAPABILITIES]).arg(folder.join(CACHE));
+        bounded::run(program.env("VIRTUAL_ENV", nvrtc.folder()), self.deadline)
     }
 
     /// The extension module, as maturin would build it: for every Python from the oldest on.

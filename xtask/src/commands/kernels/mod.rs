@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::bounded;
 use crate::plan::{Job, Outcome};
 use crate::workspace::Workspace;
-use nvrtc::Nvrtc;
+pub(crate) use nvrtc::Nvrtc;
 use resources::Resources;
 use rules::Kind;
 

@@ -1,7 +1,7 @@
 //! NVIDIA's run-time compiler, installed once into an ignored folder. It needs neither a GPU nor a driver.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -16,13 +16,13 @@ const FOLDER: &str = ".nvrtc";
 const SCRIPT: &str = "xtask/src/commands/kernels/compile.py";
 
 /// The compiler.
-pub(super) struct Nvrtc {
-    python: PathBuf,
+pub(crate) struct Nvrtc {
+    folder: PathBuf,
 }
 
 impl Nvrtc {
     /// Installs it unless it is there: about 90 MB.
-    pub(super) fn set_up(job: &Job) -> Result<Self> {
+    pub(crate) fn set_up(job: &Job) -> Result<Self> {
         let folder = job.workspace.path(FOLDER);
         environment::once(&folder, PACKAGE, || {
             println!("installing {PACKAGE}");
@@ -30,14 +30,19 @@ impl Nvrtc {
                 .context("no Python environment could be made (python3 with its venv module is needed)")?;
             job.run(&mut environment::pip(job.workspace, &folder, ["--no-deps", PACKAGE]))
         })?;
-        Ok(Self { python: folder.join("bin/python") })
+        Ok(Self { folder })
+    }
+
+    /// The Python environment that it lies in, where programs find it that are told of it by `VIRTUAL_ENV`.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Compiles each request, see `compile.py`. The folder with the results.
     pub(super) fn compile(&self, job: &Job, sources: &str, requests: &[String]) -> Result<PathBuf> {
         let out = job.workspace.target("kernels");
         fs::create_dir_all(&out).with_context(|| format!("{} cannot be made", out.display()))?;
-        let mut python = job.workspace.program(&self.python);
+        let mut python = job.workspace.program(self.folder.join("bin/python"));
         python.arg(job.workspace.path(SCRIPT)).arg(job.workspace.path(sources)).arg(&out).args(requests);
         job.run(&mut python).context("the kernels do not compile")?;
         Ok(out)
