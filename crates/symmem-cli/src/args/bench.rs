@@ -65,7 +65,8 @@ pub(crate) struct BenchArgs {
     /// Operations in a block [default: 20000, collectives by size, with --quick fewer].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000_000))]
     iters: Option<u32>,
-    /// Pin rank r to the r-th core, modulo their number (the default).
+    /// Pin rank r to the r-th core, modulo their number (the default). On GPUs: the thread that launches, on a physical core of its own, where there
+    /// are enough; ranks of other systems on the same.
     #[arg(long, overrides_with = "no_pin")]
     pin: bool,
     /// Let the ranks run on any core.

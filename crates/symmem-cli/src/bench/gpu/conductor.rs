@@ -45,6 +45,8 @@ pub(super) struct Terms {
     pub(super) rounds: usize,
     /// Bytes of symmetric memory of each rank.
     pub(super) arena: usize,
+    /// The core of each rank, the same in every system; empty: any.
+    pub(super) cores: Vec<usize>,
     /// The kernels that all systems use, once some rank of ours has compiled them.
     pub(super) kernels: PathBuf,
     pub(super) folder: PathBuf,
@@ -280,7 +282,12 @@ impl Crew {
         let (mut fleet, hellos) = Fleet::start(&self.launch, terms.ranks, &terms.folder, terms.limits.start)?;
         let hello = hellos.into_iter().next().unwrap_or_default();
         compile(&mut fleet, &terms.kernels, terms.limits.open)?;
-        let order = Order::Open { kernels: terms.kernels.clone(), port: hello.port, arena: terms.arena };
+        let order = Order::Open {
+            kernels: terms.kernels.clone(),
+            port: hello.port,
+            arena: terms.arena,
+            cores: terms.cores.clone(),
+        };
         let opened = fleet.ask(&order, terms.limits.open).map_err(|refusal| match refusal {
             Refusal::Cannot(why) | Refusal::Failed(why) => anyhow!(why),
         })?;
@@ -350,8 +357,16 @@ mod tests {
         let limits = Limits { start: seconds(20), open: seconds(20), prepare: seconds(20), run: seconds(3) };
         let kernels = desk.0.join("kernels");
         let (rounds, arena, folder) = (3, 1 << 21, desk.0.clone());
-        let terms =
-            Terms { ranks: 2, share: Some(50), rounds, arena, kernels: kernels.clone(), folder, limits };
+        let terms = Terms {
+            ranks: 2,
+            share: Some(50),
+            rounds,
+            arena,
+            cores: Vec::new(),
+            kernels: kernels.clone(),
+            folder,
+            limits,
+        };
         let with_kernels = |mut launch: Launch| {
             launch.env.push(("KERNELS".to_owned(), kernels.display().to_string()));
             launch
@@ -464,6 +479,7 @@ mod tests {
             share: None,
             rounds: 1,
             arena: 0,
+            cores: Vec::new(),
             kernels: desk.0.join("kernels"),
             folder: desk.0.clone(),
             limits: Limits::default(),

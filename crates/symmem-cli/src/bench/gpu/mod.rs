@@ -28,6 +28,7 @@ use self::plan::{Race, Wanted};
 pub(crate) use self::rank::run as run_rank;
 use self::report::Report;
 use self::system::{Launch, System};
+use super::cores;
 use crate::args::BenchArgs;
 
 /// Runs the whole bench and prints what it found.
@@ -114,6 +115,7 @@ impl Stage<'_> {
             share: self.share,
             rounds: self.args.rounds(),
             arena: Wanted::arena_bytes(races),
+            cores: if self.args.pin() { cores::apart(self.ranks) } else { Vec::new() },
             kernels: self.desk.0.join("kernels.cubin"),
             folder: self.desk.0.clone(),
             limits: Limits::default(),

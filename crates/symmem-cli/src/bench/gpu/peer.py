@@ -162,6 +162,9 @@ class System:
         self.make_arena(order["arena"] // 2)
         self.synchronize()
         dist.barrier()
+        if order["cores"]:
+            # As in the ranks of symmem: this thread only.
+            os.sched_setaffinity(0, {order["cores"][RANK]})
         return {"device": torch.cuda.get_device_name(), "startup_us": startup}
 
     def synchronize(self):

@@ -23,6 +23,8 @@ pub(super) enum Order {
         /// Where the ranks meet, if rank 0 told.
         port: Option<u16>,
         arena: usize,
+        /// The core on which each rank launches its work; empty: any.
+        cores: Vec<usize>,
     },
     Prepare(Task),
     /// One timed run; odd rounds run the two graphs the other way round.
@@ -96,9 +98,9 @@ mod tests {
 
     #[test]
     fn orders_and_answers_are_single_lines() {
-        let order = Order::Open { kernels: "/a b/k\n".into(), port: Some(7), arena: 1 << 21 };
+        let order = Order::Open { kernels: "/a b/k\n".into(), port: Some(7), arena: 1 << 21, cores: vec![3] };
         let text = serde_json::to_string(&order).expect("JSON");
-        assert_eq!(text, r#"{"order":"open","kernels":"/a b/k\n","port":7,"arena":2097152}"#);
+        assert_eq!(text, r#"{"order":"open","kernels":"/a b/k\n","port":7,"arena":2097152,"cores":[3]}"#);
         assert_eq!(serde_json::to_string(&Order::Clear).expect("JSON"), r#"{"order":"clear"}"#);
         let answer: Answer = serde_json::from_str(r#"{"with_us": 3, "unknown": []}"#).expect("an answer");
         assert_eq!(answer, Answer { with_us: Some(3.0), ..Answer::default() });

@@ -16,6 +16,7 @@ use symmem::{Group, bf16};
 
 use self::case::{Ordinary, Prepared};
 use self::kernels::Kernels;
+use super::super::cores;
 use super::plan::{ELEMENT, Task};
 use super::protocol::{Answer, Order};
 
@@ -91,7 +92,12 @@ impl Rank {
     fn obey(&mut self, order: Order) -> Result<Answer> {
         match order {
             Order::Kernels { path } => self.compile(&path),
-            Order::Open { kernels, arena, .. } => self.open(&kernels, arena),
+            Order::Open { kernels, arena, cores, .. } => {
+                let opened = self.open(&kernels, arena)?;
+                // This thread only: what came up with the context may run elsewhere.
+                cores::pin(&cores, Group::local_rank_from_env()?);
+                Ok(opened)
+            }
             Order::Prepare(task) => self.prepare(task),
             Order::Round { slot, round } => self.of(slot)?.round(round),
             Order::Verify { slot } => self.of(slot)?.verify(),
