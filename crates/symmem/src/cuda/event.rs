@@ -7,6 +7,7 @@ use std::ptr;
 
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUevent_record_flags, CUresult};
 
+use super::device::Bound;
 use super::driver::{check, driver};
 use super::{Device, Stream};
 use crate::Result;
@@ -44,7 +45,12 @@ impl Event {
 
     /// Sets the point after all work that is on `stream` now.
     pub fn record(&self, stream: &Stream) -> Result<()> {
-        let _bound = self.device.bind()?;
+        self.record_in(&self.device.bind()?, stream)
+    }
+
+    /// The same where the context is bound already.
+    #[inline]
+    pub(crate) fn record_in(&self, _bound: &Bound<'_>, stream: &Stream) -> Result<()> {
         // SAFETY: both are live.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw()) })
     }

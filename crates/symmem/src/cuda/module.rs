@@ -14,6 +14,7 @@ use cudarc::driver::sys::{
 };
 
 pub(crate) use super::cache::{cached, cached_in};
+use super::device::Bound;
 use super::driver::{check, error, has};
 use super::{Device, Stream, nvrtc};
 use crate::{Error, Result};
@@ -199,41 +200,35 @@ impl Function {
         threads: u32,
         params: &mut [*mut c_void],
     ) -> Result<()> {
-        debug_assert!(self.device() == stream.device() && threads <= self.max_threads);
-        let _bound = self.device().bind()?;
-        // SAFETY: live function and stream of one context; the parameters as promised by the caller, copied in the call.
-        let code = unsafe {
-            sys::cuLaunchKernel(
-                self.raw,
-                grid,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                0,
-                stream.raw(),
-                params.as_mut_ptr(),
-                ptr::null_mut(),
-            )
-        };
-        check("cuLaunchKernel", code)
+        let bound = self.device().bind()?;
+        // SAFETY: as the caller promises.
+        unsafe { self.launch_in(&bound, stream, (grid, threads), false, params) }
     }
 
-    /// The same, for a kernel that waits itself until the one ahead of it in the stream has ended, and may start before.
+    /// The same where the context is bound already. `is_early`: it may start before the kernel ahead of it in the stream has ended.
     ///
     /// # Safety
-    /// As for [`Function::launch`]; and the kernel touches no memory before it has waited (`griddepcontrol.wait`).
+    /// As for [`Function::launch`]; and an early kernel touches no memory before it has waited (`griddepcontrol.wait`).
     #[inline]
-    pub(crate) unsafe fn launch_early(
+    pub(crate) unsafe fn launch_in(
         &self,
+        _bound: &Bound<'_>,
         stream: &Stream,
-        grid: u32,
-        threads: u32,
+        (grid, threads): (u32, u32),
+        is_early: bool,
         params: &mut [*mut c_void],
     ) -> Result<()> {
         debug_assert!(self.device() == stream.device() && threads <= self.max_threads);
-        let mut attribute = CUlaunchAttribute {
+        // Not by the call below with no attribute: on driver 580 ranks that were threads of a process, each with two streams, then waited for each other for ever.
+        if !is_early {
+            let (stream, params) = (stream.raw(), params.as_mut_ptr());
+            // SAFETY: live function and stream of one context; the parameters as promised by the caller, copied in the call.
+            let code = unsafe {
+                sys::cuLaunchKernel(self.raw, grid, 1, 1, threads, 1, 1, 0, stream, params, ptr::null_mut())
+            };
+            return check("cuLaunchKernel", code);
+        }
+        let mut early = CUlaunchAttribute {
             id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
@@ -247,11 +242,10 @@ impl Function {
             blockDimZ: 1,
             sharedMemBytes: 0,
             hStream: stream.raw(),
-            attrs: &raw mut attribute,
+            attrs: &raw mut early,
             numAttrs: 1,
         };
-        let _bound = self.device().bind()?;
-        // SAFETY: as in `launch`; one attribute, which is copied in the call.
+        // SAFETY: as above; one attribute, which is copied in the call.
         let code = unsafe { sys::cuLaunchKernelEx(&config, self.raw, params.as_mut_ptr(), ptr::null_mut()) };
         check("cuLaunchKernelEx", code)
     }

@@ -14,6 +14,7 @@ use cudarc::driver::sys::{
     self, CUresult, CUstream, CUstream_flags, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
+use super::device::Bound;
 use super::driver::check;
 use super::graph::{self, Graph};
 use super::{Device, Event};
@@ -149,7 +150,11 @@ impl Stream {
 
     /// Whether it is being captured.
     pub fn capture(&self) -> Result<Capture> {
-        let _bound = self.device().bind()?;
+        self.capture_in(&self.device().bind()?)
+    }
+
+    #[inline]
+    fn capture_in(&self, _bound: &Bound<'_>) -> Result<Capture> {
         let (status, id, _) = self.capture_info()?;
         Ok(match status {
             CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Capture::None,
@@ -159,9 +164,14 @@ impl Stream {
     }
 
     /// The number of the capture that work on this stream goes into; `None` if it runs. A broken capture is an error.
-    #[inline]
     pub(crate) fn capture_id(&self) -> Result<Option<u64>> {
-        match self.capture()? {
+        self.capture_id_in(&self.device().bind()?)
+    }
+
+    /// The same where the context is bound already.
+    #[inline]
+    pub(crate) fn capture_id_in(&self, bound: &Bound<'_>) -> Result<Option<u64>> {
+        match self.capture_in(bound)? {
             Capture::None => Ok(None),
             Capture::Active(id) => Ok(Some(id)),
             Capture::Invalidated => Err(broken_capture()),

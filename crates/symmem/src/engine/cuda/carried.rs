@@ -71,9 +71,9 @@ impl Engine {
         let lane = &self.inner.body.lanes[self.lane];
         let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
         let needs = || [Arc::clone(&engine), keep.map_or_else(|| Arc::clone(&engine), |keep| keep())];
-        let given = lane.run(stream, &self.inner.watched, &needs, |_| {
+        let given = lane.run(stream, &self.inner.watched, &needs, |bound, _| {
             let number = (lane.launches() as u32).wrapping_add(1).max(1);
-            let is_captured = stream.capture_id()?.is_some();
+            let is_captured = stream.capture_id_in(bound)?.is_some();
             let say = |number| if is_captured { Ok(()) } else { self.say(number, stream) };
             say(number)?;
             let given = give(communicator);

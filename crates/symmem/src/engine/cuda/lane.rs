@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::control::{Launch, Layout, MAX_WORLD, SMALL_WORLD};
 use super::status::Watched;
 use super::watchdog;
+use crate::cuda::device::Bound;
 use crate::cuda::{Device, Event, Stream};
 use crate::provider::vmm::graveyard;
 use crate::{Error, Result};
@@ -183,13 +184,14 @@ impl Lane {
         stream: &Stream,
         watched: &Watched,
         needs: Needs<'_>,
-        launch: impl FnOnce(Behind) -> Result<()>,
+        launch: impl FnOnce(&Bound<'_>, Behind) -> Result<()>,
     ) -> Result<()> {
         // Once for all calls below.
-        let _bound = stream.device().bind()?;
+        let bound = stream.device().bind()?;
+        let launch = |behind| launch(&bound, behind);
         let mut order = self.order();
-        match stream.capture_id()? {
-            None => self.run_now(&mut order, stream, watched, launch)?,
+        match stream.capture_id_in(&bound)? {
+            None => self.run_now(&mut order, (stream, &bound), watched, launch)?,
             Some(id) => order.run_captured(id, stream, needs, launch)?,
         }
         self.launches.fetch_add(1, Ordering::Relaxed);
@@ -199,7 +201,7 @@ impl Lane {
     fn run_now(
         &self,
         order: &mut Order,
-        stream: &Stream,
+        (stream, bound): (&Stream, &Bound<'_>),
         watched: &Watched,
         launch: impl FnOnce(Behind) -> Result<()>,
     ) -> Result<()> {
@@ -222,7 +224,7 @@ impl Lane {
             watched.streams[self.index].store(handle, Ordering::Relaxed);
         }
         // What failed may have given the stream a part of its work.
-        launched.and(event.record(stream))
+        launched.and(event.record_in(bound, stream))
     }
 }
 

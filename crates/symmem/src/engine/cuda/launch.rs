@@ -11,6 +11,7 @@ use super::kernels::Kernel;
 use super::lane::{Behind, Keep, Lane};
 use super::statement::Statement;
 use super::{Engine, EngineInner};
+use crate::cuda::device::Bound;
 use crate::cuda::{Device, Stream, nvtx};
 use crate::op::Op;
 use crate::sys::fork;
@@ -79,7 +80,7 @@ impl Call<'_> {
         &self,
         template: &Launch<N>,
         kernel: &Kernel,
-        stream: &Stream,
+        (stream, bound): (&Stream, &Bound<'_>),
         early: Early,
     ) -> Result<()> {
         let mut launch = *template;
@@ -98,10 +99,8 @@ impl Call<'_> {
         // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`keep`). Kernels
         // of which a launch may be early wait for the one before when they take their turn, before anything else.
         unsafe {
-            match early {
-                Early::Yes => kernel.function.launch_early(stream, grid, threads, &mut parameters),
-                Early::No | Early::Next => kernel.function.launch(stream, grid, threads, &mut parameters),
-            }
+            let is_early = early == Early::Yes;
+            kernel.function.launch_in(bound, stream, (grid, threads), is_early, &mut parameters)
         }
     }
 }
@@ -144,8 +143,8 @@ impl Engine {
         let needs = || self.needs(call.keep);
         let overlaps = call.is_small && self.inner.overlaps;
         let _range = nvtx::range(call.statement.op.name(), self.group().name());
-        lane.run(stream, &self.inner.watched, &needs, |behind| {
-            put(lane, kernel, stream, call, Early::of(overlaps, behind))
+        lane.run(stream, &self.inner.watched, &needs, |bound, behind| {
+            put(lane, kernel, (stream, bound), call, Early::of(overlaps, behind))
         })
     }
 
@@ -165,7 +164,7 @@ impl Engine {
     /// Launches `kernel`, which waits for nobody, beside the lane.
     pub(crate) fn launch_beside(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
         let lane = self.inner.lane(self.lane);
-        self.beside(stream, call.keep, || put(lane, kernel, stream, call, Early::No))
+        self.beside(stream, call.keep, |bound| put(lane, kernel, (stream, bound), call, Early::No))
     }
 
     /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this engine's memory.
@@ -173,17 +172,17 @@ impl Engine {
         &self,
         stream: &Stream,
         keep: Option<&dyn Fn() -> Keep>,
-        give: impl FnOnce() -> Result<()>,
+        give: impl FnOnce(&Bound<'_>) -> Result<()>,
     ) -> Result<()> {
-        let _bound = self.inner.device.bind()?;
-        if stream.capture_id()?.is_none() {
-            give()?;
+        let bound = self.inner.device.bind()?;
+        if stream.capture_id_in(&bound)?.is_none() {
+            give(&bound)?;
             return self.inner.body.activity.copied(stream);
         }
         for what in self.needs(keep) {
             stream.keep_in_capture(what)?;
         }
-        give()
+        give(&bound)
     }
 
     /// What a captured operation needs alive: this engine, and the memory it works on.
@@ -202,7 +201,13 @@ impl EngineInner {
 }
 
 #[inline]
-fn put(lane: &Lane, kernel: &Kernel, stream: &Stream, call: &Call<'_>, early: Early) -> Result<()> {
+fn put(
+    lane: &Lane,
+    kernel: &Kernel,
+    stream: (&Stream, &Bound<'_>),
+    call: &Call<'_>,
+    early: Early,
+) -> Result<()> {
     match &lane.small {
         Some(template) if !kernel.is_large => call.launch(template, kernel, stream, early),
         // The copy has small parameters in a large group too; it looks at nothing behind what both have in common.

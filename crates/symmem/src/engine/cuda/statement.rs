@@ -3,7 +3,6 @@
 
 use std::fmt;
 
-use super::kernels::fnv_words;
 use super::plan::Algorithm;
 use crate::op::Op;
 use crate::{DType, ReduceOp};
@@ -58,7 +57,7 @@ impl Statement {
         let shape = u64::from(self.grid) << 32 | u64::from(self.threads);
         let channel = self.channel.map_or(0, |channel| channel as u64 + 1);
         let (number, place) = self.memory;
-        let hash = fnv_words(&[
+        let hash = mixed(&[
             self.op as u64,
             reduction,
             self.bytes,
@@ -68,8 +67,18 @@ impl Statement {
             self.rows as u64,
             shape,
         ]);
-        (self.op as u32 & 0xff) | (((hash >> 32) ^ hash) as u32) << 8
+        (self.op as u32 & 0xff) | (hash as u32) << 8
     }
+}
+
+/// A hash of `words`. By words and not by bytes: it is on the way of every launch.
+#[inline]
+fn mixed(words: &[u64]) -> u64 {
+    words.iter().fold(0, |hash, word| {
+        let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // Products move bits up only.
+        mixed ^ mixed >> 32
+    })
 }
 
 impl fmt::Display for Statement {
@@ -145,6 +154,7 @@ mod tests {
         for other in others {
             assert_ne!(other.signature(), same, "{other}");
         }
+        assert_ne!(mixed(&[1, 2]), mixed(&[2, 1]));
     }
 
     #[test]

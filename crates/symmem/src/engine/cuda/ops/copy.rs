@@ -105,7 +105,7 @@ impl<T: Element> SymmetricMemory<T> {
             let call = Call { count, input, output, keep: Some(&keep), ..Call::plain(statement) };
             return self.engine.launch_beside(stream, &self.engine.inner.body.kernels.copy, &call);
         }
-        self.engine.beside(stream, Some(&keep), || {
+        self.engine.beside(stream, Some(&keep), |_| {
             // SAFETY: both ranges are mapped: the peer's as long as `keep`, which the engine holds until the copy is done, and
             // the private one as whoever made the slice promised.
             check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })

@@ -89,7 +89,7 @@ impl SymmetricMemory<u32> {
         let (offset, value, count) = words.many(count)?;
         let address = self.data[self.rank()] + offset as u64 * 4;
         self.engine.check(Op::Copy, None, stream)?;
-        self.engine.beside(stream, Some(&self.keeper()), || set(address, value, count, stream))
+        self.engine.beside(stream, Some(&self.keeper()), |_| set(address, value, count, stream))
     }
 
     /// In the order of `stream`: writes `value` to word `offset` of this rank's memory, after a fence for the whole system.
@@ -99,7 +99,7 @@ impl SymmetricMemory<u32> {
         let (offset, value) = words.one()?;
         let address = self.data[self.rank()] + offset as u64 * 4;
         self.engine.check(Op::Copy, None, stream)?;
-        self.engine.beside(stream, Some(&self.keeper()), || write(address, value, stream))
+        self.engine.beside(stream, Some(&self.keeper()), |_| write(address, value, stream))
     }
 }
 
