@@ -20,7 +20,7 @@ SYMMEM_DEVICE void two_shot_out(const Launch<N>& launch) {
     if (whole) {
         Span mine = slice(bytes, me, world);
         // Scratch holds a slice from its first byte on.
-        char* scratch = launch.control[me] + launch.scratch - mine.begin;
+        char* scratch = launch.lanes[me] + launch.scratch - mine.begin;
         reduce_span<T, W>(
             launch, mine, all_aligned<W>(launch) && is_aligned(launch.input),
             [&](u32 rank) { return rank == me ? launch.input : launch.data[rank]; },
@@ -33,7 +33,7 @@ SYMMEM_DEVICE void two_shot_out(const Launch<N>& launch) {
     for (u32 next = 1; whole && next < world; ++next) {
         u32 owner = after(me, next, world);
         Span theirs = slice(bytes, owner, world);
-        copy_span<T>(theirs, launch.control[owner] + launch.scratch - theirs.begin, launch.output);
+        copy_span<T>(theirs, launch.lanes[owner] + launch.scratch - theirs.begin, launch.output);
     }
     leave(launch, turn, met);
 }

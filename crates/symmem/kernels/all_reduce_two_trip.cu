@@ -53,10 +53,10 @@ SYMMEM_DEVICE void two_trip(const Launch<N>& launch) {
     // All slices but the last one are as long as the first.
     for (u32 at = (u32)first_unit(); whole && at < each; at += (u32)stride()) {
         const auto place = [&](u32 owner) { return owner * (u64)each + at; };
+        const auto sends = [&](u32 owner) { return owner != me && place(owner) < bytes; };
         const auto take = [&](u32 owner, const Unit& unit) {
-            if (owner != me) store_any<T>(launch.output + place(owner), unit, bytes_left(place(owner), bytes));
+            if (sends(owner)) store_any<T>(launch.output + place(owner), unit, bytes_left(place(owner), bytes));
         };
-        const auto sends = [&](u32 owner) { return place(owner) < bytes; };
         whole = receive<W>(launch, turn, each + at, sends, 0, take);
     }
     leave(launch, turn, began);

@@ -4,6 +4,8 @@
 
 using namespace symmem;
 
+// Ranks of a group, at most.
+constexpr u32 MAX_WORLD = 72;
 // Blocks of a launch, at most: flags are per block.
 constexpr u32 MAX_BLOCKS = 128;
 // Meetings of one operation, at most.
@@ -20,7 +22,11 @@ struct Header {
     u64 deadline;
     // Whether a failure also traps, which kills the context.
     u64 trap;
-    u64 unused[11];
+    // How many lanes there are, where the first one begins, and the bytes of each.
+    u64 lanes;
+    u64 first_lane;
+    u64 lane_bytes;
+    u64 unused[8];
 };
 
 // At the head of each lane: the unit of order. Only this rank touches it.
@@ -29,7 +35,10 @@ struct Lane {
     u64 entry;
     // Blocks that have left, of all launches.
     u32 exited;
-    u32 unused[29];
+    u32 unused;
+    // What this rank has told every peer by `arrive`, all in all.
+    u64 told;
+    u64 unused_too[13];
 };
 
 // Why a group failed. In the low byte of a verdict.
@@ -68,17 +77,26 @@ enum Mode : u32 {
     NEXT_EARLY = 8,
 };
 
+// Bytes from the head of a lane to the words of `arrive`, and to those of meetings.
+constexpr u32 ARRIVALS = sizeof(Lane);
+constexpr u32 FLAGS = ARRIVALS + MAX_WORLD * sizeof(u64) + 64;
+
 // Parameters of every kernel, by value. N: for how many ranks there is room.
+//
+// The smallest operations spend their time on single instructions, one after the other: what a thread needs to find its way is here as it needs it, rather
+// than computed.
 template <u32 N>
 struct Launch {
-    // Byte offsets in every control block.
+    // Where a lane begins in every control block.
     u64 lane;
-    u64 flags;
+    // This rank's word in its header.
+    const u64* poison;
+    // Bytes from the head of a lane.
     u64 terms;
     u64 staging;
     u64 scratch;
-    // Payload bytes that one source may stage in one parity.
-    u64 slot;
+    // Bytes that the packets of one source take in one parity.
+    u64 parcels;
     // Elements; bytes of a copy; the index of a slot in a signal pad.
     u64 count;
     // Where elements come from; in kernels that read peers only, an offset.
@@ -97,26 +115,30 @@ struct Launch {
     u32 peer;
     // A set of Mode.
     u32 mode;
-    char* control[N];
+    // The lane of everybody.
+    char* lanes[N];
     char* data[N];
 
-    SYMMEM_DEVICE Header* header(u32 rank) const { return (Header*)control[rank]; }
-    SYMMEM_DEVICE Lane* own_lane() const { return (Lane*)(control[rank] + lane); }
+    SYMMEM_DEVICE Header* header(u32 rank) const { return (Header*)(lanes[rank] - lane); }
+    SYMMEM_DEVICE Lane* own_lane() const { return (Lane*)lanes[rank]; }
 
     // Where `at` looks for what `from` says at a meeting: epoch << 32 | signature.
     SYMMEM_DEVICE u64* flag(u32 at, u32 from, u32 parity, u32 phase, u32 block) const {
-        u64* words = (u64*)(control[at] + flags);
+        u64* words = (u64*)(lanes[at] + FLAGS);
         return &words[((parity * PHASES + phase) * MAX_BLOCKS + block) * world + from];
     }
 
     // Where `at` looks for the bytes of the operation that `from` is in; for the words of a mismatch.
     SYMMEM_DEVICE u64* term(u32 at, u32 from, u32 parity) const {
-        return (u64*)(control[at] + terms) + parity * world + from;
+        return (u64*)(lanes[at] + terms) + parity * world + from;
     }
 
-    // Where in a control block the packets of the unit at `position` of a message of `from` are: nothing else decides on it. Staging is never
-    // larger than 32 bits can tell.
-    SYMMEM_DEVICE u64 parcel(u32 from, u32 parity, u32 position) const {
-        return staging + ((parity * world + from) * (u32)slot + position) * 2;
+    // Where `at` finds all that `from` has told it by `arrive`.
+    SYMMEM_DEVICE u64* arrivals(u32 at, u32 from) const { return (u64*)(lanes[at] + ARRIVALS) + from; }
+
+    // Where `at` has the packets of the unit at `position` of a message of `from`: nothing else decides on it. A lane is never larger than 32 bits
+    // can tell.
+    SYMMEM_DEVICE Packet* parcel(u32 at, u32 from, u32 parity, u32 position) const {
+        return (Packet*)(lanes[at] + ((u32)staging + parity * world * (u32)parcels + position * 2 + from * (u32)parcels));
     }
 };

@@ -120,7 +120,7 @@ SYMMEM_DEVICE void store_release_everywhere(char* multicast, u64 value) {
 // A word of this rank's control block, in everybody's.
 template <u32 N>
 SYMMEM_DEVICE char* in_every_control(const Launch<N>& launch, const u64* word) {
-    return launch.control_multicast + ((const char*)word - launch.control[launch.rank]);
+    return launch.control_multicast + ((const char*)word - (const char*)launch.header(launch.rank));
 }
 
 // What `tell` says to every peer, in one store for all of them: where a rank looks for it depends on who says it only.

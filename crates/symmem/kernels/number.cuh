@@ -40,13 +40,15 @@ template <>
 struct Format<f32> {
     static constexpr u32 PER_WORD = 1;
     static SYMMEM_DEVICE void unpack(u32 word, float* value) { value[0] = as_float(word); }
-    static SYMMEM_DEVICE u32 pack(const float* value) { return value[0] == value[0] ? as_bits(value[0]) : 0x7fc00000u; }
+    static constexpr u32 NAN_BITS = 0x7fc00000u;
+    static SYMMEM_DEVICE u32 pack(const float* value) { return as_bits(value[0]); }
 };
 
 #ifndef SYMMEM_HOST
 template <>
 struct Format<bf16> {
     static constexpr u32 PER_WORD = 2;
+    static constexpr u32 NAN_BITS = 0x7fc0u;
     static SYMMEM_DEVICE void unpack(u32 word, float* value) {
         value[0] = as_float(word << 16);
         value[1] = as_float(word & 0xffff0000u);
@@ -54,8 +56,6 @@ struct Format<bf16> {
     static SYMMEM_DEVICE u32 pack(const float* value) {
         u32 word;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(value[1]), "f"(value[0]));
-        if (value[0] != value[0]) word = (word & 0xffff0000u) | 0x7fc0u;
-        if (value[1] != value[1]) word = (word & 0x0000ffffu) | 0x7fc00000u;
         return word;
     }
 };
@@ -63,6 +63,7 @@ struct Format<bf16> {
 template <>
 struct Format<f16> {
     static constexpr u32 PER_WORD = 2;
+    static constexpr u32 NAN_BITS = 0x7e00u;
     static SYMMEM_DEVICE void unpack(u32 word, float* value) {
         asm("{.reg .f16 low, high;\n\t"
             "mov.b32 {low, high}, %2;\n\t"
@@ -74,8 +75,6 @@ struct Format<f16> {
     static SYMMEM_DEVICE u32 pack(const float* value) {
         u32 word;
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(value[1]), "f"(value[0]));
-        if (value[0] != value[0]) word = (word & 0xffff0000u) | 0x7e00u;
-        if (value[1] != value[1]) word = (word & 0x0000ffffu) | 0x7e000000u;
         return word;
     }
 };
@@ -104,13 +103,40 @@ struct Sum {
 
     // The sum, or with a `divisor` the average, rounded once.
     SYMMEM_DEVICE Unit finish(float divisor) {
+        if (divisor != 0.0f) divide(divisor);
         Unit unit;
-        if (divisor != 0.0f) {
-#pragma unroll
-            for (u32 at = 0; at < 4 * PER_WORD; ++at) value[at] = value[at] / divisor;
-        }
+        bool has_nan = false;
 #pragma unroll
         for (u32 at = 0; at < 4; ++at) unit.word[at] = Format<T>::pack(&value[at * PER_WORD]);
+        // Two at a time: one instruction tells whether either is one.
+#pragma unroll
+        for (u32 at = 0; at < 4 * PER_WORD; at += 2) has_nan |= is_nan(at) || is_nan(at + 1);
+        if (has_nan) mend(&unit);
         return unit;
+    }
+
+    // The same out of line, for kernels that are over before they would have fetched so much code: an exact division is long.
+    static SYMMEM_COLD Sum divided(Sum sum, float divisor) {
+        sum.divide(divisor);
+        return sum;
+    }
+
+  private:
+    SYMMEM_DEVICE bool is_nan(u32 at) const { return value[at] != value[at]; }
+
+    // There is one NaN, whatever the conversions make of others.
+    SYMMEM_DEVICE void mend(Unit* unit) const {
+        constexpr u32 BITS = 32 / PER_WORD, MASK = 0xffffffffu >> (32 - BITS);
+#pragma unroll
+        for (u32 at = 0; at < 4 * PER_WORD; ++at) {
+            const u32 shift = at % PER_WORD * BITS;
+            u32& word = unit->word[at / PER_WORD];
+            if (is_nan(at)) word = (word & ~(MASK << shift)) | Format<T>::NAN_BITS << shift;
+        }
+    }
+
+    SYMMEM_DEVICE void divide(float divisor) {
+#pragma unroll
+        for (u32 at = 0; at < 4 * PER_WORD; ++at) value[at] = value[at] / divisor;
     }
 };

@@ -96,15 +96,28 @@ SYMMEM_DEVICE u32 load_acquire(const u32* at) {
     return value;
 }
 
-// Between blocks of one launch, so device scope is enough.
-SYMMEM_DEVICE u64 fetch_add_local(u64* at, u64 value) {
+// Adds one; by the first thread of a block, between blocks of one launch, so device scope is enough. A number that the compiler takes for the same in all
+// threads of a warp it would add once for all of them, and wait for the result to hand it out.
+SYMMEM_DEVICE u64 draw_local(u64* at) {
     u64 old;
-    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(at), "l"(value) : "memory");
+    asm volatile("{.reg .u32 lane; .reg .u64 one;\n\t"
+                 "mov.u32 lane, %%laneid;\n\t"
+                 "cvt.u64.u32 one, lane;\n\t"
+                 "add.u64 one, one, 1;\n\t"
+                 "atom.relaxed.gpu.global.add.u64 %0, [%1], one;}"
+                 : "=l"(old)
+                 : "l"(at)
+                 : "memory");
     return old;
 }
 
 SYMMEM_DEVICE void add_local(u32* at, u32 value) {
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+// For threads of the same device, in whichever process. Says that kernels have ended, so it need not release anything.
+SYMMEM_DEVICE void add_on_device(u64* at, u64 value) {
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
 SYMMEM_DEVICE u64 compare_and_swap(u64* at, u64 expected, u64 value) {
@@ -228,8 +241,10 @@ SYMMEM_DEVICE void store_release(u32* at, u32 value) { __atomic_store_n(at, valu
 SYMMEM_DEVICE void store_release_on_device(u64* at, u64 value) { store_release(at, value); }
 SYMMEM_DEVICE u64 load_acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 SYMMEM_DEVICE u32 load_acquire(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
-SYMMEM_DEVICE u64 fetch_add_local(u64* at, u64 value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+SYMMEM_DEVICE u64 draw_local(u64* at) { return __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }
 SYMMEM_DEVICE void add_local(u32* at, u32 value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+// Here there is no end of a kernel that a tool for threads would know.
+SYMMEM_DEVICE void add_on_device(u64* at, u64 value) { __atomic_fetch_add(at, value, RELEASE); }
 SYMMEM_DEVICE u64 compare_and_swap(u64* at, u64 expected, u64 value) {
     __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;

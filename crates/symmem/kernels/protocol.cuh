@@ -53,9 +53,34 @@ SYMMEM_COLD bool disagrees(const Launch<N>& launch, u32 epoch, u32 peer) {
     return true;
 }
 
-// A look at what else may end a wait that began at `since` (0: this is the first look). When it began, or 0: give up.
+// What `arrive` adds to a peer's word: one operation, and which. Sums of signatures stay below the count.
 template <u32 N>
-SYMMEM_COLD u64 look(const Launch<N>& launch, u32 epoch, u32 peer, u32 polls, u64 since) {
+SYMMEM_DEVICE u64 arrival(const Launch<N>& launch) {
+    return 1ull << 40 | launch.signature;
+}
+
+// Makes sure that peers never hear of this rank by `arrive` again, on whichever lane: it tells before it has looked whether the group is whole.
+template <u32 N>
+SYMMEM_COLD void fall_silent(const Launch<N>& launch) {
+#ifdef SYMMEM_MUTANT_NEVER_SILENT  // The run on the host must notice.
+    return;
+#endif
+    // Elsewhere nobody arrives.
+    if (!(launch.mode & ONE_DEVICE)) return;
+    const Header* header = launch.header(launch.rank);
+    const u64 lanes = load_relaxed(&header->lanes), bytes = load_relaxed(&header->lane_bytes);
+    for (u64 lane = 0; lane < lanes; ++lane) {
+        const u64 at = load_relaxed(&header->first_lane) + lane * bytes;
+        // So far ahead that nobody takes it for one of the next operations, whatever is added.
+        const u64 never = load_relaxed(&((const Lane*)((const char*)header + at))->told) + (1ull << 62);
+        for (u32 peer = 0; peer < launch.world; ++peer)
+            store_relaxed((u64*)((char*)launch.header(peer) + at + ARRIVALS) + launch.rank, never);
+    }
+}
+
+// What `look` is, but for what follows from giving up.
+template <u32 N>
+SYMMEM_DEVICE u64 examine(const Launch<N>& launch, u32 epoch, u32 peer, u32 polls, u64 since) {
     yield_thread();
     const Header* header = launch.header(launch.rank);
     if (u64 poison = load_relaxed(&header->poison)) {
@@ -80,6 +105,14 @@ SYMMEM_COLD u64 look(const Launch<N>& launch, u32 epoch, u32 peer, u32 polls, u6
     return 0;
 }
 
+// A look at what else may end a wait that began at `since` (0: this is the first look). When it began, or 0: give up.
+template <u32 N>
+SYMMEM_COLD u64 look(const Launch<N>& launch, u32 epoch, u32 peer, u32 polls, u64 since) {
+    since = examine(launch, epoch, peer, polls, since);
+    if (since == 0) fall_silent(launch);
+    return since;
+}
+
 // What a wait for `peer` looks at beside what it waits for.
 template <u32 N>
 struct Patience {
@@ -90,21 +123,33 @@ struct Patience {
 
     SYMMEM_DEVICE Patience(const Launch<N>& launch, u32 epoch, u32 peer) : launch(launch), epoch(epoch), peer(peer) {}
 
+    // Whether it is time for a look.
+    SYMMEM_DEVICE bool is_due() { return (++polls & (POLLS - 1)) == 0; }
+    // Whether it is the first one: this takes long, so others should know in what this rank waits.
+    SYMMEM_DEVICE bool is_first() const { return polls == POLLS; }
+
     // False: give up.
-    SYMMEM_DEVICE bool still() {
-        if ((++polls & (POLLS - 1)) != 0) return true;
+    SYMMEM_DEVICE bool looks() {
         since = look(launch, epoch, peer, polls, since);
         return since != 0;
     }
+
+    // Both, for those whom others hear anyway.
+    SYMMEM_DEVICE bool still() { return !is_due() || looks(); }
 };
 
-// The turn of this launch. Every thread that needs it looks for itself, which costs nobody a wait for anybody. Nothing is touched before.
+// The first thing that a launch does: nothing is touched before.
 template <u32 N>
-SYMMEM_DEVICE Turn take_turn(const Launch<N>& launch) {
+SYMMEM_DEVICE void begin(const Launch<N>& launch) {
     wait_for_kernel_before();
     // Others' kernels may come as early as ours, and take the room of those that peers wait for: so not always.
     if (launch.mode & NEXT_EARLY) let_next_kernel_come();
-    u64 entry = load_relaxed(&launch.own_lane()->entry), poison = load_relaxed(&launch.header(launch.rank)->poison);
+}
+
+// The turn of a launch that has begun. Every thread that needs it looks for itself, which costs nobody a wait for anybody.
+template <u32 N>
+SYMMEM_DEVICE Turn turn_of(const Launch<N>& launch) {
+    u64 entry = load_relaxed(&launch.own_lane()->entry), poison = load_relaxed(launch.poison);
     u32 epoch = (u32)(entry >> 32);
 #ifdef SYMMEM_MUTANT_ONE_PARITY  // The run on the host must notice.
     return {epoch, 0, poison == 0, 0, 0};
@@ -112,11 +157,18 @@ SYMMEM_DEVICE Turn take_turn(const Launch<N>& launch) {
     return {epoch, epoch & 1, poison == 0, 0, 0};
 }
 
+template <u32 N>
+SYMMEM_DEVICE Turn take_turn(const Launch<N>& launch) {
+    begin(launch);
+    return turn_of(launch);
+}
+
 // Says why a block works in vain: the group has failed, or two launches overlap.
 template <u32 N>
-SYMMEM_COLD void explain(const Launch<N>& launch, const Turn& turn, bool whole) {
+SYMMEM_COLD void explain(const Launch<N>& launch, u32 epoch, bool whole) {
+    fall_silent(launch);
     if (whole)
-        blame(launch, OVERLAP, launch.rank, turn.epoch);
+        blame(launch, OVERLAP, launch.rank, epoch);
     else
         store_release(&launch.status->verdict, load_relaxed(&launch.header(launch.rank)->poison));
 }
@@ -127,7 +179,7 @@ template <u32 N>
 SYMMEM_DEVICE void draw(const Launch<N>& launch, Turn& turn) {
     if (thread_index() != 0) return;
     Lane* lane = launch.own_lane();
-    turn.entry = fetch_add_local(&lane->entry, 1);
+    turn.entry = draw_local(&lane->entry);
     turn.exited = load_relaxed(&lane->exited);
 }
 
@@ -148,7 +200,7 @@ SYMMEM_DEVICE void leave(const Launch<N>& launch, const Turn& turn, bool whole) 
     // Blocks of an earlier launch that had not left, an epoch that is not this launch's, or more blocks than it has: two launches share the
     // lane without an order.
     bool alone = (short)((u16)turn.exited - due) >= 0 && epoch == turn.epoch && ticket < block_count();
-    if (!alone || !whole) explain(launch, turn, whole);
+    if (!alone || !whole) explain(launch, turn.epoch, whole);
 }
 
 // What a flag stands for.
@@ -215,4 +267,26 @@ SYMMEM_DEVICE bool meet(const Launch<N>& launch, Turn& turn, u32 phase, u64 byte
     for (u32 peer = thread_index(); whole && peer < launch.world; peer += thread_count())
         whole = hear(launch, turn, phase, peer);
     return ONE_WARP ? sync_warp_and(whole) : sync_threads_and(whole);
+}
+
+// Tells `peer` that this rank has come to this operation, before it knows its turn: a meeting takes as long as its flag, and not as the look at the epoch
+// before it. Only on one device, and only what earlier kernels wrote is published.
+template <u32 N>
+SYMMEM_DEVICE void arrive(const Launch<N>& launch, u32 peer) {
+    add_on_device(launch.arrivals(peer, launch.rank), arrival(launch));
+}
+
+// Waits until `peer` has come to the operation in which this rank, before it, had told `told`.
+template <u32 N>
+SYMMEM_DEVICE bool hear_arrival(const Launch<N>& launch, const Turn& turn, u64 told, u32 peer) {
+    const u64 mine = arrival(launch), two = 2ull << 40;
+    Patience<N> patience(launch, turn.epoch, peer);
+    for (;;) {
+        const u64 theirs = load_acquire(launch.arrivals(launch.rank, peer)) - told;
+        // A peer that is at the next operation already has seen that this one is the same.
+        if (theirs == mine || theirs - two < two / 2) return true;
+        if (!patience.is_due()) continue;
+        if (patience.is_first()) announce(launch, turn.epoch, turn.parity, 0);
+        if (!patience.looks()) return false;
+    }
 }

@@ -10,6 +10,24 @@ SYMMEM_DEVICE void barrier(const Launch<N>& launch) {
     leave(launch, turn, met);
 }
 
+// The same where all ranks are on one device: one block, with a thread for each of them.
+template <u32 N>
+SYMMEM_DEVICE void barrier_together(const Launch<N>& launch) {
+    const u32 peer = thread_index();
+    const bool is_peer = peer < launch.world && peer != launch.rank;
+    begin(launch);
+    if (is_peer) arrive(launch, peer);
+    Turn turn = turn_of(launch);
+    const u64 told = load_relaxed(&launch.own_lane()->told);
+    // No other block gives the lane away, so this one need not be synchronised before.
+    draw(launch, turn);
+    bool whole = turn.whole;
+    if (is_peer && whole) whole = hear_arrival(launch, turn, told, peer);
+    whole = N <= 32 ? sync_warp_and(whole) : sync_threads_and(whole);
+    if (thread_index() == 0) store_relaxed(&launch.own_lane()->told, told + arrival(launch));
+    leave(launch, turn, whole);
+}
+
 // Slot `count` of a pad: 0 idle, 1 pending. One writer and one reader, so no compare-and-swap is needed; kernels that use one fit.
 template <u32 N>
 SYMMEM_DEVICE u32* pad_slot(const Launch<N>& launch, u32 rank) {
@@ -22,6 +40,7 @@ SYMMEM_DEVICE void exchange_slot(const Launch<N>& launch, u32* slot, u32 value, 
     if (thread_index() != 0) return;
     if (u64 poison = load_relaxed(&launch.header(launch.rank)->poison)) {
         store_release(&launch.status->verdict, poison);
+        fall_silent(launch);
         return;
     }
     Patience<N> patience(launch, 0, launch.peer);
@@ -35,6 +54,9 @@ SYMMEM_DEVICE void exchange_slot(const Launch<N>& launch, u32* slot, u32 value, 
 #define SIGNALS(suffix, N)                                                                       \
     extern "C" __global__ void barrier##suffix(const __grid_constant__ Launch<N> launch) {       \
         barrier<N>(launch);                                                                      \
+    }                                                                                            \
+    extern "C" __global__ void barrier_together##suffix(const __grid_constant__ Launch<N> launch) { \
+        barrier_together<N>(launch);                                                             \
     }                                                                                            \
     extern "C" __global__ void put_signal##suffix(const __grid_constant__ Launch<N> launch) {    \
         exchange_slot(launch, pad_slot(launch, launch.peer), 0, 1);                              \

@@ -86,7 +86,7 @@ template <class Body>
 void run_kernel(Shape shape, Random& random, Body body) {
     struct Block {
         std::barrier<> barrier;
-        bool votes[MAX_THREADS] = {};
+        bool votes[ROOM] = {};
         explicit Block(u32 threads) : barrier(threads) {}
     };
     std::vector<std::unique_ptr<Block>> blocks;
@@ -110,11 +110,17 @@ void run_kernel(Shape shape, Random& random, Body body) {
 class Group {
   public:
     const u32 world, lanes;
+    // 0, or ONE_DEVICE: as if the ranks were on several devices, or on one.
+    const u32 mode;
 
-    Group(u32 world, u32 lanes, u32 first_epoch, u64 milliseconds) : world(world), lanes(lanes), status_words(world) {
+    Group(u32 world, u32 lanes, u32 mode, u32 first_epoch, u64 milliseconds)
+        : world(world), lanes(lanes), mode(mode), status_words(world) {
         for (u32 rank = 0; rank < world; ++rank) {
             control.push_back(std::make_unique<Bytes>(lane_at(lanes)));
             header(rank)->deadline = milliseconds * 1000000;
+            header(rank)->lanes = lanes;
+            header(rank)->first_lane = lane_at(0);
+            header(rank)->lane_bytes = lane_at(1) - lane_at(0);
             for (u32 lane = 0; lane < lanes; ++lane)
                 ((Lane*)control[rank]->at(lane_at(lane)))->entry = (u64)first_epoch << 32;
         }
@@ -126,16 +132,17 @@ class Group {
     Launch<ROOM> launch(u32 rank, u32 lane) {
         Launch<ROOM> launch = {};
         launch.lane = lane_at(lane);
-        launch.flags = launch.lane + sizeof(Lane);
-        launch.terms = launch.flags + flag_bytes();
+        launch.poison = &header(rank)->poison;
+        launch.terms = FLAGS + flag_bytes();
         launch.staging = launch.terms + term_bytes();
         launch.scratch = launch.staging + staging_bytes();
-        launch.slot = SLOT;
+        launch.parcels = 2 * SLOT;
         launch.status = &status_words[rank];
         launch.control_multicast = multicast->at(0);
         launch.rank = rank;
         launch.world = world;
-        for (u32 peer = 0; peer < world; ++peer) launch.control[peer] = control[peer]->at(0);
+        launch.mode = mode;
+        for (u32 peer = 0; peer < world; ++peer) launch.lanes[peer] = control[peer]->at(launch.lane);
         return launch;
     }
 
@@ -149,7 +156,7 @@ class Group {
     u64 term_bytes() const { return (2 * world * sizeof(u64) + sizeof(Unit) - 1) / sizeof(Unit) * sizeof(Unit); }
     u64 staging_bytes() const { return 4 * world * SLOT; }
     u64 lane_at(u32 lane) const {
-        return sizeof(Header) + lane * (sizeof(Lane) + flag_bytes() + term_bytes() + staging_bytes() + SCRATCH);
+        return sizeof(Header) + lane * (FLAGS + flag_bytes() + term_bytes() + staging_bytes() + SCRATCH);
     }
 
     std::vector<std::unique_ptr<Bytes>> control;

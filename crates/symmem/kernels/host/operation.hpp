@@ -4,6 +4,7 @@
 
 #include "../all_gather_multimem.cu"
 #include "../all_reduce_low_latency.cu"
+#include "../all_reduce_low_latency_together.cu"
 #include "../all_reduce_low_latency_whole.cu"
 #include "../all_reduce_multimem_one_shot.cu"
 #include "../all_reduce_multimem_two_shot.cu"
@@ -142,7 +143,10 @@ struct Track {
 template <u32 W>
 void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch) {
     switch (kind) {
-        case LOW_LATENCY: return takes_whole ? low_latency_whole<f32, W>(launch) : low_latency<f32, W>(launch);
+        case LOW_LATENCY:
+            if (!takes_whole) return low_latency<f32, W>(launch);
+            return launch.mode & ONE_DEVICE ? low_latency_whole<f32, W, TO_ALL_TOGETHER>(launch)
+                                            : low_latency_whole<f32, W, TO_ALL_APART>(launch);
         case ONE_SHOT: return one_shot<f32, W>(launch);
         case TWO_SHOT: return two_shot<f32, W>(launch);
         case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
@@ -154,7 +158,7 @@ void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch) {
         case MULTIMEM_TWO_SHOT: return multimem_two_shot<f32>(launch);
         case MULTIMEM_GATHER: return multimem_all_gather(launch);
         case MULTIMEM_BARRIER: return multimem_barrier(launch);
-        default: return barrier(launch);
+        default: return launch.mode & ONE_DEVICE ? barrier_together(launch) : barrier(launch);
     }
 }
 
@@ -191,9 +195,7 @@ class Call {
         launch.peer = op.kind == PULLED ? root_of(op, launch.world) : 1;
         launch.op = op.kind;
         launch.signature = op.signature();
-        launch.mode = op.average ? (u32)AVERAGE : 0u;
-        // As if on one device, or on several: the ranks agree on that.
-        if (mix(op.seed + 2) % 2) launch.mode |= ONE_DEVICE;
+        if (op.average) launch.mode |= AVERAGE;
         if (is_idle()) launch.mode |= IDLE;
         for (u32 peer = 0; peer < launch.world; ++peer)
             launch.data[peer] = track.buffers[peer]->symmetric.at(Buffers::symmetric_offset(op, peer));
@@ -201,7 +203,9 @@ class Call {
         // Whether sums are unrolled is the rank's own affair, and whether it runs the kernel for whole messages where it can.
         u32 unrolled = random.chance(50) ? launch.world : 0;
         bool takes_whole = op.kind == LOW_LATENCY && is_whole() && random.chance(70);
-        run_kernel(op.shape, random, [&] {
+        // Where all ranks are on one device the barrier has one block, and a thread for each of them.
+        bool is_together = op.kind == BARRIER && launch.mode & ONE_DEVICE;
+        run_kernel(is_together ? Shape{1, launch.world} : op.shape, random, [&] {
             if (unrolled == 2) return run_body<2>(op.kind, takes_whole, launch);
             if (unrolled == 4) return run_body<4>(op.kind, takes_whole, launch);
             run_body<0>(op.kind, takes_whole, launch);
@@ -225,7 +229,7 @@ class Call {
     }
 
   private:
-    // Whether the message is as all_reduce_low_latency_whole needs it.
+    // Whether the message is as whole.cuh needs it.
     bool is_whole() const {
         u64 bytes = op.count * sizeof(float);
         bool fits = bytes % UNIT == 0 && bytes <= (u64)op.shape.blocks * op.shape.threads * UNIT;

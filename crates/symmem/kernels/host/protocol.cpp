@@ -9,6 +9,9 @@
 #include "../symmem.cuh"
 #include "operation.hpp"
 
+// As if the ranks were on several devices, and on one.
+constexpr u32 MODES[] = {0, ONE_DEVICE};
+
 // Calls body(rank) for every rank at once.
 template <class Body>
 void each_rank(u32 world, Body body) {
@@ -44,8 +47,8 @@ void run_sequence(Track& track, u32 rank, u64 seed, u32 count) {
 }
 
 // Random operations of random shapes, on every lane at once. 2^32 operations do not fit a test: some begin where epochs wrap.
-void mixed(u32 world, u32 lanes, u32 first_epoch, u32 count, u64 deadline) {
-    Group group(world, lanes, first_epoch, deadline);
+void mixed(u32 world, u32 lanes, u32 mode, u32 first_epoch, u32 count, u64 deadline) {
+    Group group(world, lanes, mode, first_epoch, deadline);
     std::vector<std::unique_ptr<Track>> tracks;
     for (u32 lane = 0; lane < lanes; ++lane) tracks.push_back(std::make_unique<Track>(group, lane));
     each_rank(world * lanes, [&](u32 which) {
@@ -55,8 +58,8 @@ void mixed(u32 world, u32 lanes, u32 first_epoch, u32 count, u64 deadline) {
 }
 
 // The last rank does not come: the others name it, and when it comes its kernels leave at once.
-void absent(Kind kind, u32 world) {
-    Group group(world, 1, 2, 500);
+void absent(Kind kind, u32 mode, u32 world) {
+    Group group(world, 1, mode, 2, 500);
     Track track(group, 0);
     Random shared(kind);
     Operation op = operation_of(kind, shared);
@@ -79,8 +82,8 @@ void absent(Kind kind, u32 world) {
 }
 
 // One rank is in another operation: everybody hears so before a byte has changed.
-void mismatch(Kind kind, u32 world, const std::function<void(Operation&)>& change) {
-    Group group(world, 1, 2, 20000);
+void mismatch(Kind kind, u32 mode, u32 world, const std::function<void(Operation&)>& change) {
+    Group group(world, 1, mode, 2, 20000);
     Track track(group, 0);
     Random shared(kind + 10 * world);
     Operation common = operation_of(kind, shared);
@@ -109,7 +112,7 @@ void mismatch(Kind kind, u32 world, const std::function<void(Operation&)>& chang
 
 // Two launches of one rank share a lane without an order.
 void overlap(u32 attempt) {
-    Group group(2, 1, 2, 1000);
+    Group group(2, 1, MODES[attempt % 2], 2, 1000);
     Track track(group, 0), second(group, 0);
     Operation op = {BARRIER, OUT, 1, false, {1 + attempt % 3, 2}, attempt};
     std::thread pair([&] {
@@ -131,8 +134,8 @@ void overlap(u32 attempt) {
 }
 
 // The host of one rank gives up while kernels wait without a deadline, on both lanes.
-void aborted() {
-    Group group(3, 2, 2, 0);
+void aborted(u32 mode) {
+    Group group(3, 2, mode, 2, 0);
     Track first(group, 0), second(group, 1);
     const u64 word = verdict_of(ABORTED, 2, 1, 0, 0);
     std::thread host([&] {
@@ -156,7 +159,7 @@ void aborted() {
 
 // A failure while operations are under way: what a rank holds for done is right, and everybody learns the same cause.
 void failure_at_any_time(u32 attempt) {
-    Group group(3, 2, 2, 20000);
+    Group group(3, 2, MODES[attempt % 2], 2, 20000);
     Track first(group, 0), second(group, 1);
     each_rank(7, [&](u32 which) {
         Random own(which + attempt * 10), shared(attempt * 10 + which / 3);
@@ -178,10 +181,53 @@ void failure_at_any_time(u32 attempt) {
     expect_verdict(group, ABORTED);
 }
 
+// Where all ranks are on one device a barrier tells before it looks whether the group is whole. A rank that finds it is not must not be heard at later ones:
+// what it should have done before is not done.
+void silenced(const std::function<void(Group&, Track&)>& fails) {
+    Group group(2, 2, ONE_DEVICE, 2, 200);
+    Track track(group, 0);
+    const auto meet = [&](u32 rank) {
+        Random own(rank);
+        Call(track, {BARRIER, OUT, 1, false, {1, 2}, 0}, rank).run(own);
+    };
+    each_rank(2, meet);
+    fails(group, track);
+    // As if that had not reached rank 0 yet.
+    store_relaxed(&group.header(0)->poison, 0);
+    store_relaxed(&group.status(0).verdict, 0);
+    meet(1);
+    meet(0);
+    if (group.verdict(0) == 0) fail("a rank that has failed was heard");
+}
+
+// The ways in which rank 1 can fail before.
+void silenced_in_any_case() {
+    const auto poison = [](Group& group) { store_relaxed(&group.header(1)->poison, verdict_of(ABORTED, 1, 1, 0, 0)); };
+    const auto run = [](Track& track, Kind kind) {
+        Random own(1);
+        Call call(track, {kind, OUT, 68, false, {1, 2}, 0}, 1);
+        call.fill();
+        call.run(own);
+    };
+    // On another lane than the barrier.
+    const auto wait = [](Group& group) {
+        Bytes pad(64);
+        Random own(1);
+        Launch<ROOM> launch = group.launch(1, 1);
+        launch.data[1] = pad.at(0);
+        run_kernel({1, 1}, own, [&] { exchange_slot(launch, pad_slot(launch, 1), 1, 0); });
+    };
+    silenced([&](Group& group, Track& track) { poison(group), run(track, BARRIER); });
+    silenced([&](Group&, Track& track) { run(track, LOW_LATENCY); });
+    silenced([&](Group&, Track& track) { run(track, ONE_SHOT); });
+    silenced([&](Group& group, Track&) { wait(group); });
+    silenced([&](Group& group, Track&) { poison(group), wait(group); });
+}
+
 // A ring of ranks hands a word on through the pads: what was written before a put is there after the wait, and the place is free
 // again after the wait for the answer.
 void signals(u32 world, u64 deadline) {
-    Group group(world, 1, 2, deadline);
+    Group group(world, 1, 0, 2, deadline);
     Bytes words(world * sizeof(u32)), pads(2 * world * world * sizeof(u32));
     auto pad = [&](u32 rank) { return pads.at(rank * 2 * world * sizeof(u32)); };
     each_rank(world, [&](u32 rank) {
@@ -253,12 +299,16 @@ int main(int count, char** arguments) {
     u64 deadline = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 0;
     if (deadline == 0) deadline = 60000;
     timed("mixed", [&] {
-        for (u32 world = 1; world <= 5; ++world) mixed(world, 1, 2, 250, deadline);
+        for (u32 world = 1; world <= 5; ++world)
+            for (u32 mode : MODES) mixed(world, 1, mode, 2, 125, deadline);
     });
     timed("wrap", [&] {
-        for (u32 world = 1; world <= 5; ++world) mixed(world, 1, 0xffffffff - 7 - world, 24, deadline);
+        for (u32 world = 1; world <= 5; ++world)
+            for (u32 mode : MODES) mixed(world, 1, mode, 0xffffffff - 7 - world, 24, deadline);
     });
-    timed("lanes", [&] { mixed(3, 3, 0xfffffff0, 120, deadline); });
+    timed("lanes", [&] {
+        for (u32 mode : MODES) mixed(3, 3, mode, 0xfffffff0, 60, deadline);
+    });
     timed("signals", [&] {
         for (u32 world = 2; world <= 4; ++world) signals(world, deadline);
     });
@@ -266,20 +316,26 @@ int main(int count, char** arguments) {
         for (u32 world = 2; world <= MAX_THREADS; ++world) header(world);
     });
     timed("absent", [&] {
-        for (u32 kind = 0; kind < KINDS; ++kind) absent((Kind)kind, 2 + kind % 3);
+        for (u32 kind = 0; kind < KINDS; ++kind)
+            for (u32 mode : MODES) absent((Kind)kind, mode, 2 + kind % 3);
     });
     timed("mismatch", [&] {
-        for (u32 kind = 0; kind < KINDS; ++kind) {
-            mismatch((Kind)kind, 2 + kind % 2, [](Operation& op) { op.count += 1; });
-            mismatch((Kind)kind, 3, [](Operation& op) { op.shape.blocks += 1; });
-            mismatch((Kind)kind, 2, [](Operation& op) { op.average = !op.average; });
-            mismatch((Kind)kind, 2, [](Operation& op) { op.kind = is_barrier(op.kind) ? TWO_SHOT : BARRIER; });
+        for (u32 which = 0; which < 2 * KINDS; ++which) {
+            const Kind kind = (Kind)(which / 2);
+            const u32 mode = MODES[which % 2];
+            mismatch(kind, mode, 2 + kind % 2, [](Operation& op) { op.count += 1; });
+            mismatch(kind, mode, 3, [](Operation& op) { op.shape.blocks += 1; });
+            mismatch(kind, mode, 2, [](Operation& op) { op.average = !op.average; });
+            mismatch(kind, mode, 2, [](Operation& op) { op.kind = is_barrier(op.kind) ? TWO_SHOT : BARRIER; });
         }
     });
     timed("overlap", [&] {
         for (u32 attempt = 0; attempt < 12; ++attempt) overlap(attempt);
     });
-    timed("abort", [&] { aborted(); });
+    timed("abort", [&] {
+        for (u32 mode : MODES) aborted(mode);
+    });
+    timed("silence", [&] { silenced_in_any_case(); });
     timed("failure", [&] {
         for (u32 attempt = 0; attempt < 120; ++attempt) failure_at_any_time(attempt);
     });

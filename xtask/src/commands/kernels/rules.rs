@@ -27,7 +27,7 @@ impl Kind {
 }
 
 /// Every strong access there is: flags, packets, tickets, verdicts. Anything else must be added here with its argument.
-const STRONG: [&str; 14] = [
+const STRONG: [&str; 15] = [
     "ld.relaxed.sys.global.u32",
     "ld.relaxed.sys.global.u64",
     "ld.acquire.sys.global.u32",
@@ -46,7 +46,14 @@ const STRONG: [&str; 14] = [
     // Between blocks of one launch.
     "atom.relaxed.gpu.global.add.u64",
     "red.relaxed.gpu.global.add.u32",
+    // A rank of the same device has come.
+    ARRIVE,
 ];
+
+/// Says that earlier kernels have ended, to a rank of the same device: for kernels that only such ranks run.
+const ARRIVE: &str = "red.relaxed.gpu.global.add.u64";
+/// In the names of those.
+const TOGETHER: &str = "_together";
 
 /// Every access through a multicast address: sums and copies of units between two meetings, and the words that a meeting tells.
 const MULTIMEM: [&str; 6] = [
@@ -108,7 +115,7 @@ const MEET_ALL: [&str; 7] = [
 
 /// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
 /// end. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 19] = [
+const SHAPES: [(&str, &[&[&str]]); 21] = [
     ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
     ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
     ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
@@ -120,6 +127,8 @@ const SHAPES: [(&str, &[&[&str]]); 19] = [
     ("all_reduce_two_shot_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("pull", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("reduce_portion_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
+    ("barrier_together_any", &[&[ARRIVE], &HEAR]),
+    ("barrier_together", &[&[ARRIVE], &HEAR_WARP]),
     ("barrier_any", &[&TELL, &HEAR]),
     ("barrier", &[&TELL, &HEAR_WARP]),
     ("put_signal", &[&SIGNAL]),
@@ -202,8 +211,12 @@ fn weak_problem(parts: &[&str], in_kernel: bool) -> Option<&'static str> {
     (!named && !cold_load).then_some("an access that names no memory cannot be checked")
 }
 
-/// What is released to one device only is also released to the system, elsewhere in the function: for ranks on several devices.
+/// What is released to one device only is also released to the system, elsewhere in the function: for ranks on several devices. Arrivals release nothing, and
+/// are for kernels that ranks of one device run.
 fn scope_problem(function: &Function) -> Option<String> {
+    if function.code.iter().any(|code| code == ARRIVE) && !function.name.contains(TOGETHER) {
+        return Some(format!("`{ARRIVE}` is for kernels named *{TOGETHER}*, which ranks of one device run"));
+    }
     let count = |opcode: &str| function.code.iter().filter(|code| *code == opcode).count();
     let (here, everywhere) = (count("st.release.gpu.global.u64"), count("st.release.sys.global.u64"));
     (here > everywhere)
@@ -280,10 +293,23 @@ mod tests {
         said(Kind::Protocol, opcode).starts_with(&format!("barrier: `{opcode}`: "))
     }
 
+    /// Accesses that reach one device only.
+    const ONE_DEVICE: [&str; 2] = ["st.release.gpu.global.u64", ARRIVE];
+
+    #[test]
+    fn only_ranks_of_one_device_arrive() {
+        assert!(said(Kind::Protocol, ARRIVE).contains(TOGETHER));
+        let barrier = [&[ARRIVE][..], &HEAR_WARP].concat();
+        assert_eq!(breaches(Kind::Protocol, &kernel("barrier_together", &barrier)), [""; 0]);
+        assert!(
+            breaches(Kind::Protocol, &kernel("barrier_together", &HEAR_WARP)).join("").contains("missing")
+        );
+    }
+
     #[test]
     fn every_access_of_the_protocols_is_allowed() {
         let others = ["ld.global.v4.u32", "st.global.u16", "ld.param.u64", "st.shared.u64"];
-        for opcode in STRONG.iter().chain(&others).filter(|opcode| **opcode != "st.release.gpu.global.u64") {
+        for opcode in STRONG.iter().chain(&others).filter(|opcode| !ONE_DEVICE.contains(opcode)) {
             assert_eq!(said(Kind::Protocol, opcode), "");
         }
     }

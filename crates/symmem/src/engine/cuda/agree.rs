@@ -129,9 +129,13 @@ fn smallest(all: &[Said]) -> Agreed {
             }
         }
     }
-    // Which of the two a rank runs is its own affair.
-    let both = [Routine::LowLatency, Routine::LowLatencyWhole].map(|routine| limits[routine as usize]);
-    limits[Routine::LowLatency as usize] = std::array::from_fn(|number| both[0][number].min(both[1][number]));
+    // Which of these a rank runs is its own affair.
+    for routine in [Routine::LowLatencyWhole, Routine::LowLatencyTogether] {
+        let other = limits[routine as usize];
+        for (least, other) in limits[Routine::LowLatency as usize].iter_mut().zip(other) {
+            *least = (*least).min(other);
+        }
+    }
     Agreed {
         world: all.len(),
         one_device: all.iter().all(|said| said.device == all[0].device && !said.apart),

@@ -29,6 +29,8 @@ pub(crate) const SCRATCH: usize = 16 << 20;
 
 const PAGE: usize = 4096;
 const LANE_HEAD: usize = 128;
+/// Where in a lane the flags are: behind what peers tell when they arrive.
+const FLAGS: usize = LANE_HEAD + 8 * MAX_WORLD + 64;
 
 /// The words at byte 0 of a control block.
 #[repr(C)]
@@ -40,16 +42,29 @@ pub(crate) struct Header {
     /// Nanoseconds that a kernel may wait; 0: for ever.
     pub(crate) deadline: u64,
     pub(crate) trap: u64,
-    unused: [u64; 11],
+    lanes: u64,
+    first_lane: u64,
+    lane_bytes: u64,
+    unused: [u64; 8],
 }
 
 impl Header {
-    pub(crate) fn new(deadline: u64, trap: bool) -> Self {
-        Self { magic: MAGIC, deadline, trap: trap.into(), ..Self::zeroed() }
+    pub(crate) fn new(layout: &Layout, deadline: u64, trap: bool) -> Self {
+        Self {
+            magic: MAGIC,
+            deadline,
+            trap: trap.into(),
+            lanes: layout.lanes as u64,
+            first_lane: layout.lane(0) as u64,
+            lane_bytes: layout.lane_bytes as u64,
+            ..Self::zeroed()
+        }
     }
 
     /// Where [`Header::deadline`] is, for the host to change it.
     pub(crate) const DEADLINE: usize = 24;
+    /// Where [`Header::poison`] is, for kernels.
+    const POISON: usize = 16;
 }
 
 /// The words at the head of a lane.
@@ -58,7 +73,9 @@ impl Header {
 pub(crate) struct LaneHead {
     entry: u64,
     exited: u32,
-    unused: [u32; 29],
+    unused: u32,
+    told: u64,
+    unused_too: [u64; 13],
 }
 
 impl LaneHead {
@@ -149,7 +166,7 @@ impl Layout {
         let slot = (LARGEST_STAGING / (4 * world)).min(LARGEST_SLOT) / PAGE * PAGE;
         let flags = 2 * PHASES * MAX_BLOCKS * world * 8;
         let terms = 2 * world * 8;
-        let staging = (LANE_HEAD + flags + terms).next_multiple_of(PAGE);
+        let staging = (FLAGS + flags + terms).next_multiple_of(PAGE);
         let lane_bytes = staging + 4 * world * slot + SCRATCH;
         Self { world, lanes, slot, lane_bytes, staging }
     }
@@ -164,20 +181,13 @@ impl Layout {
         PAGE + lane * self.lane_bytes
     }
 
-    fn flags(&self, lane: usize) -> usize {
-        self.lane(lane) + LANE_HEAD
+    /// From the head of a lane, as everything below.
+    fn terms(&self) -> usize {
+        FLAGS + 2 * PHASES * MAX_BLOCKS * self.world * 8
     }
 
-    fn terms(&self, lane: usize) -> usize {
-        self.flags(lane) + 2 * PHASES * MAX_BLOCKS * self.world * 8
-    }
-
-    fn staging(&self, lane: usize) -> usize {
-        self.lane(lane) + self.staging
-    }
-
-    pub(crate) fn scratch(&self, lane: usize) -> usize {
-        self.staging(lane) + 4 * self.world * self.slot
+    pub(crate) fn scratch(&self) -> usize {
+        self.staging + 4 * self.world * self.slot
     }
 }
 
@@ -195,11 +205,11 @@ pub(crate) const NEXT_EARLY: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch<const N: usize> {
     lane: u64,
-    flags: u64,
+    poison: u64,
     terms: u64,
     staging: u64,
     scratch: u64,
-    slot: u64,
+    parcels: u64,
     /// Elements of a collective; bytes of a copy; the index of a slot in a signal pad; the channel of a barrier.
     pub(crate) count: u64,
     pub(crate) input: u64,
@@ -216,7 +226,7 @@ pub(crate) struct Launch<const N: usize> {
     pub(crate) peer: u32,
     /// Of [`AVERAGE`], [`IDLE`], [`ONE_DEVICE`] and [`NEXT_EARLY`].
     pub(crate) mode: u32,
-    control: [u64; N],
+    lanes: [u64; N],
     pub(crate) data: [u64; N],
 }
 
@@ -230,15 +240,18 @@ impl<const N: usize> Launch<N> {
         status: u64,
         mode: u32,
     ) -> Self {
-        let mut table = [0; N];
-        table[..control.len()].copy_from_slice(control);
+        let lane = layout.lane(lane) as u64;
+        let mut lanes = [0; N];
+        for (place, address) in lanes.iter_mut().zip(control) {
+            *place = address + lane;
+        }
         Self {
-            lane: layout.lane(lane) as u64,
-            flags: layout.flags(lane) as u64,
-            terms: layout.terms(lane) as u64,
-            staging: layout.staging(lane) as u64,
-            scratch: layout.scratch(lane) as u64,
-            slot: layout.slot as u64,
+            lane,
+            poison: control[rank] + Header::POISON as u64,
+            terms: layout.terms() as u64,
+            staging: layout.staging as u64,
+            scratch: layout.scratch() as u64,
+            parcels: 2 * layout.slot as u64,
             count: 0,
             input: 0,
             output: 0,
@@ -251,7 +264,7 @@ impl<const N: usize> Launch<N> {
             signature: 0,
             peer: 0,
             mode,
-            control: table,
+            lanes,
             data: [0; N],
         }
     }
@@ -276,6 +289,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Launch<SMALL_WORLD>, multicast), 80);
         assert_eq!(std::mem::offset_of!(Launch<SMALL_WORLD>, control_multicast), 88);
         assert_eq!(std::mem::offset_of!(Header, deadline), Header::DEADLINE);
+        assert_eq!(std::mem::offset_of!(Header, poison), Header::POISON);
     }
 
     #[test]
@@ -286,9 +300,10 @@ mod tests {
                 4 * world * layout.slot <= LARGEST_STAGING && layout.slot >= 32 << 10,
                 "{world}: {layout:?}"
             );
-            assert!(layout.terms(0) + 16 * world <= layout.staging(0));
-            assert_eq!(layout.scratch(0) + SCRATCH, layout.lane(1));
-            assert_eq!(layout.scratch(1) + SCRATCH, layout.bytes());
+            assert!(layout.terms() + 16 * world <= layout.staging);
+            assert_eq!(layout.lane(0) + layout.scratch() + SCRATCH, layout.lane(1));
+            assert_eq!(layout.lane(1) + layout.scratch() + SCRATCH, layout.bytes());
+            assert!(u32::try_from(layout.lane_bytes).is_ok(), "kernels compute places in a lane in 32 bits");
         }
     }
 

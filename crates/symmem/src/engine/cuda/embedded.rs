@@ -4,11 +4,15 @@
 //! and up. The driver compiles them when they are loaded; it must know PTX 9.0, that is, be of release 580 or later.
 
 /// What is built in, by the name of its source.
-const PTX: [(&str, &str); 9] = [
+const PTX: [(&str, &str); 10] = [
     ("all_reduce_low_latency.cu", include_str!("../../../kernels/ptx/all_reduce_low_latency.ptx")),
     (
         "all_reduce_low_latency_whole.cu",
         include_str!("../../../kernels/ptx/all_reduce_low_latency_whole.ptx"),
+    ),
+    (
+        "all_reduce_low_latency_together.cu",
+        include_str!("../../../kernels/ptx/all_reduce_low_latency_together.ptx"),
     ),
     ("all_reduce_one_shot.cu", include_str!("../../../kernels/ptx/all_reduce_one_shot.ptx")),
     ("all_reduce_two_shot.cu", include_str!("../../../kernels/ptx/all_reduce_two_shot.ptx")),

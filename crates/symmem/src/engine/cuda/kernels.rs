@@ -19,9 +19,13 @@ use crate::{Error, Result};
 type Source = (&'static str, &'static str);
 
 /// What is compiled, each file for itself.
-const SOURCES: [Source; 9] = [
+const SOURCES: [Source; 10] = [
     ("all_reduce_low_latency.cu", include_str!("../../../kernels/all_reduce_low_latency.cu")),
     ("all_reduce_low_latency_whole.cu", include_str!("../../../kernels/all_reduce_low_latency_whole.cu")),
+    (
+        "all_reduce_low_latency_together.cu",
+        include_str!("../../../kernels/all_reduce_low_latency_together.cu"),
+    ),
     ("all_reduce_one_shot.cu", include_str!("../../../kernels/all_reduce_one_shot.cu")),
     ("all_reduce_two_shot.cu", include_str!("../../../kernels/all_reduce_two_shot.cu")),
     ("all_reduce_two_shot_out.cu", include_str!("../../../kernels/all_reduce_two_shot_out.cu")),
@@ -46,7 +50,7 @@ const MULTIMEM_CAPABILITY: (u32, u32) = (9, 0);
 const WAITING_CAPABILITY: (u32, u32) = (9, 0);
 
 /// What they include.
-const HEADERS: [Source; 10] = [
+const HEADERS: [Source; 11] = [
     ("control.cuh", include_str!("../../../kernels/control.cuh")),
     ("entries.cuh", include_str!("../../../kernels/entries.cuh")),
     ("multimem.cuh", include_str!("../../../kernels/multimem.cuh")),
@@ -57,6 +61,7 @@ const HEADERS: [Source; 10] = [
     ("protocol.cuh", include_str!("../../../kernels/protocol.cuh")),
     ("reduce.cuh", include_str!("../../../kernels/reduce.cuh")),
     ("units.cuh", include_str!("../../../kernels/units.cuh")),
+    ("whole.cuh", include_str!("../../../kernels/whole.cuh")),
 ];
 
 /// Where [`SOURCES`] has the barrier, the signals and the copy.
@@ -76,13 +81,8 @@ pub(crate) fn source_hash() -> u64 {
 const FNV_BASIS: u64 = 14_695_981_039_346_656_037;
 
 /// FNV-1a of `bytes`, going on from `hash`.
-pub(super) fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(1_099_511_628_211))
-}
-
-/// FNV-1a of `words`.
-pub(super) fn fnv_words(words: &[u64]) -> u64 {
-    words.iter().fold(FNV_BASIS, |hash, word| fnv(hash, &word.to_le_bytes()))
 }
 
 /// A kernel, and whether its parameters have room for the largest group.
@@ -98,6 +98,8 @@ pub(crate) struct Kernels {
     /// By [`Routine`], then by [`NUMBERS`]; one that knows no element types is there for each of them.
     routines: Vec<Kernel>,
     pub(crate) barrier: Kernel,
+    /// For ranks that are all on one device.
+    pub(crate) barrier_together: Kernel,
     pub(crate) put_signal: Kernel,
     pub(crate) wait_signal: Kernel,
     pub(crate) copy: Kernel,
@@ -127,6 +129,7 @@ impl Kernels {
         Ok(Self {
             routines,
             barrier: named("barrier", is_large)?,
+            barrier_together: named("barrier_together", is_large)?,
             put_signal: named("put_signal", is_large)?,
             wait_signal: named("wait_signal", is_large)?,
             copy: named("copy", false)?,
@@ -350,6 +353,5 @@ mod tests {
         assert_eq!(options((9, 0))[0], "--gpu-architecture=sm_90");
         assert_eq!(options((10, 3))[0], "--gpu-architecture=sm_103");
         assert_eq!(source_hash(), source_hash());
-        assert_ne!(fnv_words(&[1, 2]), fnv_words(&[2, 1]));
     }
 }

@@ -231,7 +231,7 @@ impl Parts {
         let kernels = Kernels::load(device, layout.world, cache)?;
         let control = Vmm::alloc(device, layout.bytes())?;
         let deadline = nanoseconds(settings.deadline.or(group.terms.timeout));
-        let header = Header::new(deadline, settings.on_error == OnError::Trap);
+        let header = Header::new(layout, deadline, settings.on_error == OnError::Trap);
         control.write(0, bytemuck::bytes_of(&header))?;
         let head = LaneHead::starting_at(settings.first_epoch());
         for lane in 0..layout.lanes {
@@ -322,7 +322,7 @@ impl Engine {
             }
         };
         let peers = peers.swap_remove(0);
-        let scratch = layout.scratch(0);
+        let scratch = layout.lane(0) + layout.scratch();
         let multimem = match is_direct {
             true => multimem::set_up(&running, device, &parts.control, settings.lanes, &mut agreed.limits)?,
             false => Err("a rank is out of reach of another".to_owned()),
@@ -399,7 +399,7 @@ impl Engine {
         let algorithm = agreed.choose(form, bytes, self.forced, &self.tune)?;
         let kernel = all_reducer(algorithm, form);
         let (grid, threads) = agreed.shape(kernel, number, bytes, &self.tune);
-        let kernel = Agreed::kernel_for(kernel, bytes, (grid, threads), [0, 0]);
+        let kernel = agreed.kernel_for(kernel, bytes, (grid, threads), [0, 0]);
         let registers = self.routine(kernel, number)?.function.registers;
         Ok(Plan { algorithm, grid, threads, registers })
     }

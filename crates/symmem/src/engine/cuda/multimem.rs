@@ -122,9 +122,11 @@ impl Engine {
 
     /// The barrier.
     pub(super) fn barrier_kernel(&self) -> Result<&Kernel> {
+        let kernels = &self.inner.body.kernels;
         match self.uses_multimem() {
             true => self.inner.multimem().map(|multimem| &multimem.kernels.barrier),
-            false => Ok(&self.inner.body.kernels.barrier),
+            false if self.inner.agreed.one_device => Ok(&kernels.barrier_together),
+            false => Ok(&kernels.barrier),
         }
     }
 }

@@ -164,6 +164,8 @@ pub(crate) enum Routine {
     LowLatency,
     /// The same for messages that a rank finds whole: see [`Agreed::kernel_for`].
     LowLatencyWhole,
+    /// The same where all ranks are on one device.
+    LowLatencyTogether,
     OneShot,
     TwoShot,
     TwoShotOut,
@@ -179,9 +181,10 @@ pub(crate) enum Routine {
 
 impl Routine {
     /// Those that every engine has.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::LowLatency,
         Self::LowLatencyWhole,
+        Self::LowLatencyTogether,
         Self::OneShot,
         Self::TwoShot,
         Self::TwoShotOut,
@@ -200,6 +203,7 @@ impl Routine {
         match self {
             Self::LowLatency => "all_reduce_low_latency",
             Self::LowLatencyWhole => "all_reduce_low_latency_whole",
+            Self::LowLatencyTogether => "all_reduce_low_latency_together",
             Self::OneShot => "all_reduce_one_shot",
             Self::TwoShot => "all_reduce_two_shot",
             Self::TwoShotOut => "all_reduce_two_shot_out",
@@ -215,7 +219,9 @@ impl Routine {
     /// Threads of a block, at most: what the kernel is compiled for.
     pub(crate) const fn most_threads(self) -> u32 {
         match self {
-            Self::LowLatency | Self::LowLatencyWhole | Self::TwoTrip => MAX_THREADS / 2,
+            Self::LowLatency | Self::LowLatencyWhole | Self::LowLatencyTogether | Self::TwoTrip => {
+                MAX_THREADS / 2
+            }
             _ => MAX_THREADS,
         }
     }
@@ -226,7 +232,9 @@ impl Routine {
         // Sizes, and up to how many blocks of each there may be.
         let few = if world == 2 { SMALL_BLOCKS } else { SMALL_BLOCKS / 4 };
         let sizes: &[(u32, u32)] = match self {
-            Self::LowLatency | Self::LowLatencyWhole => &[(most / 4, few), (most / 2, SMALL_BLOCKS)],
+            Self::LowLatency | Self::LowLatencyWhole | Self::LowLatencyTogether => {
+                &[(most / 4, few), (most / 2, SMALL_BLOCKS)]
+            }
             Self::TwoShot | Self::TwoShotOut | Self::OneShot | Self::TwoTrip => &[(most / 2, SMALL_BLOCKS)],
             _ => &[],
         };
@@ -361,6 +369,7 @@ impl Agreed {
     /// agreement, and what peers see is the same.
     #[inline]
     pub(crate) fn kernel_for(
+        &self,
         kernel: Routine,
         bytes: usize,
         (grid, threads): (u32, u32),
@@ -369,7 +378,7 @@ impl Agreed {
         let is_whole = [bytes as u64, places[0], places[1]].iter().all(|at| at.is_multiple_of(UNIT as u64));
         match kernel {
             Routine::LowLatency if is_whole && bytes <= (grid * threads) as usize * UNIT => {
-                Routine::LowLatencyWhole
+                if self.one_device { Routine::LowLatencyTogether } else { Routine::LowLatencyWhole }
             }
             other => other,
         }
@@ -485,13 +494,19 @@ mod tests {
 
     #[test]
     fn only_whole_messages_have_the_kernel_for_them() {
-        let kernel_for = |bytes, places| Agreed::kernel_for(Routine::LowLatency, bytes, (8, 64), places);
+        let agreed = Agreed { one_device: false, ..agreed(4) };
+        let kernel_for = |bytes, places| agreed.kernel_for(Routine::LowLatency, bytes, (8, 64), places);
         assert_eq!(kernel_for(8 * KIB, [32, 48]), Routine::LowLatencyWhole);
         assert_eq!(kernel_for(16, [0, 0]), Routine::LowLatencyWhole);
         for (bytes, places) in [(8 * KIB + 16, [0, 0]), (24, [0, 0]), (16, [2, 0]), (16, [0, 8])] {
             assert_eq!(kernel_for(bytes, places), Routine::LowLatency, "{bytes} at {places:?}");
         }
-        assert_eq!(Agreed::kernel_for(Routine::TwoShot, 16, (8, 64), [0, 0]), Routine::TwoShot);
+        assert_eq!(agreed.kernel_for(Routine::TwoShot, 16, (8, 64), [0, 0]), Routine::TwoShot);
+        let together = Agreed { one_device: true, ..agreed };
+        assert_eq!(
+            together.kernel_for(Routine::LowLatency, 16, (8, 64), [0, 0]),
+            Routine::LowLatencyTogether
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory};
 use crate::engine::cuda::control::AVERAGE;
 use crate::engine::cuda::launch::Call;
-use crate::engine::cuda::plan::{Agreed, Form, all_reducer, number_of};
+use crate::engine::cuda::plan::{Form, all_reducer, number_of};
 use crate::engine::cuda::statement::Statement;
 use crate::memory::Element;
 use crate::op::Op;
@@ -115,7 +115,7 @@ impl<T: Element> SymmetricMemory<T> {
         let algorithm = agreed.choose(form, bytes, engine.forced, &engine.tune)?;
         let kernel = all_reducer(algorithm, form);
         let (grid, threads) = agreed.shape(kernel, number, bytes, &engine.tune);
-        let kernel = Agreed::kernel_for(kernel, bytes, (grid, threads), [input, output]);
+        let kernel = agreed.kernel_for(kernel, bytes, (grid, threads), [input, output]);
         let function = engine.routine(kernel, number)?;
         tracing::trace!(op = form.op().name(), %algorithm, bytes, grid, threads, "all_reduce on the device");
         let statement = Statement {

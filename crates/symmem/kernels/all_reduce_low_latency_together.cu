@@ -1,0 +1,11 @@
+// whole.cuh for ranks on one device.
+#include "whole.cuh"
+
+#ifndef SYMMEM_HOST
+#define ENTRY(T, suffix, W, N)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, W == 2 ? 3 : 2)                          \
+        all_reduce_low_latency_together_##T##_##suffix(const __grid_constant__ Launch<N> launch) { \
+        low_latency_whole<T, W, TO_ALL_TOGETHER>(launch);                                                \
+    }
+#include "entries.cuh"
+#endif
