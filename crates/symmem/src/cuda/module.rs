@@ -219,7 +219,8 @@ impl Function {
         params: &mut [*mut c_void],
     ) -> Result<()> {
         debug_assert!(self.device() == stream.device() && threads <= self.max_threads);
-        // Not by the call below with no attribute: on driver 580 ranks that were threads of a process, each with two streams, then waited for each other for ever.
+        // Not by the call below with no attribute: in the one run of the tests that did so, ranks with two streams each, threads of a process, waited for each
+        // other for ever (driver 580; why was not found).
         if !is_early {
             let (stream, params) = (stream.raw(), params.as_mut_ptr());
             // SAFETY: live function and stream of one context; the parameters as promised by the caller, copied in the call.

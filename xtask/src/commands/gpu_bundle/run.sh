@@ -18,6 +18,7 @@ export SYMMEM_CACHE_DIR=${SYMMEM_CACHE_DIR:-$here/cache}
 export SYMMEM_ALLOW_OVERLAPPING_DEVICES=${SYMMEM_ALLOW_OVERLAPPING_DEVICES:-1}
 # Where a compiler for kernels may lie, if the CUDA toolkit is not installed.
 PYTHON=${PYTHON:-python3}
+export SYMMEM_PYTHON=${SYMMEM_PYTHON:-$PYTHON}
 if [ -z "${VIRTUAL_ENV:-}" ] && command -v "$PYTHON" > /dev/null; then
     VIRTUAL_ENV=$("$PYTHON" -c 'import sys; print(sys.prefix)')
     export VIRTUAL_ENV

@@ -6,9 +6,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::{Form, Provider};
 
-/// Where the device machines that we know have a Python with PyTorch.
-const USUAL_PYTHON: &str = "/opt/torch/.venv/bin/python";
-
 /// The program of a rank of a peer.
 const PEER: &str = include_str!("peer.py");
 
@@ -110,11 +107,10 @@ impl Launch {
     }
 }
 
-/// The Python of the option, else of `SYMMEM_PYTHON`, else the usual one, else `python3` of the path.
+/// The Python of the option, else of `SYMMEM_PYTHON`, else `python3` of the path.
 fn find_python(option: Option<&Path>) -> PathBuf {
     let variable = std::env::var_os("SYMMEM_PYTHON").filter(|name| !name.is_empty()).map(PathBuf::from);
-    let usual = Some(PathBuf::from(USUAL_PYTHON)).filter(|path| path.exists());
-    option.map(Path::to_owned).or(variable).or(usual).unwrap_or_else(|| "python3".into())
+    option.map(Path::to_owned).or(variable).unwrap_or_else(|| "python3".into())
 }
 
 #[cfg(test)]
