@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys;
 
 use super::driver::check;
-use super::{Device, Stream};
+use super::{Device, Stream, queues};
 use crate::engine::cuda::all_idle;
 use crate::memory::Element;
 use crate::provider::vmm::graveyard;
@@ -337,6 +337,7 @@ pub(crate) unsafe fn fill_bytes(address: u64, bytes: usize, byte: u8, stream: &S
         return Ok(());
     }
     let _bound = stream.device().bind()?;
+    let _turn = queues::turn();
     // SAFETY: as promised by the caller.
     check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, bytes, stream.raw()) })
 }

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{self, CUevent, CUresult};
 
 use super::library::in_short;
+use super::queues;
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -177,6 +178,7 @@ fn open() -> Result<Driver, String> {
     }
     // From here on a forked child must not act: the driver does not survive a fork.
     fork::arm();
+    queues::remember();
     let variable = |name| std::env::var(name).ok();
     let mps = MpsShare::read(variable(MPS_SHARE).as_deref(), variable(MPS_PER_CONTEXT).as_deref());
     // SAFETY: takes a plain number.

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUevent_record_flags, CU
 
 use super::device::Bound;
 use super::driver::{check, driver};
-use super::{Device, Stream};
+use super::{Device, Stream, queues};
 use crate::Result;
 
 /// A point in a stream's work.
@@ -51,6 +51,7 @@ impl Event {
     /// The same where the context is bound already.
     #[inline]
     pub(crate) fn record_in(&self, _bound: &Bound<'_>, stream: &Stream) -> Result<()> {
+        let _turn = queues::turn();
         // SAFETY: both are live.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw()) })
     }

@@ -16,7 +16,7 @@ use cudarc::driver::sys::{
 
 use super::driver::{check, trace_release};
 use super::stream::is_capturing_here;
-use super::{Device, Stream};
+use super::{Device, Stream, queues};
 use crate::Result;
 
 type Keep = Arc<dyn Any + Send + Sync>;
@@ -56,6 +56,8 @@ impl Graph {
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let _bound = self.device.bind()?;
         let _one_at_a_time = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
+        queues::admit(stream)?;
+        let _turn = queues::turn();
         // SAFETY: both are live.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, stream.raw()) })
     }

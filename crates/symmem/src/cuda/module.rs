@@ -16,7 +16,7 @@ use cudarc::driver::sys::{
 pub(crate) use super::cache::{cached, cached_in};
 use super::device::Bound;
 use super::driver::{check, error, has};
-use super::{Device, Stream, nvrtc};
+use super::{Device, Stream, nvrtc, queues};
 use crate::{Error, Result};
 
 /// Bytes for the words of the just-in-time compiler.
@@ -219,8 +219,7 @@ impl Function {
         params: &mut [*mut c_void],
     ) -> Result<()> {
         debug_assert!(self.device() == stream.device() && threads <= self.max_threads);
-        // Not by the call below with no attribute: in the one run of the tests that did so, ranks with two streams each, threads of a process, waited for each
-        // other for ever (driver 580; why was not found).
+        let _turn = queues::turn();
         if !is_early {
             let (stream, params) = (stream.raw(), params.as_mut_ptr());
             // SAFETY: live function and stream of one context; the parameters as promised by the caller, copied in the call.

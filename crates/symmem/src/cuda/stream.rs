@@ -7,7 +7,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{
@@ -17,7 +17,7 @@ use cudarc::driver::sys::{
 use super::device::Bound;
 use super::driver::check;
 use super::graph::{self, Graph};
-use super::{Device, Event};
+use super::{Device, Event, queues};
 use crate::{Error, Result};
 
 thread_local! {
@@ -30,7 +30,7 @@ thread_local! {
 pub struct Stream(Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     device: Device,
     raw: CUstream,
     owner: Owner,
@@ -69,10 +69,15 @@ impl Stream {
     }
 
     /// A new stream of this priority: lower numbers go first; what the device does not have is clamped.
+    ///
+    /// An error while ranks of this process share the device, if they have a stream for each of its queues already.
     pub fn with_priority(device: &Device, priority: i32) -> Result<Self> {
         let _bound = device.bind()?;
         let raw = create(priority)?;
-        Ok(Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Ours })))
+        let stream = Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Ours }));
+        // Refused here rather than when peers wait for what it carries.
+        queues::admit(&stream)?;
+        Ok(stream)
     }
 
     /// The stream of `device` for what is waited for at once.
@@ -95,6 +100,11 @@ impl Stream {
             return Err(Error::invalid("stream", problem));
         }
         Ok(Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Foreign })))
+    }
+
+    /// A stream of ours without keeping it; others' may go at any time.
+    pub(super) fn weak(&self) -> Option<Weak<Inner>> {
+        matches!(self.0.owner, Owner::Ours).then(|| Arc::downgrade(&self.0))
     }
 
     /// Whether this is a clone of `other`: a handle may come back as another stream, a clone keeps its own.
@@ -144,6 +154,7 @@ impl Stream {
     /// Lets later work wait for what `event` recorded. The host does not wait.
     pub fn wait(&self, event: &Event) -> Result<()> {
         let _bound = self.device().bind()?;
+        let _turn = queues::turn();
         // SAFETY: both are live.
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) })
     }

@@ -13,6 +13,7 @@ mod local;
 mod memory;
 mod multimem;
 mod profile;
+mod queues;
 
 use symmem::cuda::{Device, Engine, SymmetricMemory};
 use symmem::{Error, Group, Result};

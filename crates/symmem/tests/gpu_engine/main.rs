@@ -20,6 +20,7 @@ mod numerics;
 mod order;
 mod processes;
 mod pull;
+mod queues;
 mod signals;
 mod stage;
 // Some of it is for tests that run without MPS.

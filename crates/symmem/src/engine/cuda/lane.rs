@@ -13,7 +13,7 @@ use super::control::{Launch, Layout, MAX_WORLD, SMALL_WORLD};
 use super::status::Watched;
 use super::watchdog;
 use crate::cuda::device::Bound;
-use crate::cuda::{Device, Event, Stream};
+use crate::cuda::{Device, Event, Stream, queues};
 use crate::provider::vmm::graveyard;
 use crate::{Error, Result};
 
@@ -210,6 +210,8 @@ impl Lane {
         let is_same = order.last.as_ref().is_some_and(|last| last.is(stream));
         if !is_same || handle == PER_THREAD {
             check_owner(watched, handle)?;
+            // Peers may wait for this launch already.
+            queues::admit(stream).inspect_err(|error| watched.give_up(error))?;
             // Recorded right after that kernel, so later work of its stream is not waited for.
             if order.last.is_some() {
                 stream.wait(event)?;

@@ -12,7 +12,7 @@ use super::lane::{Behind, Keep, Lane};
 use super::statement::Statement;
 use super::{Engine, EngineInner};
 use crate::cuda::device::Bound;
-use crate::cuda::{Device, Stream, nvtx};
+use crate::cuda::{Device, Stream, nvtx, queues};
 use crate::op::Op;
 use crate::sys::fork;
 use crate::{Error, Result};
@@ -176,6 +176,7 @@ impl Engine {
     ) -> Result<()> {
         let bound = self.inner.device.bind()?;
         if stream.capture_id_in(&bound)?.is_none() {
+            queues::admit(stream)?;
             give(&bound)?;
             return self.inner.body.activity.copied(stream);
         }

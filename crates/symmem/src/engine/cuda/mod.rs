@@ -51,6 +51,7 @@ pub use self::status::Status;
 use self::status::{StatusBlock, Watched, Words};
 use self::watchdog::Leash;
 use crate::cuda::exchange::{self, PeerMemory};
+use crate::cuda::queues::Sharing;
 use crate::cuda::{Allocation, Device, Stream};
 use crate::error::{Context, Halt};
 use crate::memory::Element;
@@ -66,9 +67,6 @@ const MAX_LANES: u32 = 16;
 
 /// Lanes of all ranks on a device, at most, for two kernels of each to be there: a device holds 128 at once.
 const MOST_OVERLAPPING: usize = 32;
-
-/// Into how many queues the driver sorts the streams of a process: 8 unless set.
-const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// What a kernel does when its group fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,6 +185,8 @@ pub struct Engine {
 struct EngineInner {
     /// First: nobody looks at an engine that is being dropped.
     _leash: Leash,
+    /// Where another rank of this process is on the device.
+    _sharing: Option<Sharing>,
     watched: Arc<Watched>,
     agreed: Agreed,
     settings: Settings,
@@ -288,11 +288,7 @@ impl Engine {
         let (mut agreed, shares_device) = agree::agree(&running, device, &settings, occupancies)?;
         // Fails on every rank above if it failed on one.
         let parts = parts?;
-        if shares_device && std::env::var_os(CONNECTIONS).is_none() {
-            tracing::warn!(
-                "ranks of one process share a device: with more than 8 streams kernels may wait behind those that wait for them; set {CONNECTIONS}=32"
-            );
-        }
+        let sharing = shares_device.then(Sharing::new);
         let communicator = match (adopted, settings.provider) {
             (Some(adopted), _) => Some(adopted.clone()),
             (None, Provider::Nccl) => Some(Communicator::join(&running, device)?),
@@ -335,6 +331,7 @@ impl Engine {
         let body = Body::new(parts, &layout, (group.rank(), mode), peers, communicator, multimem);
         let inner = EngineInner {
             _leash: leash,
+            _sharing: sharing,
             watched,
             agreed,
             settings,

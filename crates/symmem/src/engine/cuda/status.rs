@@ -232,6 +232,13 @@ impl Watched {
         self.look_at_carried();
     }
 
+    /// Fails the group because this rank cannot launch its part of an operation, for the reason that `error` gives.
+    #[cold]
+    pub(crate) fn give_up(&self, error: &Error) {
+        self.give_own_reason(&error.to_string());
+        self.abort(self.convict(Verdict { culprit: self.group.rank, cause: Cause::Failed }));
+    }
+
     fn convict(&self, verdict: Verdict) -> Verdict {
         let (standing, ours) = self.group.convict(verdict);
         if ours {

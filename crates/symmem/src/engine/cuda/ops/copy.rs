@@ -3,7 +3,7 @@
 use cudarc::driver::sys;
 
 use crate::cuda::driver::check;
-use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory};
+use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory, queues};
 use crate::engine::cuda::control::MAX_THREADS;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::DEFAULT_BLOCKS;
@@ -106,6 +106,7 @@ impl<T: Element> SymmetricMemory<T> {
             return self.engine.launch_beside(stream, &self.engine.inner.body.kernels.copy, &call);
         }
         self.engine.beside(stream, Some(&keep), |_| {
+            let _turn = queues::turn();
             // SAFETY: both ranges are mapped: the peer's as long as `keep`, which the engine holds until the copy is done, and
             // the private one as whoever made the slice promised.
             check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })

@@ -3,7 +3,7 @@
 use cudarc::driver::sys;
 
 use crate::cuda::driver::check;
-use crate::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
+use crate::cuda::{DeviceSliceMut, Stream, SymmetricMemory, queues};
 use crate::op::Op;
 use crate::{Error, Result};
 
@@ -113,6 +113,7 @@ fn check_stream(words: &DeviceSliceMut<'_, u32>, stream: &Stream) -> Result<()> 
 
 fn set(address: u64, value: u32, count: usize, stream: &Stream) -> Result<()> {
     let _bound = stream.device().bind()?;
+    let _turn = queues::turn();
     // SAFETY: words of a live slice, as the callers checked; who made the slice keeps it mapped.
     check("cuMemsetD32Async", unsafe { sys::cuMemsetD32Async(address, value, count, stream.raw()) })
 }
@@ -125,6 +126,7 @@ fn write(address: u64, value: u32, stream: &Stream) -> Result<()> {
             "it cannot be captured into a graph. Hint: memset32 with a count of 1 can",
         ));
     }
+    let _turn = queues::turn();
     // SAFETY: a word of a live slice, as the callers checked; flags 0: fenced.
     check("cuStreamWriteValue32", unsafe { sys::cuStreamWriteValue32_v2(stream.raw(), address, value, 0) })
 }

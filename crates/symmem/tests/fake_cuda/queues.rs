@@ -1,0 +1,101 @@
+//! Ranks of one process on one device have as many streams as there are queues, less one.
+
+use symmem::cuda::{Device, Engine, Stream};
+use symmem::{Error, Group, Result};
+
+use crate::common::{config, same_ranks_with};
+use crate::fake;
+
+const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// An engine on the one device of all ranks.
+fn sharing(group: &Group) -> Result<Engine> {
+    let group = same_ranks_with(group, config().allow_overlapping_devices(true))?;
+    Engine::new(&group, &Device::new(0)?)
+}
+
+/// The streams that can be made before one is refused, and the refusal.
+fn make_until_refused(device: &Device) -> (Vec<Stream>, Error) {
+    let mut streams = Vec::new();
+    loop {
+        match Stream::new(device) {
+            Ok(stream) => streams.push(stream),
+            Err(error) => return (streams, error),
+        }
+        assert!(streams.len() < 100, "no stream is refused");
+    }
+}
+
+#[test]
+fn streams_beyond_the_queues_are_refused() {
+    const NAME: &str = "queues::streams_beyond_the_queues_are_refused";
+    for (setting, queues) in [("", 8), ("4", 4), ("32", 32), ("1000", 32), ("0", 8)] {
+        fake::run(NAME, &[(CONNECTIONS, setting)], || {
+            let device = Device::new(0).unwrap();
+            let before: Vec<_> = (0..50).map(|_| Stream::new(&device).unwrap()).collect();
+            symmem::spawn(2, |group| {
+                let engine = sharing(&group)?;
+                group.barrier()?;
+                if group.rank() == 0 {
+                    let (streams, error) = make_until_refused(engine.device());
+                    assert_eq!(streams.len(), queues - 1);
+                    let text = error.to_string();
+                    assert!(text.contains(&format!("at most {} streams", queues - 1)), "{text}");
+                    assert!(text.contains(CONNECTIONS) && text.lines().count() == 1, "{text}");
+                    // A stream that is gone gives its place to another.
+                    drop(streams);
+                    assert_eq!(make_until_refused(engine.device()).0.len(), queues - 1);
+                }
+                group.barrier()
+            })
+            .unwrap();
+            // Nobody shares the device any more.
+            let after: Vec<_> = (0..50).map(|_| Stream::new(&device).unwrap()).collect();
+            drop((before, after));
+        });
+    }
+}
+
+#[test]
+fn an_operation_on_a_stream_too_many_fails_every_rank_with_the_reason() {
+    const NAME: &str = "queues::an_operation_on_a_stream_too_many_fails_every_rank_with_the_reason";
+    fake::run(NAME, &[(CONNECTIONS, "3")], || {
+        let device = Device::new(0).unwrap();
+        // Made when nobody shared the device, so nobody counted them.
+        let streams: Vec<_> = (0..3).map(|_| Stream::new(&device).unwrap()).collect();
+        symmem::spawn(2, |group| {
+            let engine = sharing(&group)?;
+            group.barrier()?;
+            let mine: &[Stream] = if group.rank() == 0 { &streams[..2] } else { &streams[2..] };
+            let results: Vec<_> = match group.rank() {
+                0 => mine.iter().map(|stream| engine.barrier(stream)).collect(),
+                _ => {
+                    group.barrier()?;
+                    vec![engine.barrier(&mine[0])]
+                }
+            };
+            if group.rank() == 0 {
+                assert!(results.iter().all(Result::is_ok), "{results:?}");
+                group.barrier()?;
+            }
+            let error = match results.into_iter().find_map(Result::err) {
+                Some(error) => error,
+                None => fails_soon(&engine, &mine[0]),
+            };
+            assert!(error.to_string().contains("at most 2 streams"), "{error}");
+            Ok(())
+        })
+        .unwrap();
+    });
+}
+
+/// The error of the first operation that fails.
+fn fails_soon(engine: &Engine, stream: &Stream) -> Error {
+    for _ in 0..2000 {
+        if let Err(error) = engine.barrier(stream) {
+            return error;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("the group did not fail");
+}
