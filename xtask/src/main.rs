@@ -1,6 +1,7 @@
-//! Developer commands: `cargo xtask test`, `lint`, `kernels` and `peers`.
+//! Developer commands: `cargo xtask test`, `lint`, `compare`, `kernels`, `peers` and `gpu-bundle`.
 
 mod bounded;
+mod checkout;
 mod commands;
 mod component;
 mod environment;
@@ -25,6 +26,8 @@ enum Command {
     Test(plan::Options),
     /// Check format, clippy, docs, licences and dependency sources.
     Lint(plan::Options),
+    /// Bench two builds in turns, count their instructions, and say what differs by more than chance.
+    Compare(commands::compare::Options),
     /// Compile the CUDA kernels, check their PTX, and compare the PTX in the repository with it.
     Kernels(commands::kernels::Options),
     /// Set up the systems that `symmem bench --peers` compares symmem with.
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Test(options) => commands::test::run(&options),
         Command::Lint(options) => commands::lint::run(&options),
+        Command::Compare(options) => commands::compare::run(&options),
         Command::Kernels(options) => commands::kernels::run(&options),
         Command::Peers(options) => commands::peers::run(&options),
         Command::GpuBundle(options) => commands::gpu_bundle::run(&options),

@@ -52,6 +52,11 @@ impl<'a> Job<'a> {
         Self { workspace, deadline: Instant::now() + limit }
     }
 
+    /// When the time of this step is up.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     /// Runs a command within the time of this step.
     pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
         bounded::run(command, self.deadline)

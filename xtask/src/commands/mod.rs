@@ -1,5 +1,6 @@
 //! One module per command; most are a fixed list of steps.
 
+pub(crate) mod compare;
 pub(crate) mod gpu_bundle;
 pub(crate) mod kernels;
 pub(crate) mod lint;

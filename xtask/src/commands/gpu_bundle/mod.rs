@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::kernels::Nvrtc;
 use crate::bounded;
+use crate::checkout::Checkout;
 use crate::plan::Job;
 use crate::workspace::Workspace;
 
@@ -36,12 +37,17 @@ const PYTHON_FILES: [&str; 3] = ["py", "pyi", "typed"];
 const CAPABILITIES: &str = "8.0,9.0,10.0";
 /// Where `run.sh` keeps them.
 const CACHE: &str = "cache";
+/// The old program, where `run.sh` looks for it.
+const OLD: &str = "symmem-old";
 /// What a machine that lends a GPU may be given.
 const MOST: u64 = 50 << 20;
 
-/// How long the build may take.
+/// What goes into the bundle, and how long the build may take.
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Also put in the program of this revision, for `run.sh compare`.
+    #[arg(long, value_name = "REV")]
+    old: Option<String>,
     /// Minutes after which the build is killed.
     #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1440))]
     limit: u64,
@@ -55,6 +61,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let folder = workspace.path(FOLDER);
     clear(&folder)?;
     copy(&build.program()?, &folder.join("symmem"))?;
+    if let Some(revision) = &options.old {
+        copy(&build.old_program(revision)?, &folder.join(OLD))?;
+    }
     build.kernels(&folder)?;
     for (name, path) in build.tests()? {
         copy(&path, &folder.join("tests").join(name))?;
@@ -82,7 +91,18 @@ struct Build<'a> {
 
 impl Build<'_> {
     fn program(&self) -> Result<PathBuf> {
-        let messages = self.cargo(&["build", "-p", "symmem-cli", "--bin", "symmem"])?;
+        self.program_in(&self.workspace.path(""))
+    }
+
+    /// The program of another revision.
+    fn old_program(&self, revision: &str) -> Result<PathBuf> {
+        let folder = self.workspace.target("gpu-bundle/old");
+        let copy = Checkout::new(self.workspace, &folder, revision, self.deadline)?;
+        self.program_in(&copy.path(""))
+    }
+
+    fn program_in(&self, root: &Path) -> Result<PathBuf> {
+        let messages = self.cargo_in(root, &["build", "-p", "symmem-cli", "--bin", "symmem"])?;
         let program = programs(&messages).into_iter().find(|(name, _)| name == "symmem");
         program.map(|(_, path)| path).context("cargo built no symmem")
     }
@@ -132,13 +152,21 @@ impl Build<'_> {
 
     /// Runs cargo, and returns what it says it made.
     fn cargo(&self, arguments: &[&str]) -> Result<String> {
+        self.cargo_in(&self.workspace.path(""), arguments)
+    }
+
+    /// The same in a copy of the workspace. Crates of a copy are other crates for cargo, so all share a folder.
+    fn cargo_in(&self, root: &Path, arguments: &[&str]) -> Result<String> {
         let target = self.workspace.target("gpu-bundle");
         fs::create_dir_all(&target).with_context(|| format!("{} cannot be made", target.display()))?;
         let messages = target.join(format!("messages-{}", std::process::id()));
         let file =
             File::create(&messages).with_context(|| format!("{} cannot be made", messages.display()))?;
         let mut cargo = self.workspace.cargo(arguments.iter().copied());
-        cargo.args(["--release", "--message-format=json-render-diagnostics", "--target-dir"]).arg(&target);
+        cargo
+            .current_dir(root)
+            .args(["--release", "--message-format=json-render-diagnostics", "--target-dir"])
+            .arg(&target);
         cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_RELEASE_DEBUG", "none");
         let result = bounded::run(cargo.stdout(file), self.deadline);
         let text = fs::read_to_string(&messages).unwrap_or_default();
@@ -376,6 +404,32 @@ mod tests {
         assert_eq!((passed, output.as_str()), (false, "bench --provider vmm --ranks 2\n"));
         let (passed, output) = run_script(&folder, "dance", &[]);
         assert!(!passed && output.contains("./run.sh tests"), "{output}");
+    }
+
+    #[test]
+    fn the_script_benches_the_old_and_the_new_program_in_turns() {
+        let folder = Folder::new("compare");
+        let (passed, output) = run_script(&folder, "compare 2", &[]);
+        assert!(!passed && output.contains("gpu-bundle --old"), "{output}");
+        for name in ["symmem", "symmem-old"] {
+            let script =
+                format!("echo {name} >> order; while [ $1 != --json ]; do shift; done; echo {name} > $2");
+            binary(&folder, name, &script);
+        }
+        let (passed, output) = run_script(&folder, "compare 2 --ranks 2", &[]);
+        assert!(passed, "{output}");
+        let names = |turn: &str| {
+            let read =
+                |build: &str| fs::read_to_string(folder.0.join(format!("compare/{turn}-{build}.json")));
+            ["old", "again", "new"].map(|build| read(build).expect("a result"))
+        };
+        assert_eq!(names("001"), ["symmem-old\n", "symmem-old\n", "symmem\n"]);
+        assert_eq!(names("002"), names("001"));
+        let order = fs::read_to_string(folder.0.join("order")).expect("both ran");
+        assert_eq!(
+            order.lines().collect::<Vec<_>>(),
+            ["symmem-old", "symmem-old", "symmem", "symmem-old", "symmem", "symmem-old"]
+        );
     }
 
     #[test]

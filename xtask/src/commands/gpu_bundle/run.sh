@@ -4,6 +4,8 @@
 #   ./run.sh tests            every test binary, at most 8 minutes in all; those about NCCL skip themselves where it is too old
 #   ./run.sh bench [OPTION]   symmem bench --provider vmm, with these options
 #   ./run.sh all [OPTION]     both
+#   ./run.sh compare N [OPTION]   the same bench by the old program, the old one again and the new one, N times in turns, into
+#                             the folder compare; `cargo xtask compare --judge compare` says what differs (--rounds 1 is enough)
 #   ./run.sh python           the Python package's tests on devices, and its times beside torch's: one JSON line each
 #   ./run.sh eager [OPTION]   those times alone, with these options
 #
@@ -94,6 +96,32 @@ bench() {
     ./symmem bench --provider vmm "$@"
 }
 
+# Whoever comes second finds a warmer machine, so that changes with every turn.
+compare() {
+    local turns=${1:-} turn at build
+    local builds=(old again new)
+    shift
+    if [[ ! $turns =~ ^[0-9]+$ ]]; then
+        echo "compare needs a number of turns" >&2
+        return 2
+    fi
+    if [ ! -x symmem-old ]; then
+        echo "there is no old program here: make the bundle with cargo xtask gpu-bundle --old REV" >&2
+        return 2
+    fi
+    mkdir -p compare
+    for ((turn = 1; turn <= 10#$turns; turn++)); do
+        for at in 0 1 2; do
+            build=${builds[(at + turn - 1) % 3]}
+            local program=./symmem-old
+            if [ "$build" = new ]; then program=./symmem; fi
+            echo "==> turn $turn of $turns: $build"
+            "$program" bench --provider vmm --json "compare/$(printf %03d "$turn")-$build.json" "$@" || return 1
+        done
+    done
+    echo "the results are in $here/compare"
+}
+
 run_python() {
     local name=$1 left=$((end - SECONDS)) start=$SECONDS
     shift
@@ -131,6 +159,7 @@ shift
 case $command in
     tests) tests ;;
     bench) bench "$@" ;;
+    compare) compare "$@" ;;
     all)
         tests
         code=$?
@@ -150,7 +179,7 @@ case $command in
         tell_python
         ;;
     *)
-        sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"
+        sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"
         exit 2
         ;;
 esac
