@@ -110,3 +110,68 @@ fn aligned_words_are_never_torn() {
         stop.store(true, relaxed);
     });
 }
+
+/// Code that has values in wide registers while it copies, as a caller has that is compiled for this processor.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod wide_registers {
+    use std::arch::x86_64::{__m256, _mm256_add_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps};
+
+    use crate::sys::copy::x86_64::{long_inline, stream_inline};
+
+    const VECTORS: usize = 8;
+    const LANES: usize = 8;
+    const ROUNDS: usize = 3;
+
+    type Sums = unsafe fn(&[f32; VECTORS * LANES], &[u8], &mut [u8]) -> Vec<f32>;
+
+    /// Defines a function that adds up `values` again and again with a copy after each round. Only an optimised build keeps the
+    /// sums in registers meanwhile.
+    macro_rules! sums {
+        ($name:ident, $copy:expr) => {
+            /// # Safety
+            /// As for [`super::super::read`], and the processor has AVX.
+            #[inline(never)]
+            #[target_feature(enable = "avx")]
+            unsafe fn $name(values: &[f32; VECTORS * LANES], src: &[u8], dst: &mut [u8]) -> Vec<f32> {
+                // SAFETY: vectors lie in the arrays, and copies in the slices, which are of one length.
+                unsafe {
+                    let mut sums: [__m256; VECTORS] = [_mm256_setzero_ps(); VECTORS];
+                    for _ in 0..ROUNDS {
+                        for (at, sum) in sums.iter_mut().enumerate() {
+                            *sum = _mm256_add_ps(*sum, _mm256_loadu_ps(values.as_ptr().add(at * LANES)));
+                        }
+                        $copy(src.as_ptr(), dst.as_mut_ptr(), src.len());
+                    }
+                    let mut out = vec![0.0; VECTORS * LANES];
+                    for (at, sum) in sums.into_iter().enumerate() {
+                        _mm256_storeu_ps(out.as_mut_ptr().add(at * LANES), sum);
+                    }
+                    out
+                }
+            }
+        };
+    }
+
+    sums!(sums_around_long, long_inline);
+    sums!(sums_around_stream, stream_inline);
+
+    #[test]
+    fn values_in_wide_registers_outlive_a_copy_that_is_inlined() {
+        if !std::is_x86_feature_detected!("avx") {
+            println!("skipped: this processor has no AVX");
+            return;
+        }
+        let values: [f32; VECTORS * LANES] = std::array::from_fn(|at| at as f32 + 1.0);
+        let expected = values.map(|value| value * ROUNDS as f32);
+        for len in [40, 100, 200, 1000, 4096] {
+            let src: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            for (name, sums) in [("long", sums_around_long as Sums), ("stream", sums_around_stream)] {
+                let mut dst = vec![0; len];
+                // SAFETY: the slices are of one length and this thread's, and the processor has AVX.
+                let sums = unsafe { sums(&values, &src, &mut dst) };
+                assert_eq!(sums, expected, "{name} of {len} bytes");
+                assert_eq!(dst, src, "{name} of {len} bytes");
+            }
+        }
+    }
+}

@@ -6,6 +6,10 @@
 //!
 //! Where the length is no multiple of a move, the last move overlaps the one before: some bytes are copied twice, none is
 //! left to a loop over single bytes.
+//!
+//! Wide registers: assembly says of each register it writes that it does, by the widest name that it writes. What is longer
+//! than two small registers is a call (`inline(never)`), as the registers that [`zero_upper`] takes from its caller are
+//! those that a call may change: the caller pays nothing for it. Where it is inlined all the same it is right too.
 
 use std::arch::asm;
 
@@ -39,7 +43,16 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 ///
 /// # Safety
 /// As for [`copy`].
+#[inline(never)]
 pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { stream_inline(src, dst, len) }
+}
+
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub(super) unsafe fn stream_inline(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: `head` and `body` are at most `len`, and the rest of it follows; the body starts a cache line of the
     // destination, is in whole blocks, and runs only where the processor has AVX.
     unsafe {
@@ -52,7 +65,8 @@ pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
         stream_blocks(src.add(head), dst.add(head), body);
         let done = head + body;
         copy(src.add(done), dst.add(done), len - done);
-        asm!("sfence", "vzeroupper", options(nostack, preserves_flags));
+        asm!("sfence", options(nostack, preserves_flags));
+        zero_upper();
     }
 }
 
@@ -134,7 +148,16 @@ unsafe fn move_16(src: *const u8, dst: *mut u8) {
 
 /// # Safety
 /// As for [`copy`], with a `len` of at least 32.
+#[inline(never)]
 unsafe fn long(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { long_inline(src, dst, len) }
+}
+
+/// # Safety
+/// As for [`long`].
+#[inline(always)]
+pub(super) unsafe fn long_inline(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: every move stays within `len` bytes of both pointers; the wide ones need AVX, which is there.
     unsafe {
         if !has_avx() {
@@ -149,8 +172,29 @@ unsafe fn long(src: *const u8, dst: *mut u8, len: usize) {
             129..=256 => both_ends::<BLOCK>(src, dst, len, move_block),
             257.. => aligned_blocks(src, dst, len),
         }
-        asm!("vzeroupper", out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-            options(nostack, nomem, preserves_flags));
+        zero_upper();
+    }
+}
+
+/// Ends what used wide registers: a processor that finds their upper parts in use is slow at narrow instructions.
+///
+/// It clears bit 128 and those above of the first sixteen registers, and all of that is declared. Registers 16 to 31 and the
+/// masks of AVX-512 stay as they are.
+///
+/// # Safety
+/// The processor must have AVX.
+#[inline(always)]
+unsafe fn zero_upper() {
+    // SAFETY: the caller's duty.
+    unsafe {
+        asm!(
+            "vzeroupper",
+            out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+            out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+            out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
+            out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
+            options(nostack, nomem, preserves_flags)
+        );
     }
 }
 
@@ -160,7 +204,7 @@ unsafe fn long(src: *const u8, dst: *mut u8, len: usize) {
 unsafe fn move_32(src: *const u8, dst: *mut u8) {
     // SAFETY: the caller's duty.
     unsafe {
-        asm!("vmovdqu ymm0, [{s}]", "vmovdqu [{d}], ymm0", s = in(reg) src, d = in(reg) dst, out("xmm0") _,
+        asm!("vmovdqu ymm0, [{s}]", "vmovdqu [{d}], ymm0", s = in(reg) src, d = in(reg) dst, out("ymm0") _,
             options(nostack, preserves_flags));
     }
 }
@@ -174,7 +218,7 @@ unsafe fn move_64(src: *const u8, dst: *mut u8) {
         asm!(
             "vmovdqu ymm0, [{s}]", "vmovdqu ymm1, [{s} + 32]",
             "vmovdqu [{d}], ymm0", "vmovdqu [{d} + 32], ymm1",
-            s = in(reg) src, d = in(reg) dst, out("xmm0") _, out("xmm1") _,
+            s = in(reg) src, d = in(reg) dst, out("ymm0") _, out("ymm1") _,
             options(nostack, preserves_flags)
         );
     }
@@ -234,7 +278,7 @@ macro_rules! blocks {
                     "cmp {i}, {n}",
                     "jb 2b",
                     s = in(reg) src, d = in(reg) dst, n = in(reg) len, i = inout(reg) 0usize => _,
-                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                    out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
                     options(nostack)
                 );
             }
