@@ -3,13 +3,13 @@
 //! The command leads its own process group, and the whole group is killed when the leader ends, when the time
 //! is up, or when the developer presses Ctrl-C: a hanging test never leaves ranks spinning in the background.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +20,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// How often a wait looks for Ctrl-C. The end of the command itself is seen at once.
 const TICK: Duration = Duration::from_millis(200);
+
+/// How long output is waited for after the command has ended.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Runs `command` to its end; an error if it does not exit with 0 before `deadline`.
 pub(crate) fn run(command: &mut Command, deadline: Instant) -> Result<()> {
@@ -34,6 +37,40 @@ pub(crate) fn output(command: &mut Command, deadline: Instant) -> Result<String>
         pipe.read_to_string(&mut text).context("its output is not text")?;
     }
     Ok(text)
+}
+
+/// Runs `command` as [`run`] does; `show` gets every line that it prints, and says whether it is printed here too.
+pub(crate) fn run_watched(
+    command: &mut Command,
+    deadline: Instant,
+    show: impl Fn(&str) -> bool + Send + 'static,
+) -> Result<()> {
+    let (reader, writer) = io::pipe().context("there is no pipe for the output")?;
+    command.stdout(writer);
+    let (told, all_read) = mpsc::channel();
+    thread::spawn(move || {
+        pass_on(BufReader::new(reader), show);
+        // Nobody listens any more if it took too long.
+        let _ = told.send(());
+    });
+    let result = run(command, deadline);
+    // The command has the other end of the pipe until then.
+    command.stdout(Stdio::null());
+    // A process that left the command's group may keep the pipe open.
+    let _ = all_read.recv_timeout(LAST_WORDS);
+    result
+}
+
+/// Prints the lines that `show` lets through.
+fn pass_on(mut lines: impl BufRead, show: impl Fn(&str) -> bool) {
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+        if show(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r'])) {
+            // Without anybody who reads it, the tests still count.
+            let _ = io::stdout().write_all(&line).and_then(|()| io::stdout().flush());
+        }
+        line.clear();
+    }
 }
 
 /// Whether this program was asked to end.
@@ -196,6 +233,34 @@ mod tests {
     fn the_output_of_a_command_is_returned() {
         let text = output(&mut shell("echo one; echo two >&2"), within(Duration::from_secs(60)));
         assert_eq!(text.expect("echo passes"), "one\n");
+    }
+
+    #[test]
+    fn a_watched_command_shows_every_line_to_the_watcher_also_the_last_one_without_an_end() {
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let lines = Arc::clone(&seen);
+        let watch = move |line: &str| {
+            lines.lock().expect("nobody panics").push(line.to_owned());
+            false
+        };
+        let result =
+            run_watched(&mut shell("echo one; printf two; exit 3"), within(Duration::from_secs(60)), watch);
+        assert!(message(result).ends_with("failed (exit status: 3)"));
+        assert_eq!(*seen.lock().expect("nobody panics"), ["one", "two"]);
+    }
+
+    #[test]
+    fn a_watched_command_does_not_wait_for_a_daemon_that_keeps_its_output() {
+        let started = Instant::now();
+        let script = "setsid sleep 60 & echo $! > $0";
+        let file = std::env::temp_dir().join(format!("xtask-daemon-{}", std::process::id()));
+        let result = run_watched(shell(script).arg(&file), within(Duration::from_secs(60)), |_| false);
+        let pid = fs::read_to_string(&file).expect("the script wrote its child's pid");
+        fs::remove_file(&file).expect("the file is ours");
+        let pid = Pid::from_raw(pid.trim().parse().expect("a pid")).expect("a pid");
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        result.expect("the leader exits with 0");
+        assert!(started.elapsed() < Duration::from_secs(30));
     }
 
     #[test]

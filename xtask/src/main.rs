@@ -6,6 +6,7 @@ mod commands;
 mod component;
 mod environment;
 mod plan;
+mod skips;
 mod workspace;
 
 use std::process::ExitCode;

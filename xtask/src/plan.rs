@@ -1,11 +1,13 @@
 //! A fixed list of named steps, run in order until the first failure.
 
 use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::bounded;
+use crate::skips::Skips;
 use crate::workspace::Workspace;
 
 /// One named thing to check.
@@ -44,12 +46,22 @@ pub(crate) struct Options {
 pub(crate) struct Job<'a> {
     pub(crate) workspace: &'a Workspace,
     deadline: Instant,
+    skips: Arc<Mutex<Skips>>,
 }
 
 impl<'a> Job<'a> {
     /// A job that ends after `limit`.
     pub(crate) fn new(workspace: &'a Workspace, limit: Duration) -> Self {
-        Self { workspace, deadline: Instant::now() + limit }
+        Self { workspace, deadline: Instant::now() + limit, skips: Arc::default() }
+    }
+
+    /// Runs test programs, or pytest, as [`Self::run`] does, and notes which tests skip themselves. What passing
+    /// tests print must come out: by `--show-output`, `--nocapture` or `-rs`.
+    pub(crate) fn run_tests(&self, command: &mut Command) -> Result<()> {
+        let skips = Arc::clone(&self.skips);
+        lock(&skips).start();
+        let show = move |line: &str| lock(&skips).line(line);
+        bounded::run_watched(command, self.deadline, show)
     }
 
     /// When the time of this step is up.
@@ -62,6 +74,12 @@ impl<'a> Job<'a> {
         bounded::run(command, self.deadline)
     }
 
+    /// The same job with `limit` from now on, if it had more.
+    pub(crate) fn within(&self, limit: Duration) -> Self {
+        let deadline = self.deadline.min(Instant::now() + limit);
+        Self { workspace: self.workspace, deadline, skips: Arc::clone(&self.skips) }
+    }
+
     /// What a short command printed.
     pub(crate) fn output(&self, command: &mut Command) -> Result<String> {
         bounded::output(command, self.deadline)
@@ -69,7 +87,7 @@ impl<'a> Job<'a> {
 
     /// Runs a command within `limit`, or the time of this step if that is less.
     pub(crate) fn run_within(&self, limit: Duration, command: &mut Command) -> Result<()> {
-        bounded::run(command, self.deadline.min(Instant::now() + limit))
+        self.within(limit).run(command)
     }
 }
 
@@ -82,20 +100,33 @@ pub(crate) fn run(steps: &[Step], options: &Options) -> Result<()> {
     let chosen = choose(steps, options)?;
     let workspace = Workspace::find()?;
     let limit = Duration::from_secs(options.limit * 60);
+    let skips = Arc::default();
+    let job = || Job { skips: Arc::clone(&skips), ..Job::new(&workspace, limit) };
+    let (passed, result) = run_steps(&chosen, job);
+    if let Some(summary) = lock(&skips).summary() {
+        println!("{summary}");
+    }
+    println!("{passed} passed, {} failed", u32::from(result.is_err()));
+    result
+}
+
+/// Runs steps up to the first that fails; how many passed.
+fn run_steps<'a>(steps: &[&Step], job: impl Fn() -> Job<'a>) -> (u32, Result<()>) {
     let mut passed = 0;
-    for (index, step) in chosen.iter().enumerate() {
-        println!("[{}/{}] {}: {}", index + 1, chosen.len(), step.name, step.about);
-        match run_step(step, &workspace, limit) {
+    for (index, step) in steps.iter().enumerate() {
+        println!("[{}/{}] {}: {}", index + 1, steps.len(), step.name, step.about);
+        match run_step(step, &job()) {
             Ok(Outcome::Passed) => passed += 1,
             Ok(Outcome::Skipped(_)) => {}
-            Err(error) => {
-                println!("{passed} passed, 1 failed");
-                return Err(error);
-            }
+            Err(error) => return (passed, Err(error)),
         }
     }
-    println!("{passed} passed, 0 failed");
-    Ok(())
+    (passed, Ok(()))
+}
+
+/// A watcher that panicked has lost a line at most.
+fn lock(skips: &Mutex<Skips>) -> MutexGuard<'_, Skips> {
+    skips.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The steps that `options` leave, in their fixed order.
@@ -114,13 +145,16 @@ fn choose<'a>(steps: &'a [Step], options: &Options) -> Result<Vec<&'a Step>> {
     if chosen.is_empty() { Err(anyhow!("no step is left to run")) } else { Ok(chosen) }
 }
 
-fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Result<Outcome> {
+fn run_step(step: &Step, job: &Job) -> Result<Outcome> {
     let started = Instant::now();
-    let result = (step.run)(&Job::new(workspace, limit));
+    let result = (step.run)(job);
     let elapsed = started.elapsed().as_secs_f64();
     match &result {
         Ok(Outcome::Passed) => println!("{}: passed in {elapsed:.1} s\n", step.name),
-        Ok(Outcome::Skipped(reason)) => println!("{}: skipped, {reason}\n", step.name),
+        Ok(Outcome::Skipped(reason)) => {
+            println!("{}: skipped, {reason}\n", step.name);
+            lock(&job.skips).add_step(step.name, reason);
+        }
         Err(_) => println!("{}: failed after {elapsed:.1} s\n", step.name),
     }
     result.with_context(|| format!("step `{}` failed", step.name))

@@ -53,7 +53,8 @@ fn build(job: &Job) -> Result<Outcome> {
 }
 
 fn tests(job: &Job) -> Result<Outcome> {
-    job.run(&mut job.workspace.cargo(["test", "--workspace", "--features", "symmem/faults"]))?;
+    let mut cargo = job.workspace.cargo(["test", "--workspace", "--features", "symmem/faults"]);
+    job.run_tests(cargo.args(["--", "--show-output"]))?;
     Ok(Outcome::Passed)
 }
 
@@ -67,6 +68,7 @@ fn loom(job: &Job) -> Result<Outcome> {
 
 fn large(job: &Job) -> Result<Outcome> {
     let ask = ["--", "--nocapture", "--test-threads=1"];
-    job.run(job.workspace.cargo(["test", "--release", "-p", "symmem", "--test", "large"]).args(ask))?;
+    let mut cargo = job.workspace.cargo(["test", "--release", "-p", "symmem", "--test", "large"]);
+    job.run_tests(cargo.args(ask))?;
     Ok(Outcome::Passed)
 }

@@ -49,7 +49,7 @@ pub(super) fn run(job: &Job) -> Result<Outcome> {
     // Tests without a device load these.
     let fakes = ["build", "--package", "symmem-fakecuda", "--package", "symmem-fakenccl"];
     job.run(&mut job.workspace.cargo(fakes))?;
-    job.run_within(LIMIT, &mut pytest(job.workspace, &venv))?;
+    job.within(LIMIT).run_tests(&mut pytest(job.workspace, &venv))?;
     Ok(Outcome::Passed)
 }
 

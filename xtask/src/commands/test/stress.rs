@@ -14,7 +14,9 @@ const SECONDS: &str = "60";
 const MUTANT_SECONDS: &str = "30";
 
 pub(super) fn run(job: &Job) -> Result<Outcome> {
-    job.run(stress(job).env("SYMMEM_STRESS_SECONDS", SECONDS).args(["--", "--nocapture"]))?;
+    let mut run = stress(job);
+    run.env("SYMMEM_STRESS_SECONDS", SECONDS).args(["--", "--nocapture"]);
+    job.run_tests(&mut run)?;
     job.run(mutant(job).arg("--no-run"))?;
     let mut mutant = mutant(job);
     mutant.env("SYMMEM_STRESS_SECONDS", MUTANT_SECONDS).stdout(Stdio::null()).stderr(Stdio::null());

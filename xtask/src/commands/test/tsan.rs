@@ -33,7 +33,7 @@ fn test(job: &Job, host: &str) -> Result<()> {
     let flags = "-Zsanitizer=thread --cfg rustix_use_libc";
     cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags);
     cargo.env("TSAN_OPTIONS", "halt_on_error=1");
-    job.run(&mut cargo)
+    job.run_tests(cargo.args(["--", "--show-output"]))
 }
 
 /// The triple of this machine, as rustc names it.
