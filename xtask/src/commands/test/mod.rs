@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything the README promises, from a fresh clone.
 
 mod examples;
+mod native;
 mod protocol;
 mod python;
 mod smoke;
@@ -12,9 +13,14 @@ use anyhow::Result;
 use crate::commands::kernels;
 use crate::plan::{self, Job, Options, Outcome, Step};
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step { name: "build", about: "every crate and target compiles", run: build },
     Step { name: "tests", about: "unit, integration and doc tests, with injected faults", run: tests },
+    Step {
+        name: "native",
+        about: "numbers, copies and collectives, compiled for this very processor",
+        run: native::run,
+    },
     Step { name: "loom", about: "models of the synchronisation protocols", run: loom },
     Step {
         name: "kernels",

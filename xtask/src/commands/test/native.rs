@@ -1,0 +1,27 @@
+//! What is written for certain processors, compiled as users compile who set `-C target-cpu=native`.
+//!
+//! The compiler then keeps values in wide registers where it does not elsewhere, which shows when assembly does not say what it
+//! changes. Only a build with optimisations does that.
+
+use anyhow::Result;
+
+use crate::plan::{Job, Outcome};
+
+/// Tests of the library itself, by the beginnings of their names.
+const INSIDE: [&str; 2] = ["numeric::", "sys::copy::"];
+/// Tests of the library from outside.
+const OUTSIDE: &str = "collectives";
+
+pub(super) fn run(job: &Job) -> Result<Outcome> {
+    test(job, &["--lib"], &INSIDE)?;
+    test(job, &["--test", OUTSIDE], &[])?;
+    Ok(Outcome::Passed)
+}
+
+fn test(job: &Job, targets: &[&str], names: &[&str]) -> Result<()> {
+    let mut cargo = job.workspace.cargo(["test", "--release", "-p", "symmem"]);
+    cargo.args(targets).arg("--target-dir").arg(job.workspace.target("native"));
+    // Its own target folder: the flag would rebuild everything else. Debug information would only take time.
+    cargo.env("RUSTFLAGS", "-C target-cpu=native").env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+    job.run_tests(cargo.args(["--", "--show-output"]).args(names))
+}
