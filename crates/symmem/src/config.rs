@@ -3,17 +3,21 @@
 mod setting;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use self::setting::is_pad_size;
 use self::setting::{Setting, parse_bool, parse_pad_size, parse_ranks, parse_timeout};
 use crate::cuda::{Provider, cache};
+use crate::sys::secret::{Secret, Source};
 use crate::tuning::{Book, Tuning};
 use crate::{Error, Result};
 
 /// Bytes of a signal pad unless configured: 32 channels of 72 ranks, as in PyTorch.
 pub const DEFAULT_SIGNAL_PAD_SIZE: usize = 32 * 72 * 4;
+
+const SECRET_FILE: &str = "SYMMEM_SECRET_FILE";
+const SECRET_FD: &str = "SYMMEM_SECRET_FD";
 
 /// Most threads per rank.
 const MAX_THREADS: usize = 256;
@@ -76,6 +80,8 @@ pub struct Config {
     numa_node: Setting<Option<u32>>,
     pidfd: Setting<bool>,
     host_id: Setting<Option<String>>,
+    secret: Setting<Option<Secret>>,
+    allow_unauthenticated_hosts: Setting<bool>,
     tuning: Setting<Option<PathBuf>>,
     algorithm: Setting<String>,
     threads_per_rank: Setting<usize>,
@@ -125,6 +131,13 @@ impl Config {
                 None,
                 |text| Some((!text.is_empty()).then(|| text.to_owned())),
                 "a name",
+            )?,
+            secret: Self::secret_from_env()?,
+            allow_unauthenticated_hosts: Setting::read(
+                "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS",
+                false,
+                parse_bool,
+                "0 or 1",
             )?,
             tuning: Setting::read(
                 "SYMMEM_TUNING",
@@ -179,6 +192,27 @@ impl Config {
                 "a list of ranks like 1,3",
             )?,
         })
+    }
+
+    /// The job secret that the environment names, which never holds it itself.
+    fn secret_from_env() -> Result<Setting<Option<Secret>>> {
+        let file = Setting::read(SECRET_FILE, None, |text| Some(not_empty(text)), "a file")?;
+        let number = |text: &str| match not_empty(text) {
+            None => Some(None),
+            Some(text) => text.parse::<u32>().ok().map(Some),
+        };
+        let fd = Setting::read(SECRET_FD, None, number, "the number of a descriptor")?;
+        let value = match (&file.value, fd.value) {
+            (Some(_), Some(_)) => {
+                let problem = format!("{SECRET_FD} is set as well. Hint: one secret, so one of the two");
+                return Err(Error::invalid(SECRET_FILE, problem));
+            }
+            (Some(path), None) => Some(Secret::from_file(Path::new(path))?),
+            (None, Some(number)) => Some(Secret::from_descriptor(number)?),
+            (None, None) => None,
+        };
+        let origin = if value.is_some() { Origin::Variable } else { Origin::Default };
+        Ok(Setting { value, origin })
     }
 
     /// The provider that the environment names: for allocations, which know no configuration.
@@ -250,6 +284,26 @@ impl Config {
     /// A name that stands in for the kernel's boot id: ranks with different ones count as on different hosts.
     pub fn host_id(mut self, id: impl Into<String>) -> Self {
         self.host_id.set(Some(id.into()));
+        self
+    }
+
+    /// The file that holds the job secret, which proves ranks on other hosts: a regular file of this user that nobody else
+    /// may read, with 32 bytes or more that are the same for all ranks. Ranks on one host need none.
+    pub fn secret_file(mut self, path: impl AsRef<Path>) -> Result<Self> {
+        self.secret.set(Some(Secret::from_file(path.as_ref())?));
+        Ok(self)
+    }
+
+    /// The job secret itself, for programs that have it from elsewhere; see [`Config::secret_file`]. It is never printed.
+    pub fn secret(mut self, bytes: &[u8]) -> Result<Self> {
+        self.secret.set(Some(Secret::from_code(bytes)?));
+        Ok(self)
+    }
+
+    /// Whether a group may span hosts without a job secret. Whoever can write the store can then be a rank, and read and
+    /// change what ranks tell each other. Off by default.
+    pub fn allow_unauthenticated_hosts(mut self, allow: bool) -> Self {
+        self.allow_unauthenticated_hosts.set(allow);
         self
     }
 
@@ -401,6 +455,23 @@ impl Config {
         self.host_id.value.as_deref()
     }
 
+    pub(crate) fn get_secret(&self) -> Option<&Secret> {
+        self.secret.value.as_ref()
+    }
+
+    pub(crate) fn get_allow_unauthenticated_hosts(&self) -> bool {
+        self.allow_unauthenticated_hosts.value
+    }
+
+    /// Where the secret came from, never what it is; "none" for the variable that did not give it.
+    fn secret_row(&self, variable: &'static str, meaning: &'static str) -> ConfigRow {
+        let source = self.get_secret().map(Secret::source);
+        let fits = source.filter(|source| matches!(source, Source::Descriptor(_)) == (variable == SECRET_FD));
+        let value = fits.map_or_else(|| "none".to_owned(), Source::to_string);
+        let origin = if fits.is_some() { self.secret.origin } else { Origin::Default };
+        ConfigRow { variable, value, origin, meaning }
+    }
+
     /// Each setting with its value and origin, for `symmem config`.
     pub fn rows(&self) -> Vec<ConfigRow> {
         fn row<T>(
@@ -461,6 +532,14 @@ impl Config {
                 &self.host_id,
                 or(self.host_id.value.clone(), "the kernel's boot id"),
                 "ranks with equal ids share a host",
+            ),
+            self.secret_row(SECRET_FILE, "file with the secret that proves ranks on other hosts"),
+            self.secret_row(SECRET_FD, "the same, as an inherited descriptor"),
+            row(
+                "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS",
+                &self.allow_unauthenticated_hosts,
+                self.allow_unauthenticated_hosts.value.to_string(),
+                "let whoever writes the store be a rank",
             ),
             row(
                 "SYMMEM_TUNING",
@@ -531,9 +610,28 @@ impl Config {
     }
 }
 
+/// `text`, unless a variable is set to nothing.
+fn not_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_secret_is_named_by_its_source_and_never_shown() {
+        let secret = b"correct horse battery staple, twice over";
+        let config = Config::from_env().unwrap().secret(secret).unwrap();
+        let shown = format!("{config:?}{:?}", config.rows());
+        let text = std::str::from_utf8(secret).unwrap();
+        let bytes = format!("{secret:?}");
+        assert!(!shown.contains(text) && !shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");
+        let row = |variable| config.rows().into_iter().find(|row| row.variable == variable).unwrap();
+        assert_eq!((row(SECRET_FILE).value.as_str(), row(SECRET_FILE).origin), ("set in code", Origin::Code));
+        assert_eq!((row(SECRET_FD).value.as_str(), row(SECRET_FD).origin), ("none", Origin::Default));
+        assert!(Config::from_env().unwrap().secret(b"short").is_err());
+    }
 
     #[test]
     fn code_beats_default_and_says_so() {

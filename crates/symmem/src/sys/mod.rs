@@ -15,6 +15,8 @@ pub(crate) mod ids;
 pub(crate) mod life;
 pub(crate) mod limits;
 pub(crate) mod memfd;
+pub(crate) mod secret;
+pub(crate) mod user;
 
 #[cfg(test)]
 mod testing;
