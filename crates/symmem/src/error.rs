@@ -162,6 +162,17 @@ pub enum Error {
         /// What its own error said.
         message: String,
     },
+    /// Ranks that have not proven that they belong to this job: they are on other hosts and there is no job secret, or their
+    /// proof is missing or wrong.
+    #[error("{context}: ranks {ranks:?} are not proven to belong to this job: {problem}")]
+    Unproven {
+        /// Where.
+        context: Box<Context>,
+        /// Those ranks.
+        ranks: Vec<usize>,
+        /// What is wrong, and a hint.
+        problem: String,
+    },
     /// A message is longer or shorter than the buffer it was received into; it is gone.
     #[error(
         "{context}: the message with tag {tag} from rank {rank} has {bytes} bytes, but the buffer has {room}. Hint: send and receive as many bytes; the message is gone"

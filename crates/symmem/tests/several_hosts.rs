@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{PATIENCE, assert_error, config, connect, serve};
+use common::{PATIENCE, assert_error, config_with_secret, connect, serve};
 use symmem::store::{HashStore, Store};
 use symmem::{Deadline, Error, Group, RankContext, Result};
 
@@ -19,7 +19,7 @@ fn on_hosts(store: impl Fn() -> Arc<dyn Store> + Sync, f: impl Fn(&Group) -> Res
         let rank = |rank: usize| {
             let (store, f) = (&store, &f);
             scope.spawn(move || {
-                let context = RankContext::new(config().host_id(HOSTS[rank]));
+                let context = RankContext::new(config_with_secret().host_id(HOSTS[rank]));
                 f(&Group::from_store_in(&context, store(), rank, HOSTS.len(), "hosts")?)
             })
         };

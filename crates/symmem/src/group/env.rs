@@ -7,6 +7,8 @@ use symmem_store::{Deadline, ServerLimits, Store, StoreError, TcpStore, TcpStore
 use super::Group;
 use super::join::Join;
 use crate::context::RankContext;
+use crate::op::Op;
+use crate::sys::fork;
 use crate::{Error, Result};
 
 /// Says that the run id was made up for this launch, so that nothing under it can be a leftover.
@@ -40,6 +42,10 @@ impl Group {
 
     /// Collective. [`Group::from_env`] with a context of one's own.
     pub fn from_env_in(context: &RankContext) -> Result<Self> {
+        // Before a port is taken or the store is told anything.
+        if fork::is_child() {
+            return Err(Error::Forked { op: Op::Join.name() });
+        }
         let (rank, world): (usize, usize) = (number("RANK")?, number("WORLD_SIZE")?);
         let (host, port): (String, u16) = (variable("MASTER_ADDR")?, number("MASTER_PORT")?);
         if port == 0 {

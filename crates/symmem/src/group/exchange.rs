@@ -2,7 +2,8 @@
 //!
 //! On one host it runs over the control segments' staging: a rank writes its part into its own staging, meets
 //! everybody, and copies everybody's part out. Two parities of staging are enough because every rank hears from
-//! every rank (see `sync::protocol::meet`). Across hosts it runs over the store.
+//! every rank (see `sync::protocol::meet`). Across hosts it runs over the store, where strangers may write: each part is
+//! sealed (`group::seal`) for this group, rank and epoch, and one that is not ends the operation.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,10 +12,12 @@ use bytemuck::Pod;
 use symmem_store::Wait;
 
 use super::running::{GroupWatch, Running};
+use super::seal::{Claim, Kind, Unsealed};
 use super::signature::signature;
 use super::{Group, Inner};
+use crate::error::Cause;
 use crate::op::Op;
-use crate::sync::control::{CounterWords, staging_bytes};
+use crate::sync::control::{CounterWords, Verdict, staging_bytes};
 use crate::sys::{copy, fault};
 use crate::{Error, Result};
 
@@ -149,7 +152,8 @@ impl Running<'_> {
         let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         inner.epoch.store(epoch, Ordering::Relaxed);
         let head = format!("{} {number} {size}\n", op as u8);
-        let value = [head.as_bytes(), part].concat();
+        let claim = |rank: usize| Claim { kind: Kind::Part, scope: &inner.id, sender: rank, sequence: epoch };
+        let value = inner.sealer.seal(&claim(inner.rank), &[head.as_bytes(), part].concat());
         let keys: Vec<String> = (0..inner.world).map(|rank| part_key(inner, epoch, rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         // A rank that has left is missed only if it left before it gave its part.
@@ -161,7 +165,25 @@ impl Running<'_> {
         inner.store.set(keys[inner.rank], &value, &terms).map_err(failed)?;
         let values = inner.store.multi_get(&keys, &terms).map_err(failed)?;
         self.forget(epoch, &terms);
+        let open = |(rank, value): (usize, &Vec<u8>)| {
+            let part = inner.sealer.open(&claim(rank), value);
+            part.map(<[u8]>::to_vec).map_err(|why| self.forged(rank, why))
+        };
+        let values = values.iter().enumerate().map(open).collect::<Result<_>>()?;
         self.check_heads(values, &head)
+    }
+
+    /// The error for a part that `rank` did not send. This rank is out of step with the others from here on, so its group
+    /// has failed.
+    #[cold]
+    fn forged(&self, rank: usize, why: Unsealed) -> Error {
+        let inner = self.inner();
+        let problem = format!("{why}: somebody changes what is in the store");
+        inner.own().set_reason(&problem);
+        match inner.convict(Verdict { culprit: inner.rank, cause: Cause::Failed }) {
+            (_, true) => Error::Unproven { context: self.context(), ranks: vec![rank], problem },
+            (standing, false) => self.failed_by(standing),
+        }
     }
 
     /// Deletes this rank's part of the previous exchange: everybody has taken part in this one, so everybody has

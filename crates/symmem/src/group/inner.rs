@@ -1,13 +1,14 @@
 //! What a group is made of: its members, their control segments, and the state of this rank's operations.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use symmem_store::{Store, TcpStoreServer};
 
 use super::running::Stop;
+use super::seal::Sealer;
 use super::worker::Worker;
 use crate::context::RankContext;
 use crate::engine::team::Crew;
@@ -45,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) name: String,
     /// Unique among all groups ever made.
     pub(crate) id: String,
+    /// Seals what goes through the store.
+    pub(crate) sealer: Sealer,
     pub(crate) rank: usize,
     pub(crate) world: usize,
     pub(crate) members: Vec<Member>,
@@ -74,6 +77,8 @@ pub(crate) struct Inner {
     pub(crate) fd_tag: AtomicU64,
     /// Elections of survivors so far.
     pub(crate) elections: AtomicU64,
+    /// Whether a thread of this rank takes part in one: it has one ballot.
+    pub(crate) electing: AtomicBool,
     /// How often each (members, name) was made a subgroup.
     pub(crate) subgroups: Mutex<HashMap<String, u64>>,
     /// Carries started operations.
@@ -144,6 +149,11 @@ impl Inner {
     /// Whether all ranks are on this host.
     pub(crate) fn is_local(&self) -> bool {
         self.controls.iter().all(Option::is_some)
+    }
+
+    /// Whether every rank has proven that it belongs to the job: to the kernel of this host, or with the job secret.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.is_local() || self.sealer.proves()
     }
 
     pub(crate) fn pid(&self, rank: usize) -> u32 {

@@ -11,6 +11,7 @@ mod inner;
 mod join;
 mod pending;
 mod running;
+mod seal;
 mod signature;
 mod spawn;
 mod subgroup;
@@ -149,6 +150,29 @@ impl Group {
     /// The process of each rank.
     pub fn pids(&self) -> Vec<u32> {
         self.inner.members.iter().map(|member| member.process.pid).collect()
+    }
+
+    /// Whether every rank has proven that it belongs to this job: all are on this host, where the kernel says so, or the job
+    /// secret does. False only for a group that spans hosts under
+    /// [`Config::allow_unauthenticated_hosts`](crate::Config::allow_unauthenticated_hosts): what comes from such a group may be
+    /// anybody's, and must not be taken for code. The same on every rank.
+    pub fn is_authenticated(&self) -> bool {
+        self.inner.is_proven()
+    }
+
+    /// An error unless every rank has proven that it belongs to this job, for `op` that takes what ranks send for more than
+    /// data.
+    #[doc(hidden)]
+    pub fn check_authenticated(&self, op: &'static str) -> Result<()> {
+        if self.is_authenticated() {
+            return Ok(());
+        }
+        let inner = &self.inner;
+        let context = crate::error::Context::new(op, &inner.name, inner.rank, inner.world);
+        let ranks = (0..inner.world).filter(|rank| inner.controls[*rank].is_none()).collect();
+        let problem = "the group was made without a job secret, so what they send may be anybody's and is not \
+                       unpickled. Hint: set SYMMEM_SECRET_FILE on every rank";
+        Err(Error::Unproven { context, ranks, problem: problem.to_owned() })
     }
 
     /// The same membership, whose blocking calls wait for at most `timeout`.

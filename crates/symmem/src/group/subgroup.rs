@@ -3,6 +3,11 @@
 //! The members find each other through the parent's store under a boot name that holds the parent's id, the member
 //! list, the name, and how often this rank has made that very subgroup. Nothing counts per process or per parent, so
 //! a rank that sits one out stays in step.
+//!
+//! Which processes the members are, and on which hosts, is what the parent knows; what the store says about it is ignored or
+//! refused. So a store that somebody changes can keep a subgroup from being made, and cannot change what it is: its members
+//! prove themselves anew, to the kernel or with the job secret, exactly as in the first join. A key of the group's own, passed
+//! on in memory, would add nothing: it would keep out processes of the same user only, which are trusted.
 
 use std::sync::Arc;
 
@@ -41,8 +46,7 @@ impl Group {
         join.fresh = true;
         join.terms = self.terms.clone();
         join.server = self.inner.server.clone();
-        join.lives =
-            Some(members.iter().map(|member| Arc::clone(&self.inner.members[*member].life)).collect());
+        join.known = Some(members.iter().map(|member| self.inner.members[*member].clone()).collect());
         join.parent = Some(Parent { inner: Arc::clone(&self.inner), members: members.to_vec() });
         join.run()
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use symmem_store::{Deadline, ServerLimits, TcpStore, TcpStoreServer, Wait, Watch};
 
 use super::Group;
-use super::inner::Inner;
+use super::inner::{IDLE, Inner};
 use super::join::Join;
 use super::running::Stop;
 use crate::error::{Context, Halt};
@@ -86,7 +86,7 @@ impl Group {
     /// them with a new store. Does not need the old store, so any rank may be the dead one. A rank that is alive but
     /// never calls this makes the others time out; the call can be repeated then.
     ///
-    /// All ranks must be on one host.
+    /// All ranks must be on one host. One thread of a rank at a time: a second one gets [`Error::Busy`].
     pub fn survivors(&self, deadline: Deadline) -> Result<Self> {
         if crate::sys::fork::is_child() {
             return Err(Error::Forked { op: Op::Survivors.name() });
@@ -97,6 +97,7 @@ impl Group {
             let ranks = (0..inner.world).filter(remote).collect();
             return Err(Error::NotLocal { op: Op::Survivors.name(), ranks });
         }
+        let _turn = Turn::take(inner).ok_or_else(|| self.busy(Op::Survivors, None, IDLE))?;
         let generation = inner.elections.load(Ordering::Relaxed) + 1;
         let mut election = Election {
             inner,
@@ -145,11 +146,27 @@ impl Group {
         join.fresh = true;
         join.server = server.map(Arc::new);
         join.terms.timeout = deadline.remaining();
-        join.lives =
-            Some(members.iter().map(|member| Arc::clone(&self.inner.members[*member].life)).collect());
+        join.known = Some(members.iter().map(|member| self.inner.members[*member].clone()).collect());
         let mut group = join.run()?;
         group.terms = self.terms.clone();
         Ok(group)
+    }
+}
+
+/// A thread's right to write this rank's ballot.
+struct Turn<'a>(&'a Inner);
+
+impl<'a> Turn<'a> {
+    /// `None` while another thread has it.
+    fn take(inner: &'a Inner) -> Option<Self> {
+        // Acquire and Release order one thread's election, and its count, after the other's.
+        (!inner.electing.swap(true, Ordering::Acquire)).then_some(Self(inner))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.electing.store(false, Ordering::Release);
     }
 }
 

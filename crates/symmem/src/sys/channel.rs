@@ -5,12 +5,14 @@
 //! to [`MAX_PAYLOAD`] bytes, up to [`MAX_FDS`] fds). Messages are matched by (tag, source), so they may arrive in
 //! any order and before anybody asks for them.
 //!
-//! What it guarantees: both ends are of this process' user (SO_PEERCRED); a message without the job's token, a forged,
+//! What it guarantees: both ends are of this process' user, or processes it knows where uids prove nothing
+//! (`peer.rs`); a message without the job's token, a forged,
 //! broken, late or second one is dropped and its fds are closed; strangers cannot make a wait longer than its terms.
 
 mod address;
 mod inbox;
 mod message;
+mod peer;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ use self::address::Address;
 use self::inbox::Inbox;
 use self::message::Header;
 pub(crate) use self::message::{MAX_FDS, MAX_PAYLOAD, Message};
+pub(crate) use self::peer::Peers;
 use crate::error::{Error, Halt, Result};
 use crate::sys::fault::{self, Failure};
 use crate::sys::{fork, ids};
@@ -43,6 +46,7 @@ const RETRY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     listener: OwnedFd,
+    peers: Peers,
     token: [u8; 16],
     address: String,
     /// The socket file, if there is one.
@@ -54,8 +58,8 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Listens on a random name: an abstract one, or a socket file in `dir` (for ranks in separate network
-    /// namespaces). Only messages that carry `token` will be received.
-    pub(crate) fn bind(token: [u8; 16], dir: Option<&Path>) -> Result<Self> {
+    /// namespaces). Only messages of `peers` that carry `token` will be received, and only `peers` sent to.
+    pub(crate) fn bind(token: [u8; 16], dir: Option<&Path>, peers: Peers) -> Result<Self> {
         let address = Address::random(dir)?;
         let listener = socket()?;
         // A socket file gets the socket's mode: nobody else may connect, from its first moment on.
@@ -71,6 +75,7 @@ impl Endpoint {
         // From here on drop removes the file.
         let endpoint = Self {
             listener,
+            peers,
             token,
             address: address.to_string(),
             file: address.into_file(),
@@ -117,8 +122,8 @@ impl Endpoint {
                 Err(Errno::AGAIN | Errno::INTR) => return pause(slice),
                 Err(error) => return Err(failed(target.explain(error, ids::net_ns())).into()),
             }
-            if !message::is_ours(connection.as_fd())? {
-                return Err(failed("the listener there belongs to another user".into()).into());
+            if !self.peers.include(connection.as_fd())? {
+                return Err(failed(self.peers.stranger().into()).into());
             }
             match message::send(connection.as_fd(), &header, payload, fds) {
                 Ok(()) => Ok(Some(())),
@@ -169,7 +174,7 @@ impl Endpoint {
     /// Puts everything that has arrived into the inbox, without blocking.
     fn pump(&self) -> Result<MutexGuard<'_, Inbox>> {
         let mut inbox = self.lock();
-        if inbox.pump(self.listener.as_fd(), &self.token)? {
+        if inbox.pump(self.listener.as_fd(), &self.token, &self.peers)? {
             self.arrived.notify_all();
         }
         Ok(inbox)

@@ -35,6 +35,18 @@ impl ProcessId {
         };
         Self { pid, start_time, pid_ns: ids::namespace("pid") }
     }
+
+    /// Whether it is certain that this process, and no later one of the same number, runs in our pid namespace. Unlike
+    /// [`Life::is_dead`], what is not known counts against it.
+    pub(crate) fn is_running(&self) -> bool {
+        let own = Self::own();
+        if *self == own {
+            return true;
+        }
+        let known = |id: &Self| id.start_time != 0 && id.pid_ns != 0;
+        let visible = known(self) && known(&own) && self.pid_ns == own.pid_ns && proc_is_ours();
+        visible && Stat::read(self.pid).is_ok_and(|stat| stat.start_time == self.start_time && !stat.ended)
+    }
 }
 
 /// A pidfd of this process, to send to peers; `None` where the kernel has none, or if `disable`.
@@ -216,6 +228,19 @@ mod tests {
         for life in &ways {
             assert!(life.is_dead(), "{life:?}");
         }
+    }
+
+    #[test]
+    fn a_process_runs_for_certain_only_if_everything_fits() {
+        let (mut child, id) = sleeper();
+        assert!(id.is_running() && ProcessId::own().is_running());
+        assert!(!ProcessId { start_time: id.start_time + 1, ..id }.is_running());
+        assert!(!ProcessId { start_time: 0, ..id }.is_running());
+        assert!(!ProcessId { pid_ns: id.pid_ns + 1, ..id }.is_running());
+        child.kill().unwrap();
+        eventually("the zombie does not run", || !id.is_running());
+        child.wait().unwrap();
+        assert!(!id.is_running());
     }
 
     #[test]

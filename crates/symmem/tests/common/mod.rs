@@ -29,6 +29,14 @@ pub(crate) fn config() -> Config {
     Config::from_env().expect("the environment's configuration").timeout(PATIENCE)
 }
 
+/// The job secret of ranks that count as on several hosts.
+pub(crate) const SECRET: &[u8] = b"a secret that only these tests have";
+
+/// [`config`] with a job secret, for ranks that count as on several hosts.
+pub(crate) fn config_with_secret() -> Config {
+    config().secret(SECRET).expect("the secret is long enough")
+}
+
 /// A context with `config`.
 pub(crate) fn context() -> RankContext {
     RankContext::new(config())

@@ -3,7 +3,7 @@
 use symmem::cuda::{Device, Engine};
 use symmem::{Error, Group, Result};
 
-use crate::common::{config, same_ranks_with};
+use crate::common::{config_with_secret, same_ranks_with};
 use crate::{DEVICES, check, engine, everybodys, fake};
 
 /// Ranks 0 and 1 on one device, the others on their own.
@@ -143,7 +143,8 @@ fn network_cards_reach_memory_where_they_may() {
 fn ranks_of_different_hosts_are_named() {
     fake::run("devices::ranks_of_different_hosts_are_named", &[DEVICES], || {
         symmem::spawn(2, |group| {
-            let apart = same_ranks_with(&group, config().host_id(format!("host {}", group.rank())))?;
+            let apart =
+                same_ranks_with(&group, config_with_secret().host_id(format!("host {}", group.rank())))?;
             let result = engine(&apart);
             assert!(matches!(&result, Err(Error::NoPeerAccess { rank: 0, peer: 1, .. })), "{result:?}");
             group.barrier()

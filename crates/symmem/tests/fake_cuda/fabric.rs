@@ -3,7 +3,7 @@
 use symmem::cuda::{Engine, SymmetricMemory};
 use symmem::{Error, Group, ProcessSpawner, Result};
 
-use crate::common::{config, same_ranks_with};
+use crate::common::{config_with_secret, same_ranks_with};
 use crate::{DEVICES, check, engine, everybodys, fake};
 
 /// Fabric handles work.
@@ -13,7 +13,7 @@ pub(crate) const ONE_CLIQUE: (&str, &str) = ("FAKECUDA_CLIQUES", "7,7,7,7");
 
 /// Collective. The same ranks, each on a host of its own.
 pub(crate) fn apart(group: &Group) -> Result<Group> {
-    same_ranks_with(group, config().host_id(format!("host {}", group.rank())))
+    same_ranks_with(group, config_with_secret().host_id(format!("host {}", group.rank())))
 }
 
 /// Collective. Memory that everybody has looked at.

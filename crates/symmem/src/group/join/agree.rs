@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use symmem_store::Wait;
 
+use super::proof::NO_SECRET;
 use super::{Join, Joining};
 use crate::error::Halt;
+use crate::group::inner::Member;
+use crate::group::seal::{Claim, GroupId, Kind, Unsealed};
 use crate::sync::control::{self, MAX_WORLD};
 use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
@@ -44,7 +47,10 @@ impl Hello {
             protocol: control::VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             world: join.world,
-            host: join.context.host()?,
+            host: match &join.known {
+                Some(known) => known[join.rank].host.clone(),
+                None => join.context.host()?,
+            },
             pid: process.pid,
             start_time: process.start_time,
             pid_ns: process.pid_ns,
@@ -62,10 +68,10 @@ impl Hello {
     }
 }
 
-/// Rank 0's answer.
+/// Rank 0's answer. The group id is a hash of it: ranks that were shown different ones do not meet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Answer {
-    id: String,
+    salt: String,
     hellos: Vec<Option<Hello>>,
     tuning: Tuning,
     refusal: Option<Refusal>,
@@ -82,6 +88,7 @@ impl Answer {
 pub(super) enum Refusal {
     Mismatch { values: Vec<String> },
     Died { rank: usize, pid: u32 },
+    Unproven { ranks: Vec<usize>, problem: String },
 }
 
 /// Where a launcher says that a rank's process has ended badly, maybe before it said hello.
@@ -96,12 +103,10 @@ pub(crate) struct Gone {
 
 /// What all ranks have accepted.
 pub(super) struct Accepted {
-    pub(super) id: String,
-    pub(super) hellos: Vec<Hello>,
+    pub(super) id: GroupId,
+    pub(super) members: Vec<Member>,
     /// Rank 0's.
     pub(super) tuning: Tuning,
-    /// Where each rank's fd channel listens.
-    pub(super) addresses: Vec<String>,
     /// This rank's.
     pub(super) endpoint: Endpoint,
 }
@@ -109,25 +114,45 @@ pub(super) struct Accepted {
 impl Joining<'_> {
     /// Steps 1 and 2 of the protocol: an answer that every rank has accepted.
     pub(super) fn agree(&mut self) -> Result<Accepted> {
-        self.set(&self.hello_key(self.join.rank), &self.hello)?;
+        let rank = self.join.rank;
+        self.set(&self.hello_key(rank), &self.hello_claim(rank), &self.hello)?;
         fault::point(Point::NonceSet);
-        let dir = self.join.context.config().get_socket_dir();
         loop {
-            let answer = if self.join.rank == 0 { self.answer()? } else { self.accept()? };
+            let (id, answer) = if rank == 0 { self.answer()? } else { self.accept()? };
             fault::point(Point::Answered);
-            let hellos = self.trust(&answer)?;
-            let endpoint = Endpoint::bind(token(&answer.id)?, dir);
-            // A rank that cannot listen says so instead, or the others would wait for its address.
-            let address = endpoint.as_ref().map(Endpoint::address).map_err(Error::to_string);
-            if let Some(addresses) = self.all_accepted(&answer, &address)? {
-                let Answer { id, tuning, .. } = answer;
-                return Ok(Accepted { id, hellos, tuning, addresses, endpoint: endpoint? });
+            let ready = self.trust(&answer).and_then(|members| Ok((self.listen(&id, &members)?, members)));
+            // A rank that cannot go on says so instead, or the others would wait for its address.
+            let address = ready.as_ref().map(|(endpoint, _)| endpoint.address()).map_err(Error::to_string);
+            match (self.all_accepted(&id, &answer, &address), ready) {
+                (Ok(None), _) => {}
+                (_, Err(error)) | (Err(error), Ok(_)) => return Err(error),
+                (Ok(Some(addresses)), Ok((endpoint, mut members))) => {
+                    for (member, address) in members.iter_mut().zip(addresses) {
+                        member.address = address;
+                    }
+                    return Ok(Accepted { id, members, tuning: answer.tuning, endpoint });
+                }
             }
         }
     }
 
+    fn hello_claim(&self, rank: usize) -> Claim<'_> {
+        Claim::once(Kind::Hello, &self.join.boot, rank)
+    }
+
+    /// The id that the answer `body` leads to.
+    fn id_of(&self, body: &[u8]) -> GroupId {
+        GroupId::of(&[self.join.boot.as_bytes(), body])
+    }
+
+    fn listen(&self, id: &GroupId, members: &[Member]) -> Result<Endpoint> {
+        self.check_hosts(members)?;
+        let dir = self.join.context.config().get_socket_dir();
+        Endpoint::bind(self.sealer.token(id), dir, self.peers(members)?)
+    }
+
     /// Rank 0: collects the hellos and answers them.
-    fn answer(&mut self) -> Result<Answer> {
+    fn answer(&mut self) -> Result<(GroupId, Answer)> {
         let tuning = Tuning::from_config(self.join.context.config(), self.join.world)?;
         let mut hellos: Vec<Option<Hello>> = vec![None; self.join.world];
         hellos[0] = Some(self.hello.clone());
@@ -150,9 +175,22 @@ impl Joining<'_> {
                 let missing = (0..hellos.len()).filter(|rank| hellos[*rank].is_none()).collect();
                 self.failed(failed, missing)
             })?;
-        let answer = Answer { id: ids::hex(&ids::random::<16>()?), hellos, tuning, refusal };
-        self.set(&self.key("answer"), &answer)?;
-        self.heed(answer)
+        let answer = Answer { salt: ids::hex(&ids::random::<16>()?), hellos, tuning, refusal };
+        let body =
+            serde_json::to_vec(&answer).map_err(|error| Error::invalid("answer", error.to_string()))?;
+        self.publish(&self.key("answer"), &self.answer_claim(), &body)?;
+        Ok((self.id_of(&body), self.heed(answer)?))
+    }
+
+    fn answer_claim(&self) -> Claim<'_> {
+        Claim::once(Kind::Answer, &self.join.boot, 0)
+    }
+
+    /// The answer that is there now, if there is one.
+    fn peek_answer(&self) -> Result<Option<(GroupId, Answer)>> {
+        let body = self.peek_sealed(&self.key("answer"), &self.answer_claim())?;
+        let read = |body: Vec<u8>| Some((self.id_of(&body), serde_json::from_slice(&body).ok()?));
+        Ok(body.and_then(read))
     }
 
     /// Sleeps at most `slice`, less if a missing hello comes.
@@ -186,8 +224,25 @@ impl Joining<'_> {
 
     /// The hello of `rank`, unless it is what a dead process left: then its successor will replace it.
     fn read_hello(&self, rank: usize) -> Result<Option<Hello>> {
-        let hello = self.peek::<Hello>(&self.hello_key(rank))?;
+        let hello = self.peek_hello(rank)?;
         Ok(hello.filter(|hello| self.is_proof_of_death(hello) || !self.is_dead(hello)))
+    }
+
+    /// The hello of `rank` that is there now, if it is believed.
+    fn peek_hello(&self, rank: usize) -> Result<Option<Hello>> {
+        let claim = self.hello_claim(rank);
+        let hello = self.peek::<Hello>(&self.hello_key(rank), &claim)?;
+        if hello.as_ref().is_some_and(|hello| self.is_foreign(rank, hello)) {
+            self.note(&claim, Some(Unsealed::Foreign));
+            return Ok(None);
+        }
+        Ok(hello)
+    }
+
+    /// Whether `hello` is of another process than the one that is known to be `rank`.
+    fn is_foreign(&self, rank: usize, hello: &Hello) -> bool {
+        let known = self.join.known.as_ref().and_then(|known| known.get(rank));
+        known.is_some_and(|known| known.process != hello.process())
     }
 
     /// The rank that the launcher saw die, if it saw one.
@@ -195,7 +250,10 @@ impl Joining<'_> {
         if !self.join.fresh {
             return Ok(None);
         }
-        Ok(self.peek::<Gone>(&self.key(GONE))?.map(|gone| (gone.rank, gone.pid)))
+        // The launcher has no secret. A forged word ends the join, which whoever writes the store can do anyway.
+        let said = self.peek_bytes(&self.key(GONE))?;
+        let gone = said.and_then(|said| serde_json::from_slice::<Gone>(&said).ok());
+        Ok(gone.filter(|gone| gone.rank < self.join.world).map(|gone| (gone.rank, gone.pid)))
     }
 
     /// Why the hellos that came so far cannot become a group, if they cannot.
@@ -215,7 +273,25 @@ impl Joining<'_> {
             return Ok(Some(Refusal::Mismatch { values: values.collect() }));
         }
         let dead = said.iter().find(|(_, hello)| self.is_proof_of_death(hello));
-        Ok(dead.map(|(rank, hello)| Refusal::Died { rank: *rank, pid: hello.pid }))
+        if let Some((rank, hello)) = dead {
+            return Ok(Some(Refusal::Died { rank: *rank, pid: hello.pid }));
+        }
+        // Under a name that others may have used, what is not believed may be a leftover that goes.
+        if let Some((ranks, problem)) = self.doubt().filter(|_| self.join.fresh) {
+            return Ok(Some(Refusal::Unproven { ranks, problem }));
+        }
+        Ok(self.unproven_host(&said))
+    }
+
+    /// The refusal of ranks that say that they are on other hosts, where nothing proves them.
+    fn unproven_host(&self, said: &[(usize, &Hello)]) -> Option<Refusal> {
+        // Where members of a group are is known.
+        if self.join.known.is_some() || self.sealer.proves() || self.takes_claims() {
+            return None;
+        }
+        let elsewhere = said.iter().filter(|(_, hello)| hello.host != self.hello.host);
+        let ranks: Vec<usize> = elsewhere.map(|(rank, _)| *rank).collect();
+        (!ranks.is_empty()).then(|| Refusal::Unproven { ranks, problem: NO_SECRET.to_owned() })
     }
 
     /// Whether `hello` belongs to this attempt and its process is dead. A dead process' hello may also be a leftover
@@ -231,36 +307,48 @@ impl Joining<'_> {
     }
 
     /// Other ranks: waits for an answer with this rank's nonce.
-    fn accept(&self) -> Result<Answer> {
+    fn accept(&self) -> Result<(GroupId, Answer)> {
         let watch = self.no_watch();
         let key = self.key("answer");
+        let mut doubted = None;
         let answer = self.terms(&watch).until(|slice| -> Result<_, Halt> {
             let waited = Instant::now();
             if slice > Duration::ZERO {
                 self.nap(&[&key], slice)?;
             }
-            if let Some(answer) = self.peek::<Answer>(&key)? {
+            if let Some((id, answer)) = self.peek_answer()? {
                 // Nothing under a fresh name is a leftover, so a refusal there is meant for all, also for a rank whose
                 // hello rank 0 had not read when it refused.
                 let refused = self.join.fresh && answer.refusal.is_some();
                 if refused || answer.is_for(&self.hello.nonce) {
-                    return Ok(Some(answer));
+                    return Ok(Some((id, answer)));
                 }
                 self.check_outsider(&answer)?;
-                // A leftover: the key is there, so the nap above did not sleep.
-                std::thread::sleep(slice.min(Duration::from_millis(5)).saturating_sub(waited.elapsed()));
             }
-            if let Some((0, pid)) = self.gone()? {
+            // If the key is there, as a leftover or a forgery, then the nap above did not sleep.
+            std::thread::sleep(slice.min(Duration::from_millis(5)).saturating_sub(waited.elapsed()));
+            if let Some(pid) = self.gone_rank_0()? {
                 return Err(Error::PeerLost { context: self.context(), rank: 0, pid }.into());
             }
-            match self.peek::<Hello>(&self.hello_key(0))? {
-                Some(hello) if self.is_proof_of_death(&hello) => {
-                    Err(Error::PeerLost { context: self.context(), rank: 0, pid: hello.pid }.into())
+            match self.doubted().filter(|_| self.join.fresh) {
+                // Nothing there is a leftover, so rank 0 will not say anything better.
+                Some(error) if doubted.get_or_insert_with(Instant::now).elapsed() > GRACE => {
+                    Err(error.into())
                 }
                 _ => Ok(None),
             }
         });
-        answer.map_err(|failed| self.failed(failed, vec![0])).and_then(|answer| self.heed(answer))
+        let (id, answer) = answer.map_err(|failed| self.failed(failed, vec![0]))?;
+        Ok((id, self.heed(answer)?))
+    }
+
+    /// The process of rank 0, if it is known to have died.
+    fn gone_rank_0(&self) -> Result<Option<u32>> {
+        if let Some((0, pid)) = self.gone()? {
+            return Ok(Some(pid));
+        }
+        let hello = self.peek_hello(0)?;
+        Ok(hello.filter(|hello| self.is_proof_of_death(hello)).map(|hello| hello.pid))
     }
 
     /// A rank beyond the end of a living answer's group will never be answered.
@@ -284,36 +372,64 @@ impl Joining<'_> {
             None => Ok(answer),
             Some(Refusal::Mismatch { values }) => Err(Error::Mismatch { context, what: FINGERPRINT, values }),
             Some(Refusal::Died { rank, pid }) => Err(Error::PeerLost { context, rank, pid }),
+            Some(Refusal::Unproven { ranks, problem }) => Err(Error::Unproven { context, ranks, problem }),
         }
     }
 
     /// From here on the hellos are known to be of this attempt: watch their processes.
-    fn trust(&mut self, answer: &Answer) -> Result<Vec<Hello>> {
-        let hellos: Option<Vec<Hello>> = answer.hellos.iter().cloned().collect();
+    fn trust(&mut self, answer: &Answer) -> Result<Vec<Member>> {
+        let wrong = |problem: &str| Error::invalid("answer of rank 0", problem);
+        let hellos: Option<Vec<&Hello>> = answer.hellos.iter().map(Option::as_ref).collect();
         let hellos = hellos
             .filter(|hellos| hellos.len() == self.join.world)
-            .ok_or_else(|| Error::invalid("answer of rank 0", "it does not name every rank"))?;
-        self.pids = hellos.iter().map(|hello| hello.pid).collect();
-        if self.join.lives.is_none() {
-            let elsewhere =
-                |hello: &&Hello| hello.host != self.hello.host || hello.process() == self.hello.process();
-            let life = |hello: &Hello| match Some(hello).filter(elsewhere) {
-                Some(_) => Arc::new(Life::unknown()),
-                None => Arc::new(Life::from_proc(hello.process())),
-            };
-            self.lives = hellos.iter().map(life).collect();
+            .ok_or_else(|| wrong("it does not name every rank"))?;
+        // Staging is laid out by the number of ranks, and a tuning says what fits it.
+        if answer.tuning.world() != self.join.world {
+            return Err(wrong("its tuning is for another number of ranks"));
         }
-        Ok(hellos)
+        if self.join.known.is_none() && *hellos[self.join.rank] != self.hello {
+            let problem = "rank 0 was shown another hello of this rank than it sent: somebody changes what is in the store";
+            return Err(self.unproven(vec![self.join.rank], problem));
+        }
+        self.pids = hellos.iter().map(|hello| hello.pid).collect();
+        let members = hellos.iter().enumerate().map(|(rank, hello)| self.member(rank, hello));
+        let members = members.collect::<Result<Vec<Member>>>()?;
+        self.lives = members.iter().map(|member| Arc::clone(&member.life)).collect();
+        Ok(members)
+    }
+
+    /// The member that says `hello`; where it listens comes later.
+    fn member(&self, rank: usize, hello: &Hello) -> Result<Member> {
+        if self.is_foreign(rank, hello) {
+            return Err(self.unproven(vec![rank], Unsealed::Foreign.to_string()));
+        }
+        if let Some(known) = &self.join.known {
+            return Ok(Member { address: String::new(), ..known[rank].clone() });
+        }
+        let elsewhere = hello.host != self.hello.host || hello.process() == self.hello.process();
+        let life = if elsewhere { Life::unknown() } else { Life::from_proc(hello.process()) };
+        Ok(Member {
+            process: hello.process(),
+            host: hello.host.clone(),
+            address: String::new(),
+            life: Arc::new(life),
+        })
     }
 
     /// Publishes this rank's address and waits for everybody's; `None` when rank 0 has answered anew.
-    fn all_accepted(&self, answer: &Answer, address: &Result<&str, String>) -> Result<Option<Vec<String>>> {
-        let key = |rank: usize| self.key(&format!("{}/address/{rank}", answer.id));
-        self.set(&key(self.join.rank), address)?;
+    fn all_accepted(
+        &self,
+        id: &GroupId,
+        answer: &Answer,
+        address: &Result<&str, String>,
+    ) -> Result<Option<Vec<String>>> {
+        let key = |rank: usize| self.key(&format!("{}/address/{rank}", id.text));
+        let claim = |rank: usize| Claim::once(Kind::Address, &id.text, rank);
+        self.set(&key(self.join.rank), &claim(self.join.rank), address)?;
         let keys: Vec<String> = (0..self.join.world).map(key).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let watch = self.no_watch();
-        let terms = self.terms(&watch);
+        let terms = if address.is_ok() { self.terms(&watch) } else { self.last_terms(&watch) };
         let done = terms.until(|slice| -> Result<_, Halt> {
             if slice > Duration::ZERO {
                 self.nap(&keys, slice)?;
@@ -321,13 +437,17 @@ impl Joining<'_> {
             if self.join.store.check(&keys, &terms).map_err(|error| self.store_failed(error))? {
                 return Ok(Some(true));
             }
-            Ok(self.is_superseded(answer)?.then_some(false))
+            Ok(self.is_superseded(id, answer)?.then_some(false))
         });
         if !done.map_err(|failed| self.failed(failed, self.absent(&keys)))? {
             return Ok(None);
         }
         let values = self.join.store.multi_get(&keys, &terms).map_err(|error| self.store_failed(error))?;
         let read = |(rank, value): (usize, &Vec<u8>)| {
+            let value = self
+                .sealer
+                .open(&claim(rank), value)
+                .map_err(|why| self.unproven(vec![rank], why.to_string()))?;
             let said: Result<String, String> = serde_json::from_slice(value)
                 .unwrap_or_else(|error| Err(format!("its address cannot be read: {error}")));
             said.map_err(|message| Error::Rank { context: self.context(), rank, message })
@@ -336,25 +456,19 @@ impl Joining<'_> {
     }
 
     /// Whether `answer` rests on a leftover hello that its rank has replaced meanwhile.
-    fn is_superseded(&self, answer: &Answer) -> Result<bool> {
+    fn is_superseded(&self, id: &GroupId, answer: &Answer) -> Result<bool> {
         if self.join.fresh {
             return Ok(false);
         }
         if self.join.rank != 0 {
-            let now = self.peek::<Answer>(&self.key("answer"))?;
-            return Ok(now.is_some_and(|now| now.id != answer.id && now.is_for(&self.hello.nonce)));
+            let now = self.peek_answer()?;
+            return Ok(now.is_some_and(|(now, answer)| now != *id && answer.is_for(&self.hello.nonce)));
         }
         for rank in 1..self.join.world {
-            if self.peek::<Hello>(&self.hello_key(rank))? != answer.hellos[rank] {
+            if self.peek_hello(rank)? != answer.hellos[rank] {
                 return Ok(true);
             }
         }
         Ok(false)
     }
-}
-
-/// The fd channel's token: the group id as bytes.
-fn token(id: &str) -> Result<[u8; 16]> {
-    let bytes = ids::unhex(id).and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| Error::invalid("answer of rank 0", "its group id is not 16 bytes of hex"))
 }

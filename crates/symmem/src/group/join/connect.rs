@@ -1,7 +1,7 @@
 //! Step 3 of a join: control segments and pidfds between the ranks of a host, then the vote of all.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use crate::engine::team::Crew;
 use crate::error::{Cause, Halt};
 use crate::group::Group;
 use crate::group::inner::{self, IDLE, Inner, Member, Owed, wait_for_a_death};
+use crate::group::seal::{Claim, Kind};
 use crate::group::signature::signature;
 use crate::group::vote::{GaveUp, Vote};
 use crate::group::worker::Worker;
@@ -40,7 +41,7 @@ struct Segments {
 impl Joining<'_> {
     /// Connects the ranks of this host and votes: all ranks succeed or all get the same error.
     pub(super) fn connect(&self, accepted: Accepted) -> Result<Group> {
-        let id = accepted.id.clone();
+        let id = accepted.id.text.clone();
         let outcome = self.exchange_segments(&accepted);
         let vote = match &outcome {
             Ok(_) => Vote::yes(),
@@ -53,10 +54,15 @@ impl Joining<'_> {
             Ok(segments) => (Ok(self.group(accepted, segments)), None),
             Err(halt) => (Err(halt), Some(accepted)),
         };
-        let voted = self.set(&self.vote_key(&id, self.join.rank), &vote);
+        let claim = Claim::once(Kind::Vote, &id, self.join.rank);
+        let voted = self.set(&self.vote_key(&id, self.join.rank), &claim, &vote);
         fault::point(Point::Voted);
-        let waited_in_vain = matches!(&outcome, Err(Halt::Interrupted(why)) if !GaveUp::ended(why));
-        let settled = voted.and_then(|()| if waited_in_vain { Ok(()) } else { self.tally(&id) });
+        let settled = voted.and_then(|()| match &outcome {
+            Err(Halt::Interrupted(why)) if !GaveUp::ended(why) => Ok(()),
+            // What this rank has to say is worth more than that others do not vote.
+            Err(Halt::Failed(_)) => self.votes(&id, true).map_or(Ok(()), |votes| self.tally(&votes)),
+            _ => self.votes(&id, false).and_then(|votes| self.tally(&votes)),
+        });
         if let (Ok(group), Err(error)) = (&outcome, &settled) {
             self.condemn(group, error);
         }
@@ -82,7 +88,7 @@ impl Joining<'_> {
 
     fn exchange_segments(&self, accepted: &Accepted) -> Result<Segments, Halt> {
         let (rank, world) = (self.join.rank, self.join.world);
-        let mut members = self.members(accepted);
+        let mut members = accepted.members.clone();
         let name = format!("symmem:{}:{rank}", self.join.name);
         let (own, map) = ControlMap::create(&name, rank, world, self.hello.process())?;
         map.populate()?;
@@ -107,16 +113,6 @@ impl Joining<'_> {
         Ok(Segments { own, controls, members })
     }
 
-    fn members(&self, accepted: &Accepted) -> Vec<Member> {
-        let member = |rank: usize| Member {
-            process: accepted.hellos[rank].process(),
-            host: accepted.hellos[rank].host.clone(),
-            address: accepted.addresses[rank].clone(),
-            life: Arc::clone(&self.lives[rank]),
-        };
-        (0..self.join.world).map(member).collect()
-    }
-
     fn send_segment(
         &self,
         endpoint: &Endpoint,
@@ -127,7 +123,7 @@ impl Joining<'_> {
         let watch = self.no_watch();
         let terms = self.terms(&watch);
         // Members of a group already know each other's lives.
-        let disabled = self.join.lives.is_some() || !self.join.context.config().get_pidfd();
+        let disabled = self.join.known.is_some() || !self.join.context.config().get_pidfd();
         let pidfd: Option<OwnedFd> = life::own_pidfd(disabled);
         for peer in local {
             // A rank in the same process shares our fate: its death is ours, its thread's end is its left word.
@@ -143,7 +139,7 @@ impl Joining<'_> {
     }
 
     fn receive_segment(&self, accepted: &Accepted, peer: usize) -> Result<Vec<OwnedFd>, Halt> {
-        let vote = self.vote_key(&accepted.id, peer);
+        let vote = self.vote_key(&accepted.id.text, peer);
         let store = &self.join.store;
         // A peer that has voted has sent what it was going to send.
         let voted = || store.check(&[&vote], &Wait::for_at_most(Duration::from_secs(1))).unwrap_or(false);
@@ -166,13 +162,14 @@ impl Joining<'_> {
         self.key(&format!("{id}/vote/{rank}"))
     }
 
-    /// Waits for all votes; the error of the lowest rank that failed, the same on every rank.
-    fn tally(&self, id: &str) -> Result<()> {
+    /// Waits for all votes; only for a while if this rank has `failed`.
+    fn votes(&self, id: &str, failed: bool) -> Result<Vec<Vec<u8>>> {
         let keys: Vec<String> = (0..self.join.world).map(|rank| self.vote_key(id, rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let watch = self.no_watch();
         let store = &self.join.store;
-        let values = store.multi_get(&keys, &self.terms(&watch)).or_else(|error| {
+        let terms = if failed { self.last_terms(&watch) } else { self.terms(&watch) };
+        let values = store.multi_get(&keys, &terms).or_else(|error| {
             // Who has seen all votes may end before this rank has: what it voted counts, not that it is gone.
             let briefly = Wait::for_at_most(Duration::from_secs(1));
             if store.check(&keys, &briefly).unwrap_or(false) {
@@ -183,12 +180,21 @@ impl Joining<'_> {
         });
         let values = values
             .map_err(|error| self.failed(Halt::Failed(self.store_failed(error)), self.absent(&keys)))?;
-        match Vote::tally(&values) {
+        let open = |(rank, value): (usize, Vec<u8>)| {
+            let vote = self.sealer.open(&Claim::once(Kind::Vote, id, rank), &value);
+            vote.map(<[u8]>::to_vec).map_err(|why| self.unproven(vec![rank], why.to_string()))
+        };
+        values.into_iter().enumerate().map(open).collect()
+    }
+
+    /// The error of the lowest rank that failed, the same on every rank.
+    fn tally(&self, votes: &[Vec<u8>]) -> Result<()> {
+        match Vote::tally(votes) {
             None => Ok(()),
             // Somebody may have voted no only because a third rank is gone. Who is gone after a failure of its own, or of
             // another, is not the cause.
             Some((rank, message)) => {
-                Err(match self.find_gone().filter(|_| Vote::is_secondary(&values[rank])) {
+                Err(match self.find_gone().filter(|_| Vote::is_secondary(&votes[rank])) {
                     Some(stop) => self.interrupted(Interrupt::Watch(Box::new(stop)), Vec::new()),
                     None => Error::Rank { context: self.context(), rank, message },
                 })
@@ -203,7 +209,8 @@ impl Joining<'_> {
         let ladder = Ladder::for_ranks(local, limits::usable_cores(), self.join.context.config().get_spins());
         let inner = Arc::new(Inner {
             name: self.join.name.clone(),
-            id: accepted.id,
+            id: accepted.id.text,
+            sealer: self.sealer.clone(),
             rank: self.join.rank,
             world: self.join.world,
             members,
@@ -222,6 +229,7 @@ impl Joining<'_> {
             sequence: AtomicU64::new(0),
             fd_tag: AtomicU64::new(JOIN_TAG),
             elections: AtomicU64::new(0),
+            electing: AtomicBool::new(false),
             subgroups: Mutex::default(),
             worker: Worker::default(),
             crew: Crew::new(self.join.rank, local, self.join.context.config()),

@@ -8,12 +8,20 @@
 //!    the store: either all succeed or all get the same error.
 //!
 //! Ranks that disagree on protocol, version or world size all get the same refusal from rank 0.
+//!
+//! What is in the store is a claim: strangers may be able to write it. What makes a rank a member is a proof. Ranks of this
+//! host prove themselves over the fd channel, to each other, all of them (`sys::channel`). Ranks of other hosts prove that
+//! they hold the job secret: with one, everything below is sealed (`group::seal`), and what is not sealed right is ignored.
+//! Without one, and unless a setting allows it, a group that claims to span hosts is refused (`proof.rs`). Members of a group
+//! that exists are known to it: where they are and which process they are is taken from there, not from the store.
 
 mod agree;
 mod connect;
+mod proof;
 
+use std::collections::BTreeMap;
 use std::error::Error as StdError;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -21,8 +29,9 @@ use symmem_store::{Deadline, Interrupt, Store, StoreError, TcpStoreServer, Wait,
 
 use self::agree::Hello;
 pub(super) use self::agree::{GONE, Gone};
-use super::inner::{Inner, wait_for_a_death};
+use super::inner::{Inner, Member, wait_for_a_death};
 use super::running::Stop;
+use super::seal::{Claim, Kind, Sealer, Unsealed};
 use super::vote::GaveUp;
 use super::{Group, Terms};
 use crate::context::RankContext;
@@ -33,6 +42,9 @@ use crate::sys::fault::{self, Point};
 use crate::sys::fork;
 use crate::sys::life::{self, Life};
 use crate::{Error, Result};
+
+/// How long a rank that has failed waits for the others to learn of it. Its own error is not to be lost for that.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Everything a rank brings to a join.
 pub(crate) struct Join {
@@ -46,8 +58,8 @@ pub(crate) struct Join {
     pub(crate) boot: String,
     /// Whether nobody can have used `boot` before: then a hello of a dead process is proof that the rank died.
     pub(crate) fresh: bool,
-    /// The members' lives, when they are members of a group already.
-    pub(crate) lives: Option<Vec<Arc<Life>>>,
+    /// The members, when they are members of a group already.
+    pub(crate) known: Option<Vec<Member>>,
     /// The group this one is made from, when it is a subgroup.
     pub(crate) parent: Option<Parent>,
     pub(crate) context: RankContext,
@@ -133,7 +145,7 @@ impl Join {
             name: name.to_owned(),
             boot,
             fresh: false,
-            lives: None,
+            known: None,
             parent: None,
             context: context.clone(),
             terms,
@@ -145,10 +157,14 @@ impl Join {
         let span =
             tracing::debug_span!("symmem.join", group = self.name, rank = self.rank, world = self.world);
         let _entered = span.enter();
+        // Before anything is published: a child cannot finish the join, and the others would wait for it.
+        if fork::is_child() {
+            return Err(Error::Forked { op: Op::Join.name() });
+        }
         self.check()?;
         fork::arm();
         // A member of a subgroup keeps the rank of its first group.
-        if self.lives.is_none() {
+        if self.known.is_none() {
             fault::set_rank(self.rank);
         }
         let mut joining = Joining::new(&self)?;
@@ -173,6 +189,9 @@ impl Join {
 struct Joining<'a> {
     join: &'a Join,
     hello: Hello,
+    sealer: Sealer,
+    /// Whose last value of which kind in the store was not believed, and why.
+    doubts: Mutex<BTreeMap<(usize, Kind), Unsealed>>,
     entered: Instant,
     /// Known lives, by rank: the parent group's, or what the hellos say once they are trusted.
     lives: Vec<Arc<Life>>,
@@ -183,8 +202,16 @@ impl<'a> Joining<'a> {
     fn new(join: &'a Join) -> Result<Self> {
         let hello = Hello::new(join)?;
         let unknown = || (0..join.world).map(|_| Arc::new(Life::unknown())).collect();
-        let lives = join.lives.clone().unwrap_or_else(unknown);
-        Ok(Self { join, hello, entered: Instant::now(), lives, pids: vec![0; join.world] })
+        let lives = |known: &Vec<Member>| known.iter().map(|member| Arc::clone(&member.life)).collect();
+        Ok(Self {
+            join,
+            hello,
+            sealer: Sealer::new(join.context.config()),
+            doubts: Mutex::default(),
+            entered: Instant::now(),
+            lives: join.known.as_ref().map_or_else(unknown, lives),
+            pids: vec![0; join.world],
+        })
     }
 
     fn context(&self) -> Box<Context> {
@@ -206,9 +233,22 @@ impl<'a> Joining<'a> {
         self.unwatched().with_watch(watch)
     }
 
+    /// The terms of a wait of a rank that has failed: the others get a while to learn of it.
+    fn last_terms<'b>(&'b self, watch: &'b JoinWatch<'b>) -> Wait<'b> {
+        let soon = Instant::now() + LAST_WORDS;
+        self.ending(Some(self.end().map_or(soon, |end| end.min(soon)))).with_watch(watch)
+    }
+
     /// The terms of a call that waits for no rank.
     fn unwatched(&self) -> Wait<'_> {
-        let end = self.join.terms.timeout.and_then(|timeout| self.entered.checked_add(timeout));
+        self.ending(self.end())
+    }
+
+    fn end(&self) -> Option<Instant> {
+        self.join.terms.timeout.and_then(|timeout| self.entered.checked_add(timeout))
+    }
+
+    fn ending(&self, end: Option<Instant>) -> Wait<'_> {
         let wait = Wait::new(end.map_or(Deadline::never(), Deadline::at));
         match &self.join.terms.cancel {
             Some(token) => wait.with_cancel(token),
@@ -220,7 +260,7 @@ impl<'a> Joining<'a> {
     fn interrupted(&self, interrupt: Interrupt, missing: Vec<usize>) -> Error {
         let context = self.context();
         match interrupt {
-            Interrupt::Expired => Error::Timeout { context, missing },
+            Interrupt::Expired => self.doubted().unwrap_or(Error::Timeout { context, missing }),
             Interrupt::Cancelled => Error::Cancelled { context },
             Interrupt::Watch(cause) => match cause.downcast_ref::<Stop>() {
                 Some(stop) => self.stopped(*stop),
@@ -280,22 +320,39 @@ impl<'a> Joining<'a> {
         }
     }
 
-    fn set(&self, key: &str, value: &impl Serialize) -> Result<()> {
+    fn set(&self, key: &str, claim: &Claim<'_>, value: &impl Serialize) -> Result<()> {
         let bytes = serde_json::to_vec(value).map_err(|error| Error::invalid(key, error.to_string()))?;
-        // Others may act on the value, and end, before the store has confirmed it: that is no reason to fail.
-        self.join.store.set(key, &bytes, &self.unwatched()).map_err(|error| self.store_failed(error))
+        self.publish(key, claim, &bytes)
     }
 
-    /// The value of `key` if it is there now and can be read; what cannot be read is somebody's leftover.
-    fn peek<T: for<'de> Deserialize<'de>>(&self, key: &str) -> Result<Option<T>> {
+    fn publish(&self, key: &str, claim: &Claim<'_>, bytes: &[u8]) -> Result<()> {
+        let sealed = self.sealer.seal(claim, bytes);
+        // Others may act on the value, and end, before the store has confirmed it: that is no reason to fail.
+        self.join.store.set(key, &sealed, &self.unwatched()).map_err(|error| self.store_failed(error))
+    }
+
+    /// The value of `key` if it is there now, is what it claims to be, and can be read; else it is somebody's leftover.
+    fn peek<T: for<'de> Deserialize<'de>>(&self, key: &str, claim: &Claim<'_>) -> Result<Option<T>> {
+        let body = self.peek_sealed(key, claim)?;
+        Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
+    }
+
+    /// The bytes of `key` if they are there now and are what they claim to be.
+    fn peek_sealed(&self, key: &str, claim: &Claim<'_>) -> Result<Option<Vec<u8>>> {
+        let Some(value) = self.peek_bytes(key)? else { return Ok(None) };
+        let opened = self.sealer.open(claim, &value);
+        self.note(claim, opened.err());
+        Ok(opened.ok().map(<[u8]>::to_vec))
+    }
+
+    fn peek_bytes(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let watch = self.no_watch();
         let terms = self.terms(&watch);
         let failed = |error| self.store_failed(error);
         if !self.join.store.check(&[key], &terms).map_err(failed)? {
             return Ok(None);
         }
-        let bytes = self.join.store.get(key, &terms).map_err(failed)?;
-        Ok(serde_json::from_slice(&bytes).ok())
+        self.join.store.get(key, &terms).map(Some).map_err(failed)
     }
 
     /// Sleeps at most `slice`, less if all `keys` come to exist meanwhile.

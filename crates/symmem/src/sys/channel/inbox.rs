@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
 use super::message::{self, Message, Received};
+use super::peer::Peers;
 use crate::error::{Error, Result};
 
 /// Messages kept for later. Peers send a handful each; this only bounds what a broken one can pile up.
@@ -40,8 +41,8 @@ struct Guest {
 }
 
 impl Inbox {
-    /// Takes in what has arrived; true if there is a new message.
-    pub(super) fn pump(&mut self, listener: BorrowedFd<'_>, token: &[u8; 16]) -> Result<bool> {
+    /// Takes in what has arrived from `peers`; true if there is a new message.
+    pub(super) fn pump(&mut self, listener: BorrowedFd<'_>, token: &[u8; 16], peers: &Peers) -> Result<bool> {
         let before = self.kept.len();
         let mut guests = std::mem::take(&mut self.guests);
         guests.retain(|guest| self.hear(guest, token));
@@ -49,7 +50,7 @@ impl Inbox {
         for _ in 0..MAX_ACCEPTS {
             let Some(socket) = accept(listener)? else { break };
             let guest = Guest { socket: Arc::new(socket), since: Instant::now() };
-            if message::is_ours(guest.socket.as_fd()).unwrap_or(false) && self.hear(&guest, token) {
+            if peers.include(guest.socket.as_fd()).unwrap_or(false) && self.hear(&guest, token) {
                 self.seat(guest, token);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -10,8 +10,6 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-
-use crate::error::{Error, Result};
 
 /// Most bytes that a message carries beside its fds.
 pub(crate) const MAX_PAYLOAD: usize = 1024;
@@ -160,28 +158,6 @@ fn rights(message: RecvAncillaryMessage<'_>) -> Vec<OwnedFd> {
         RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
         _ => Vec::new(),
     }
-}
-
-/// Whether the other end of a connection was opened by this process' user.
-///
-/// Not rustix' `socket_peercred`: it takes the peer's pid for non-zero, and it is zero across pid namespaces.
-pub(super) fn is_ours(socket: BorrowedFd<'_>) -> Result<bool> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `peer`, which any bytes are valid for.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    if rc != 0 {
-        return Err(Error::sys("getsockopt SO_PEERCRED", std::io::Error::last_os_error()));
-    }
-    Ok(peer.uid == rustix::process::geteuid().as_raw())
 }
 
 #[cfg(test)]

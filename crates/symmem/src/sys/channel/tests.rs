@@ -16,7 +16,7 @@ const TOKEN: [u8; 16] = *b"token of the job";
 const SHORT: Duration = Duration::from_millis(60);
 
 fn bind() -> Endpoint {
-    Endpoint::bind(TOKEN, None).unwrap()
+    Endpoint::bind(TOKEN, None, Peers::OfThisUser).unwrap()
 }
 
 fn long() -> Wait<'static> {
@@ -369,7 +369,7 @@ fn running_out_of_fds_is_an_error_that_says_so() {
 #[test]
 fn socket_files_are_private_and_go_with_the_endpoint() {
     let folder = Folder::new();
-    let (a, b) = (bind(), Endpoint::bind(TOKEN, Some(folder.path())).unwrap());
+    let (a, b) = (bind(), Endpoint::bind(TOKEN, Some(folder.path()), Peers::OfThisUser).unwrap());
     let files = || std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap()).collect::<Vec<_>>();
     let mode = files()[0].metadata().unwrap().permissions().mode();
     assert_eq!((files().len(), mode & 0o777), (1, 0o600));
@@ -380,7 +380,9 @@ fn socket_files_are_private_and_go_with_the_endpoint() {
     drop(b);
     assert!(files().is_empty());
     assert!(failure(a.send(0, &address, 2, 0, &[], &[], &long())).contains("SYMMEM_SOCKET_DIR"));
-    let missing = Endpoint::bind(TOKEN, Some(&folder.path().join("missing"))).unwrap_err().to_string();
+    let missing = Endpoint::bind(TOKEN, Some(&folder.path().join("missing")), Peers::OfThisUser)
+        .unwrap_err()
+        .to_string();
     assert!(missing.contains("socket folder"), "{missing}");
 }
 
