@@ -67,6 +67,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::GroupFailed { .. } => "GroupFailed",
         Error::Mismatch { .. } | Error::MessageSize { .. } => "Mismatch",
         Error::Rank { .. } => "RankFailed",
+        Error::Unproven { .. } => "Unproven",
         Error::Busy { .. } => "Busy",
         Error::Borrowed { .. } => "Borrowed",
         Error::Poisoned { .. } => "Poisoned",
@@ -123,6 +124,7 @@ fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
     }
     match error {
         Error::Timeout { missing, .. } => exception.setattr("missing", missing.as_slice()),
+        Error::Unproven { ranks, .. } => exception.setattr("ranks", ranks.as_slice()),
         Error::PeerLost { rank, pid, .. } => {
             exception.setattr("rank", rank)?;
             exception.setattr("pid", pid)
@@ -151,6 +153,7 @@ fn context_of(error: &Error) -> Option<&symmem::Context> {
         | Error::GroupFailed { context, .. }
         | Error::Mismatch { context, .. }
         | Error::Rank { context, .. }
+        | Error::Unproven { context, .. }
         | Error::Busy { context, .. }
         | Error::Device { context, .. } => Some(context),
         _ => None,

@@ -11,6 +11,7 @@ __all__ = [
     "GroupFailed",
     "Mismatch",
     "RankFailed",
+    "Unproven",
     "Busy",
     "Borrowed",
     "Poisoned",
@@ -83,6 +84,12 @@ class Mismatch(Error, ValueError):
 
 class RankFailed(Error):
     """Rank `rank` failed in a collective set-up step; all ranks get this."""
+
+
+class Unproven(Error):
+    """The ranks in `ranks` have not proven that they belong to this job."""
+
+    ranks: list[int] | None = None
 
 
 class Busy(Error):

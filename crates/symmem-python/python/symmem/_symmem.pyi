@@ -30,7 +30,7 @@ __all__ = [
     "NcclFailed", "NcclTooOld", "NoCuda", "NoMulticast", "NoNccl", "NoPeerAccess", "NotLocal", "OutOfBounds",
     "OutOfMemory", "OverlappingDevices", "PeerLeft", "PeerLost", "Pending", "PendingMessage", "Persistent",
     "Poisoned", "PrefixStore", "QueueEmpty", "RankFailed", "RankOutOfRange", "Spawned", "Store",
-    "StoreFailed", "StoreTimeout", "SymmetricMemory", "SystemFailed", "TcpStore", "Timeout", "__version__",
+    "StoreFailed", "StoreTimeout", "SymmetricMemory", "SystemFailed", "TcpStore", "Timeout", "Unproven", "__version__",
     "_barrier_loop", "_cuda_device_count", "_device_memory", "_nccl_all_gather", "_nccl_all_reduce",
     "_nccl_broadcast", "_nccl_init_rank", "_nccl_library", "_nccl_reduce", "_nccl_reduce_scatter",
     "_nccl_suits", "_nccl_unique_id", "_set_array_type", "current_context", "detect_dma_connectivity", "device_headers",
@@ -61,6 +61,9 @@ class GroupFailed(Error):
 
 class Mismatch(Error, ValueError): ...
 class RankFailed(Error): ...
+class Unproven(Error):
+    ranks: list[int] | None
+
 class Busy(Error): ...
 class Borrowed(Error): ...
 class Poisoned(Error): ...

@@ -1,9 +1,13 @@
 //! Python objects between ranks: pickled, and sent as bytes.
+//!
+//! A pickle is code. So objects travel in groups only whose ranks have all proven that they belong to the job: to the kernel
+//! of their host, or with the job secret, which then seals every part. Other groups refuse, on every rank alike.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use super::Membership;
+use crate::error::raise;
 use crate::interrupt::blocking;
 
 fn dump(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
@@ -21,6 +25,7 @@ pub(super) fn all_gather<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let py = object.py();
     let group = membership.group("all_gather_object", timeout_ms)?;
+    group.check_authenticated("all_gather_object").map_err(raise)?;
     let mine = dump(object)?;
     let parts = blocking(py, || group.all_gather_bytes(&mine))?;
     let objects = parts.iter().map(|part| load(py, part)).collect::<PyResult<Vec<_>>>()?;
@@ -35,6 +40,7 @@ pub(super) fn broadcast<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let group = membership.group("broadcast_object", timeout_ms)?;
+    group.check_authenticated("broadcast_object").map_err(raise)?;
     let is_root = membership.rank() == root;
     let mine = if is_root { dump(object)? } else { Vec::new() };
     let theirs = blocking(py, || group.broadcast_bytes(root, &mine))?;
