@@ -32,22 +32,19 @@ except symmem.Unproven as error:
 
 #: The stranger: says that it is rank 1 on another host, and puts its pickle where rank 1's part of the exchange belongs.
 STRANGER = """
-import os, sys
+import os, pickle, sys, time
 import symmem
 
 class Harm:
     def __reduce__(self):
         return (os.system, (f"touch {sys.argv[1]}",))
 
-import pickle
 group = symmem.init()
 store = symmem.TcpStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-for op in (3, 4):
-    for epoch in range(1, 4):
-        head = f"{op} 0 0\\n".encode()
-        store.set(f"symmem/{group.id}/x/{epoch}/1", head + pickle.dumps(Harm()))
-import time
-time.sleep(2)
+# The gathering of objects, then the broadcast from rank 1.
+for number, head in (1, b"3 0 0\\n"), (2, b"4 1 0\\n"):
+    store.set(f"symmem/{group.id}/x/{number}/1", head + pickle.dumps(Harm()))
+time.sleep(5)
 """
 
 

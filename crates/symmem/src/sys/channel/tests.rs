@@ -1,6 +1,7 @@
 //! The channel between honest ranks, and against everybody else.
 
 use super::*;
+use crate::sys::life::ProcessId;
 use crate::sys::memfd::{Mapping, Segment};
 use crate::sys::testing::{Folder, LONG, eventually, fd_count, finish, rerun, succeeds_alone};
 use rustix::pipe::pipe;
@@ -129,6 +130,43 @@ fn processes_talk() {
     endpoint.send(1, &address, 2, 0, b"thanks", &[], &long()).unwrap();
     let out = child.join().unwrap();
     assert!(out.status.success(), "{out:?}");
+}
+
+#[test]
+fn where_uids_prove_nothing_only_known_processes_are_heard_and_sent_to() {
+    const NAME: &str =
+        "sys::channel::tests::where_uids_prove_nothing_only_known_processes_are_heard_and_sent_to";
+    const PEER: &str = "SYMMEM_TEST_UNKNOWN_PEER";
+    if let Ok(parent) = std::env::var(PEER) {
+        // A process of the same uid and with the token, that no hello names.
+        let endpoint = bind();
+        endpoint.send(0, &parent, 1, 1, endpoint.address().as_bytes(), &[], &long()).unwrap();
+        expired(endpoint.recv(2, 0, &Wait::for_at_most(LONG / 4)));
+        return;
+    }
+    let own = Peers::Known(vec![ProcessId::own()]);
+    let (strict, open) = (Endpoint::bind(TOKEN, None, own).unwrap(), bind());
+    // Threads of a known process talk, both ways.
+    open.send(0, strict.address(), 1, 7, b"hi", &[], &long()).unwrap();
+    assert_eq!(strict.recv(1, 7, &long()).unwrap().payload, b"hi");
+    strict.send(0, open.address(), 1, 7, b"ho", &[], &long()).unwrap();
+    assert_eq!(open.recv(1, 7, &long()).unwrap().payload, b"ho");
+    // The other process is not heard by the one, and tells the other where it listens.
+    for (endpoint, hears) in [(&strict, false), (&open, true)] {
+        let mut command = rerun(NAME);
+        command.env(PEER, endpoint.address());
+        let child = thread::spawn(move || finish(command, LONG));
+        let hello = endpoint.recv(1, 1, &Wait::for_at_most(if hears { LONG } else { LONG / 8 }));
+        if hears {
+            let address = String::from_utf8(hello.unwrap().payload).unwrap();
+            let refused = failure(strict.send(1, &address, 2, 0, b"", &[], &long()));
+            assert!(refused.contains("no process that a rank's hello names"), "{refused}");
+        } else {
+            expired(hello);
+        }
+        let out = child.join().unwrap();
+        assert!(out.status.success(), "{out:?}");
+    }
 }
 
 #[test]
