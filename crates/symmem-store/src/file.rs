@@ -7,10 +7,13 @@
 //! Each call opens the file anew, takes the lock, replays what others appended, and appends its own records with
 //! one write. Anybody may call from any thread or process; nobody sleeps while holding the lock, and a lock
 //! somebody else holds is polled, so that every deadline and cancellation holds.
+//!
+//! Whoever may open the file may lock it and stop the job, so it is for its user only: it is made with mode 0600, a file of
+//! this user that others may open is closed to them, and a file of another user is refused.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,6 +21,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::error::Fault;
 use crate::table::Table;
@@ -32,12 +36,16 @@ const DROP_PATIENCE: Duration = Duration::from_millis(100);
 /// The reference's default timeout, for [`FileStore::new`].
 const NEW_PATIENCE: Duration = Duration::from_secs(300);
 
+/// Permission bits of the file's user, and of everybody else.
+const OWNER: u32 = 0o600;
+const OTHERS: u32 = 0o077;
+
 const CLEANUP_KEY: &[u8] = b"cleanup/";
 const REFCOUNT_KEY: &[u8] = b"refcount/";
 
 /// A store in a file; clones share one cache and count as one worker.
 ///
-/// The worker that is dropped last removes the file, if `num_workers` was given and so many have come and gone.
+/// The file is for this user only: see [`FileStore::open`]. The worker that is dropped last removes the file, if `num_workers` was given and so many have come and gone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +70,8 @@ impl FileStore {
         Self::open(path, num_workers, &Wait::for_at_most(NEW_PATIENCE))
     }
 
-    /// Joins the store at `path`, creating the file if need be.
+    /// Joins the store at `path`, creating the file if need be, for this user only (mode 0600). A file that exists must belong
+    /// to this user; what others may do with it is taken from them.
     pub fn open(path: impl Into<PathBuf>, num_workers: Option<usize>, wait: &Wait<'_>) -> Result<Self> {
         let log = Log { path: path.into(), cache: Mutex::default() };
         log.update("open", &[], wait, |table| {
@@ -164,7 +173,7 @@ impl Log {
     /// Opens the file; non-blocking, so that a path that names a pipe cannot hang us.
     fn open(&self, writes: bool, creates: bool) -> Result<Option<File>> {
         let mut options = OpenOptions::new();
-        options.read(true).write(writes).create(creates).mode(0o644);
+        options.read(true).write(writes).create(creates).mode(OWNER);
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         match options.open(&self.path) {
             Ok(file) => Ok(Some(file)),
@@ -185,10 +194,28 @@ impl Log {
         }
         // The file may have been removed between open and lock: what we would write there nobody would read.
         let opened = file.metadata().map_err(|source| self.failed(source))?;
+        self.close_to_others(&file, &opened)?;
         match self.metadata()? {
             Some(meta) if identity(&meta) == identity(&opened) => Ok(Locked::Held(file)),
             _ => Ok(Locked::Busy),
         }
+    }
+
+    /// Makes sure that nobody but this user can open the file from now on: a lock needs no more than that.
+    fn close_to_others(&self, file: &File, meta: &Metadata) -> Result<()> {
+        let user = geteuid().as_raw();
+        if meta.uid() != user {
+            let problem = format!(
+                "it belongs to user {}, and this process runs as user {user}; name a file of your own",
+                meta.uid()
+            );
+            return Err(self.failed(io::Error::new(ErrorKind::PermissionDenied, problem)));
+        }
+        if meta.mode() & OTHERS != 0 {
+            let closed = Permissions::from_mode(meta.mode() & OWNER);
+            file.set_permissions(closed).map_err(|source| self.failed(source))?;
+        }
+        Ok(())
     }
 
     /// Opens and locks the file for writing, polling while the lock is busy; `None` if it does not exist (and is
@@ -384,7 +411,7 @@ impl Store for FileStore {
         let name = stored(key);
         self.0.log.update("compare_set", &[key], wait, |table| {
             let (answer, stores) = table.compare(&name, expected, desired);
-            Ok((if stores { record(&name, &answer)? } else { Vec::new() }, answer))
+            Ok((if stores { record(&name, answer)? } else { Vec::new() }, answer.to_vec()))
         })
     }
 

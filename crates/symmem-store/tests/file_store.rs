@@ -3,7 +3,10 @@
 mod common;
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -165,4 +168,44 @@ proptest! {
             }
         }
     }
+}
+
+/// Permission bits of a file.
+fn mode(path: &std::path::Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn nobody_else_may_open_the_file_and_lock_it() {
+    let path = Path::new();
+    let _store = FileStore::new(&path.0, None).unwrap();
+    assert_eq!(mode(&path.0), 0o600);
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can be another user");
+    }
+    let lock = format!("exec 9< {} && flock -n 9", path.0.display());
+    let stranger = Command::new("sh").args(["-c", &lock]).uid(2000).stderr(Stdio::null()).status().unwrap();
+    assert!(!stranger.success(), "another user has the lock");
+}
+
+#[test]
+fn a_file_of_ours_that_others_may_open_is_closed_to_them() {
+    let path = Path::new();
+    fs::write(&path.0, b"").unwrap();
+    fs::set_permissions(&path.0, fs::Permissions::from_mode(0o666)).unwrap();
+    let store = FileStore::new(&path.0, None).unwrap();
+    assert_eq!(mode(&path.0), 0o600);
+    store.set("k", b"v", &patient()).unwrap();
+}
+
+#[test]
+fn a_file_of_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can give a file to another user");
+    }
+    let path = Path::new();
+    fs::write(&path.0, b"").unwrap();
+    std::os::unix::fs::chown(&path.0, Some(2000), None).unwrap();
+    let error = FileStore::new(&path.0, None).unwrap_err();
+    assert!(matches!(error, StoreError::File { .. }) && error.to_string().contains("2000"), "{error}");
 }
