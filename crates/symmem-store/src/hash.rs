@@ -107,6 +107,7 @@ impl Store for HashStore {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8], _: &Wait<'_>) -> Result<Vec<u8>> {
         Ok(self.change(|table| {
             let (answer, stores) = table.compare(key.as_bytes(), expected, desired);
+            let answer = answer.to_vec();
             if stores {
                 table.set(key.as_bytes(), answer.clone());
             }

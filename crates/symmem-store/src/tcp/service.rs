@@ -58,10 +58,10 @@ impl Service {
                 return Ok(self.wake(Awaited::Key(take(key)), usize::MAX));
             }
             (Query::CompareSet, [key, expected, desired]) => {
-                let (value, stores) = self.table.compare(key, expected, desired);
-                reply.bytes(&value)?;
+                let (answer, stores) = self.table.compare(key, expected, desired);
+                reply.bytes(answer)?;
                 if stores {
-                    self.table.set(key, value);
+                    self.table.set(key, take(desired));
                     return Ok(self.wake(Awaited::Key(take(key)), usize::MAX));
                 }
             }
@@ -177,6 +177,11 @@ impl Service {
     /// The connection is gone, and its wait with it.
     pub(crate) fn forget(&mut self, token: Token) {
         self.waits.cancel(token);
+    }
+
+    /// Whether `token` waits for something.
+    pub(crate) fn waits(&self, token: Token) -> bool {
+        self.waits.pending.contains_key(&token)
     }
 
     /// Bytes held for the wait of `token`.
