@@ -1,13 +1,40 @@
 //! The error of every store call.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use rustix::io::Errno;
 
 use crate::{Interrupt, Wait};
 
 /// Keys named in an error message; a wait for a hundred thousand keys need not print them all.
 const NAMED_KEYS: usize = 16;
+
+/// The setting for the address to serve at, by its names.
+const BIND: &str = "SYMMEM_STORE_BIND (bind= in Python, TcpStoreOptions::bind in Rust; * is every interface)";
+
+/// Says that a store which is served at `addr`, a loopback address, is for this machine only, and what to do about it.
+pub fn served_on_loopback(addr: IpAddr) -> String {
+    format!(
+        "the store is served on {addr}, which no other machine reaches: for ranks elsewhere name the address to serve at in {BIND}"
+    )
+}
+
+/// What to do about `source`: a process without descriptors says nothing about anybody else.
+fn hint_for(source: &io::Error, otherwise: &'static str) -> &'static str {
+    match is_out_of_descriptors(source) {
+        true => "this process, or the system, has too many open files: raise ulimit -n",
+        false => otherwise,
+    }
+}
+
+/// Whether a call failed because the process or the system has no descriptor left.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+}
 
 /// A store call's result.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -42,7 +69,7 @@ pub enum StoreError {
     },
     /// Nothing answered at the address before the deadline.
     #[error(
-        "no store answered at {addr} within {elapsed:.1?}; last failure: {source}; is the serving rank up, and the address right?"
+        "no store answered at {addr} within {elapsed:.1?}; last failure: {source}; is the serving rank up, and the address right? Where that rank knows the address as another one (NAT, a container, 127.0.1.1 in /etc/hosts), it must name the one to serve at in {BIND}"
     )]
     Unreachable {
         /// The server.
@@ -53,7 +80,10 @@ pub enum StoreError {
         source: io::Error,
     },
     /// A socket failed.
-    #[error("store {op} at {addr}: {source}; is the process that serves the store alive and reachable?")]
+    #[error(
+        "store {op} at {addr}: {source}; {}",
+        hint_for(source, "is the process that serves the store alive and reachable?")
+    )]
     Network {
         /// The call.
         op: &'static str,
@@ -78,8 +108,16 @@ pub enum StoreError {
         /// The address.
         addr: String,
     },
+    /// The address to serve at belongs to another machine, or to none.
+    #[error(
+        "cannot serve a store on {addr}: this machine has no such address; where the others reach it by another one (NAT, a container), name the address to serve at in {BIND}"
+    )]
+    AddressNotHere {
+        /// The address.
+        addr: String,
+    },
     /// Fewer clients than expected joined in time.
-    #[error("timed out after {elapsed:.1?} waiting for clients: {joined}/{expected} joined")]
+    #[error("timed out after {elapsed:.1?} waiting for clients: {joined}/{expected} joined{}", loopback.map(|addr| format!("; {}", served_on_loopback(addr))).unwrap_or_default())]
     ClientsMissing {
         /// Clients seen.
         joined: i64,
@@ -87,6 +125,8 @@ pub enum StoreError {
         expected: i64,
         /// How long it waited.
         elapsed: Duration,
+        /// Where the store is served, if other machines do not reach it there.
+        loopback: Option<IpAddr>,
     },
     /// A counter holds something that is not a number.
     #[error("the value of key {key:?} is not a decimal number, so nothing can be added to it")]
@@ -111,7 +151,7 @@ pub enum StoreError {
         limit: u64,
     },
     /// The file of a file store failed.
-    #[error("file store {path:?}: {source}")]
+    #[error("file store {path:?}: {source}{}", match hint_for(source, "") { "" => String::new(), hint => format!("; {hint}") })]
     File {
         /// The path.
         path: PathBuf,
@@ -162,6 +202,18 @@ impl Fault {
             Fault::Interrupt(interrupt) => interrupt.error(op, keys, wait),
             Fault::Error(error) => error,
         }
+    }
+}
+
+impl Fault {
+    /// Whether it is for want of a descriptor.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        matches!(self, Self::Error(StoreError::Network { source, .. }) if is_out_of_descriptors(source))
+    }
+
+    /// Whether it is that the other side has closed the connection.
+    pub(crate) fn is_hangup(&self) -> bool {
+        matches!(self, Self::Error(StoreError::Network { source, .. }) if source.kind() == io::ErrorKind::UnexpectedEof)
     }
 }
 

@@ -21,7 +21,7 @@ mod table;
 mod tcp;
 mod wait;
 
-pub use error::{Result, StoreError};
+pub use error::{Result, StoreError, served_on_loopback};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;

@@ -319,13 +319,13 @@ fn a_port_in_use_is_a_typed_error() {
     let port = holder.local_addr().unwrap().port();
     let error = TcpStoreServer::bind("127.0.0.1", port, ServerLimits::default()).unwrap_err();
     assert!(matches!(error, StoreError::AddressInUse { .. }), "{error}");
-    let error = TcpStoreServer::bind("", port, ServerLimits::default()).unwrap_err();
+    let error = TcpStoreServer::bind("*", port, ServerLimits::default()).unwrap_err();
     assert!(matches!(error, StoreError::AddressInUse { .. }), "{error}");
 }
 
 #[test]
 fn a_server_on_every_address_answers_on_loopback() {
-    let server = TcpStoreServer::bind("", 0, ServerLimits::default()).unwrap();
+    let server = TcpStoreServer::bind("*", 0, ServerLimits::default()).unwrap();
     TcpStore::connect("127.0.0.1", server.port(), &patient()).unwrap();
     TcpStore::connect("localhost", server.port(), &patient()).unwrap();
 }

@@ -17,8 +17,11 @@ use crate::tcp::protocol::{INIT_KEY, Message, NOT_READY, Query, READY};
 use crate::tcp::server::{ServerLimits, TcpStoreServer};
 use crate::{Result, Store, StoreError, Wait};
 
-/// Idle links kept; more are opened when many threads wait at once, and closed afterwards.
-const MAX_IDLE: usize = 8;
+/// Idle links kept; more are opened when many threads wait at once, and closed afterwards. A server reckons with four
+/// connections of a rank.
+const MAX_IDLE: usize = 2;
+/// How often a new connection is tried, in a row, when the server closed the one before.
+const REPEATS: u32 = 6;
 /// One attempt to connect: a name may have an address that swallows packets and another that works.
 const ATTEMPT: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
@@ -37,24 +40,37 @@ const COUNT_POLL: Duration = Duration::from_millis(10);
 pub struct TcpStoreOptions {
     /// How many clients there will be; with it, and `wait_for_workers`, clients count themselves under `init/`.
     pub world_size: Option<usize>,
-    /// Serve the store too, on every address of the machine and the given port (0 for any).
+    /// Serve the store too, on the host and port given (port 0 for any).
     pub is_master: bool,
+    /// Where a master serves, if that is not the host: the host is what the others connect to, and the master may know the
+    /// machine by another address (NAT, a container). `*` is every interface.
+    pub bind: Option<String>,
     /// Whether clients count themselves, and the master waits until all `world_size` have; on by default.
     pub wait_for_workers: bool,
-    /// The limits of the server a master starts.
-    pub limits: ServerLimits,
+    /// The limits of the server a master starts; `None` is what fits `world_size`.
+    pub limits: Option<ServerLimits>,
 }
 
 impl Default for TcpStoreOptions {
     fn default() -> Self {
-        Self { world_size: None, is_master: false, wait_for_workers: true, limits: ServerLimits::default() }
+        Self { world_size: None, is_master: false, bind: None, wait_for_workers: true, limits: None }
+    }
+}
+
+impl TcpStoreOptions {
+    /// The master's server.
+    fn serve(&self, host: &str, port: u16) -> Result<TcpStoreServer> {
+        let fitting = || self.world_size.map_or_else(ServerLimits::default, ServerLimits::for_world);
+        let limits = self.limits.clone().unwrap_or_else(fitting);
+        TcpStoreServer::bind(self.bind.as_deref().unwrap_or(host), port, limits)
     }
 }
 
 /// A store that a [`TcpStoreServer`] or a PyTorch program serves. Clones share one pool of connections.
 ///
-/// A call that returns has been carried out by the server, [`Store::set`] included. A connection the server
-/// closes is an error of the call that used it, and the next call opens another.
+/// A call that returns has been carried out by the server, [`Store::set`] included. A server may close a connection to make
+/// room for others. A call that only reads or waits then asks again over a new connection; any other call fails, because nobody
+/// knows whether it was carried out, and the next one opens another.
 ///
 /// ```
 /// use std::time::Duration;
@@ -87,12 +103,13 @@ impl TcpStore {
 
     /// Joins, and serves if master, as PyTorch's constructor does.
     pub fn open(host: &str, port: u16, options: &TcpStoreOptions, wait: &Wait<'_>) -> Result<Self> {
-        let server = match options.is_master {
-            true => Some(Arc::new(TcpStoreServer::bind("", port, options.limits.clone())?)),
-            false => None,
+        let server = options.is_master.then(|| options.serve(host, port)).transpose()?.map(Arc::new);
+        // The master's own connection must not depend on how others reach this machine.
+        let own = server.as_ref().map(|server| server.own_addr());
+        let (addr, link) = match own {
+            Some(addr) => connect_any(&addr.ip().to_string(), addr.port(), wait)?,
+            None => connect_any(host, port, wait)?,
         };
-        let port = server.as_ref().map_or(port, |server| server.port());
-        let (addr, link) = connect_any(host, port, wait)?;
         let store = Self(Arc::new(Pool { addr, idle: Mutex::new(vec![link]), server }));
         if let (true, Some(world)) = (options.wait_for_workers, options.world_size) {
             store.join(world, wait)?;
@@ -112,16 +129,18 @@ impl TcpStore {
             link.i64(wait)
         })?;
         let expected = world as i64;
-        if self.0.server.is_none() {
-            return Ok(());
-        }
+        let Some(server) = &self.0.server else { return Ok(()) };
+        let served_at = server.local_addr().ip();
         let counted = wait.until(|slice| {
             thread::sleep(slice.min(COUNT_POLL));
             joined = joined.max(self.joined(wait)?);
             Ok((joined >= expected).then_some(()))
         });
         counted.map_err(|fault: Fault| match fault.error("join", &[], wait) {
-            StoreError::Timeout { elapsed, .. } => StoreError::ClientsMissing { joined, expected, elapsed },
+            StoreError::Timeout { elapsed, .. } => {
+                let loopback = served_at.is_loopback().then_some(served_at);
+                StoreError::ClientsMissing { joined, expected, elapsed, loopback }
+            }
             error => error,
         })
     }
@@ -157,6 +176,34 @@ impl TcpStore {
         result.map_err(|fault| fault.error(op, keys, wait))
     }
 
+    /// [`TcpStore::call`] for an `exchange` that changes nothing, and so can be repeated: if the server closed the link it
+    /// is asked again over a new one. A server that is gone does not answer there, and the first failure counts.
+    fn ask<T>(
+        &self,
+        op: &'static str,
+        keys: &[&str],
+        wait: &Wait<'_>,
+        exchange: impl Fn(&mut Link) -> Result<T, Fault>,
+    ) -> Result<T> {
+        let mut closings = 0;
+        loop {
+            let (mut closed, start) = (false, Instant::now());
+            let result = self.call(op, keys, wait, |link| {
+                let result = exchange(link);
+                closed = link.hung_up();
+                result
+            });
+            // A connection that lasted for a while was not closed because of what it asked for.
+            closings = if start.elapsed() > ATTEMPT { 0 } else { closings };
+            if !closed || closings == REPEATS || pause(FIRST_BACKOFF * (1 << closings), wait).is_err() {
+                return result;
+            }
+            closings += 1;
+            let Ok(link) = Link::open(self.0.addr, op, &wait.within(ATTEMPT)) else { return result };
+            self.idle().push(link);
+        }
+    }
+
     /// An idle link that is still good, or a new one.
     fn link(&self, op: &'static str, wait: &Wait<'_>) -> Result<Link, Fault> {
         loop {
@@ -165,7 +212,17 @@ impl TcpStore {
                 return Ok(link);
             }
         }
-        Link::open(self.0.addr, op, wait)
+        let mut closings = 0;
+        loop {
+            match Link::open(self.0.addr, op, wait) {
+                // A crowded server may close it before it has heard from us: nothing has been asked yet.
+                Err(fault) if fault.is_hangup() && closings < REPEATS => {
+                    pause(FIRST_BACKOFF * (1 << closings), wait)?;
+                    closings += 1;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
@@ -190,7 +247,7 @@ impl Store for TcpStore {
     }
 
     fn get(&self, key: &str, wait: &Wait<'_>) -> Result<Vec<u8>> {
-        self.call("get", &[key], wait, |link| {
+        self.ask("get", &[key], wait, |link| {
             wait_for(link, &[key], wait)?;
             link.send(&Message::new(Query::Get).key(key)?, wait)?;
             link.bytes(wait)
@@ -206,7 +263,7 @@ impl Store for TcpStore {
     }
 
     fn multi_get(&self, keys: &[&str], wait: &Wait<'_>) -> Result<Vec<Vec<u8>>> {
-        self.call("multi_get", keys, wait, |link| {
+        self.ask("multi_get", keys, wait, |link| {
             wait_for(link, keys, wait)?;
             link.send(&Message::new(Query::MultiGet).keys(keys)?, wait)?;
             keys.iter().map(|_| link.bytes(wait)).collect()
@@ -240,7 +297,7 @@ impl Store for TcpStore {
     }
 
     fn check(&self, keys: &[&str], wait: &Wait<'_>) -> Result<bool> {
-        self.call("check", keys, wait, |link| {
+        self.ask("check", keys, wait, |link| {
             link.send(&Message::new(Query::Check).keys(keys)?, wait)?;
             match link.byte(wait)? {
                 READY => Ok(true),
@@ -251,18 +308,18 @@ impl Store for TcpStore {
     }
 
     fn wait(&self, keys: &[&str], wait: &Wait<'_>) -> Result<()> {
-        self.call("wait", keys, wait, |link| wait_for(link, keys, wait))
+        self.ask("wait", keys, wait, |link| wait_for(link, keys, wait))
     }
 
     fn num_keys(&self, wait: &Wait<'_>) -> Result<i64> {
-        self.call("num_keys", &[], wait, |link| {
+        self.ask("num_keys", &[], wait, |link| {
             link.send(&Message::new(Query::NumKeys), wait)?;
             link.i64(wait)
         })
     }
 
     fn list_keys(&self, wait: &Wait<'_>) -> Result<Vec<String>> {
-        self.call("list_keys", &[], wait, |link| {
+        self.ask("list_keys", &[], wait, |link| {
             link.send(&Message::new(Query::ListKeys), wait)?;
             let count = link.i64(wait)?;
             (0..count).map(|_| Ok(String::from_utf8_lossy(&link.bytes(wait)?).into_owned())).collect()
@@ -293,7 +350,7 @@ impl Store for TcpStore {
     }
 
     fn queue_len(&self, key: &str, wait: &Wait<'_>) -> Result<i64> {
-        self.call("queue_len", &[key], wait, |link| {
+        self.ask("queue_len", &[key], wait, |link| {
             link.send(&Message::new(Query::QueueLen).key(key)?, wait)?;
             link.i64(wait)
         })
@@ -321,6 +378,10 @@ fn connect_any(host: &str, port: u16, wait: &Wait<'_>) -> Result<(SocketAddr, Li
         for &addr in &addrs {
             match Link::open(addr, "connect", &wait.within(ATTEMPT)) {
                 Ok(link) => return Ok((addr, link)),
+                // That is about this process: it does not pass by waiting for the server.
+                Err(fault @ Fault::Error(StoreError::Network { .. })) if fault.is_out_of_descriptors() => {
+                    return Err(fault.error("connect", &[], wait));
+                }
                 Err(Fault::Error(StoreError::Network { source, .. })) => last = source,
                 // Either this attempt took too long, or the whole wait is over: the pause below knows.
                 Err(Fault::Interrupt(_)) => {}

@@ -3,6 +3,13 @@
 //! Each turn serves each ready connection one bounded chunk, so nobody waits behind a greedy neighbour. A
 //! connection that does not read its replies is not read from either, and whatever a connection does wrong ends
 //! that connection only.
+//!
+//! The server lives in a rank's process and shares its descriptors, so connections are limited, and each one that comes
+//! beyond the limit costs another its place (`make_room`). Strangers that ask for nothing go first, however many they are: a
+//! client of ours asks for something as soon as it is let in, and a quarter of the places is left to those that were let in last. Then
+//! go those that have been idle for longest and wait for nothing: a client's pool notices and opens another. Who waits goes last, and
+//! asks again. So a crowd costs our clients time. It costs them a call only where nobody waits for nothing any more, and the call
+//! changes something (a barrier, say), so that it cannot be repeated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -25,8 +32,21 @@ const FIRST_PEER: Token = 2;
 
 /// Connections accepted per turn, so that a flood of them does not starve those who are in.
 const ACCEPTS_PER_TURN: usize = 64;
+/// What part of its connections a server accepts in one turn at most, so that it reads from those before others come.
+const TURN_SHARE: usize = 4;
 /// How long accepting rests when the process is out of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// What a connection is good for, in the order in which connections are closed when there are too many.
+#[derive(Clone, Copy)]
+enum Standing {
+    /// It has asked for nothing yet.
+    Silent,
+    /// It has asked for something, and waits for nothing.
+    Idle,
+    /// It waits for a key or a barrier.
+    Waiting,
+}
 
 #[derive(Debug)]
 pub(crate) struct EventLoop {
@@ -128,7 +148,7 @@ impl EventLoop {
     }
 
     fn accept(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..self.newcomers() {
             match self.listener.accept() {
                 Ok((stream, _)) => self.admit(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -161,6 +181,42 @@ impl EventLoop {
             self.unvalidated.push_back((deadline, token));
         }
         self.peers.insert(token, peer);
+        self.make_room();
+    }
+
+    /// Closes what is beyond the limit on connections, those who need theirs least first.
+    fn make_room(&mut self) {
+        while self.peers.len() > self.limits.max_connections.max(1) {
+            let Some(token) = self.least_needed() else { return };
+            self.close(token, "one too many");
+        }
+    }
+
+    /// The connection whose loss costs least.
+    fn least_needed(&self) -> Option<Token> {
+        let mut idlest: [Option<(Instant, Token)>; 3] = [None; 3];
+        let mut counts = [0; 3];
+        for (&token, peer) in &self.peers {
+            let standing = match (peer.has_asked(), self.service.waits(token)) {
+                (false, _) => Standing::Silent,
+                (true, false) => Standing::Idle,
+                (true, true) => Standing::Waiting,
+            } as usize;
+            let this = (peer.active(), token);
+            counts[standing] += 1;
+            idlest[standing] = Some(idlest[standing].map_or(this, |other| other.min(this)));
+        }
+        let [silent, idle, waiting] = idlest;
+        // The last few silent ones may just not have been read from. The newest is the one that room is made for.
+        let strangers = silent.filter(|_| counts[Standing::Silent as usize] > self.newcomers());
+        let older = silent.filter(|_| counts[Standing::Silent as usize] > 1);
+        let found = strangers.or(idle).or(older).or(waiting).or(silent);
+        found.map(|(_, token)| token)
+    }
+
+    /// Connections that the server accepts in one turn, and that may be without a request.
+    fn newcomers(&self) -> usize {
+        (self.limits.max_connections / TURN_SHARE).clamp(1, ACCEPTS_PER_TURN)
     }
 
     /// Epoll reported `token`.

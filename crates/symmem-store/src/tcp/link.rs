@@ -35,6 +35,8 @@ pub(crate) struct Link {
     used: usize,
     /// No answer is outstanding, so another call may use the link.
     in_step: bool,
+    /// The server has closed it.
+    hung_up: bool,
     pid: u32,
 }
 
@@ -45,10 +47,15 @@ impl Link {
         let stream = dial(addr, wait, &network)?;
         let pid = std::process::id();
         let (buffer, used) = (Vec::new(), 0);
-        let mut link = Self { stream, addr: addr.to_string(), op, buffer, used, in_step: false, pid };
+        let addr = addr.to_string();
+        let mut link = Self { stream, addr, op, buffer, used, in_step: false, hung_up: false, pid };
         // One write, VALIDATE's five bytes first: PyTorch's server wants them in one read.
-        link.send(&Message::new(Query::Validate).u32(MAGIC).then(ping(pid)), wait)?;
-        link.pong(wait)?;
+        let hello = Message::new(Query::Validate).u32(MAGIC).then(ping(pid));
+        let greeted = link.send(&hello, wait).and_then(|()| link.pong(wait));
+        if greeted.is_err() && link.hung_up {
+            return Err(network(ErrorKind::UnexpectedEof.into()).into());
+        }
+        greeted?;
         link.in_step = true;
         Ok(link)
     }
@@ -67,6 +74,11 @@ impl Link {
 
     pub(crate) fn in_step(&self) -> bool {
         self.in_step
+    }
+
+    /// Whether a call found that the server has closed the link.
+    pub(crate) fn hung_up(&self) -> bool {
+        self.hung_up
     }
 
     pub(crate) fn send(&mut self, message: &Message, wait: &Wait<'_>) -> Result<(), Fault> {
@@ -207,7 +219,8 @@ impl Link {
     }
 
     /// The server hung up. For some requests there is a likely reason.
-    fn closed(&self) -> Fault {
+    fn closed(&mut self) -> Fault {
+        self.hung_up = true;
         let hint = match self.op {
             "add" => "the value may not be a decimal number",
             "barrier" | "list_keys" | "queue_push" | "queue_pop" | "queue_len" => {

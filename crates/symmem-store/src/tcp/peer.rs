@@ -4,11 +4,13 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
 use crate::tcp::parser::{Parser, Refusal, Request};
+use crate::tcp::protocol::Query;
 use crate::tcp::server::ServerLimits;
 
 /// Bytes read per turn.
@@ -35,6 +37,10 @@ pub(crate) struct Peer {
     /// Bytes of `out` that are sent.
     sent: usize,
     eof: bool,
+    /// It has asked for something beside being let in.
+    asked: bool,
+    /// When it last sent something.
+    active: Instant,
     /// What epoll watches for now.
     interest: EventFlags,
     /// What the event loop has counted for this peer.
@@ -54,6 +60,8 @@ impl Peer {
             out: Vec::new(),
             sent: 0,
             eof: false,
+            asked: false,
+            active: Instant::now(),
             interest: EventFlags::IN,
             counted: 0,
         })
@@ -71,6 +79,16 @@ impl Peer {
         self.parser.validated()
     }
 
+    /// Whether it has asked for something beside being let in.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// When it last sent something.
+    pub(crate) fn active(&self) -> Instant {
+        self.active
+    }
+
     /// Reads at most one chunk; the event loop only asks when the inbox is empty.
     pub(crate) fn read(&mut self, chunk: &mut [u8]) -> Result<(), Gone> {
         match self.stream.read(chunk) {
@@ -79,6 +97,7 @@ impl Peer {
                 Err(Gone::Eof)
             }
             Ok(count) => {
+                self.active = Instant::now();
                 self.inbox.extend_from_slice(&chunk[..count]);
                 Ok(())
             }
@@ -96,6 +115,7 @@ impl Peer {
         let mut input = self.inbox.as_slice();
         while self.out.len() < HIGH_WATER {
             let Some(request) = self.parser.next(&mut input, limits)? else { break };
+            self.asked |= request.query != Query::Validate;
             handle(request, &mut self.out)?;
         }
         let parsed = self.inbox.len() - input.len();

@@ -8,14 +8,25 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::process::{Resource, getrlimit};
 
 use crate::tcp::event_loop::EventLoop;
 use crate::tcp::protocol::{MAX_KEY_LEN, MAX_KEYS, MAX_VALUE_LEN};
 use crate::{Result, StoreError};
 
+/// Names every address of the machine.
+const ANYWHERE: [&str; 2] = ["*", "::"];
+/// Connections of one rank: its own, those of its threads that wait, and those of clones.
+const PER_RANK: usize = 4;
+/// Connections of whoever else has business with the store: launchers, tools, somebody who comes back.
+const OTHERS: usize = 64;
+/// Most connections of a server that does not know how many ranks there are.
+const UNKNOWN_WORLD: usize = 16 << 10;
+
 /// What a server lets its clients cost it. A client beyond a limit loses its connection and nothing else.
 ///
-/// The first three are the reference's. Memory is bounded by `max_total_bytes + max_stored_bytes`, roughly.
+/// The first three are the reference's. Memory is bounded by `max_total_bytes + max_stored_bytes`, roughly: a buffer that
+/// is being filled may have twice the room that it needs.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
     /// Most keys in one request; 131072.
@@ -31,6 +42,10 @@ pub struct ServerLimits {
     pub max_total_bytes: usize,
     /// Most bytes of keys, values and queues in the store; 4 GiB. Beyond it whoever stores more is disconnected.
     pub max_stored_bytes: usize,
+    /// Most connections. Beyond it the server closes one for each that comes: the one that has asked for nothing yet and has
+    /// been silent for longest, else the most silent one that waits for nothing, else the one that has waited for longest. The
+    /// server shares its descriptors with the rest of its process, so this is at most half of what `ulimit -n` says.
+    pub max_connections: usize,
     /// How long a connection may stay without having said VALIDATE; 30 s.
     pub validate_timeout: Duration,
 }
@@ -44,9 +59,25 @@ impl Default for ServerLimits {
             max_connection_bytes: 64 << 20,
             max_total_bytes: 1 << 30,
             max_stored_bytes: usize::try_from(4u64 << 30).unwrap_or(usize::MAX),
+            max_connections: UNKNOWN_WORLD.min(half_of_the_descriptors()),
             validate_timeout: Duration::from_secs(30),
         }
     }
+}
+
+impl ServerLimits {
+    /// The limits of a server for `world` ranks: 4 connections for each and 64 more, or half of the process' descriptors if
+    /// that is less.
+    pub fn for_world(world: usize) -> Self {
+        let wanted = world.saturating_mul(PER_RANK).saturating_add(OTHERS);
+        Self { max_connections: wanted.min(half_of_the_descriptors()), ..Self::default() }
+    }
+}
+
+/// Half of what this process may open.
+fn half_of_the_descriptors() -> usize {
+    let most = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
+    most.map_or(usize::MAX, |most| most / 2)
 }
 
 /// Serves a store to [`TcpStore`](crate::TcpStore)s and PyTorch's TCPStores from one thread of its own, until
@@ -72,13 +103,11 @@ pub struct TcpStoreServer {
 }
 
 impl TcpStoreServer {
-    /// Serves on `host` and `port`. An empty host or `::` is every address of the machine, IPv4 and IPv6 where
-    /// there is IPv6; `127.0.0.1` is this machine only. Port 0 is any free one.
+    /// Serves on `host` and `port`, and nowhere else. `*` or `::` is every address of the machine, IPv4 and IPv6 where
+    /// there is IPv6; `0.0.0.0` is every IPv4 address; `127.0.0.1` is this machine only. Port 0 is any free one.
     pub fn bind(host: &str, port: u16, limits: ServerLimits) -> Result<Self> {
-        let anywhere = host.is_empty() || host == "::";
-        let name = if anywhere { "*" } else { host };
-        let failed = |source: io::Error| failure(&format!("{name}:{port}"), source);
-        let listener = if anywhere {
+        let failed = |source: io::Error| failure(&format!("{host}:{port}"), source);
+        let listener = if ANYWHERE.contains(&host) {
             listen((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|error| match error.kind() {
                 ErrorKind::AddrInUse => Err(error),
                 _ => listen((Ipv4Addr::UNSPECIFIED, port).into()),
@@ -107,6 +136,16 @@ impl TcpStoreServer {
         self.addr
     }
 
+    /// The address at which this process reaches it: the one it listens on, or loopback if it listens on all.
+    pub fn own_addr(&self) -> SocketAddr {
+        match self.addr {
+            SocketAddr::V4(addr) if addr.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, addr.port()).into(),
+            // Such a socket takes IPv4 too, and a machine may have no IPv6 loopback.
+            SocketAddr::V6(addr) if addr.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, addr.port()).into(),
+            addr => addr,
+        }
+    }
+
     /// The port it listens on.
     pub fn port(&self) -> u16 {
         self.addr.port()
@@ -130,11 +169,16 @@ impl Drop for TcpStoreServer {
 fn failure(addr: &str, source: io::Error) -> StoreError {
     match source.kind() {
         ErrorKind::AddrInUse => StoreError::AddressInUse { addr: addr.to_owned() },
+        ErrorKind::AddrNotAvailable => StoreError::AddressNotHere { addr: addr.to_owned() },
         _ => StoreError::Network { op: "serve", addr: addr.to_owned(), source },
     }
 }
 
 fn listen_on_name(host: &str, port: u16) -> io::Result<TcpListener> {
+    if host.is_empty() {
+        let problem = "no address is named (127.0.0.1 is this machine only, * is every interface)";
+        return Err(io::Error::new(ErrorKind::InvalidInput, problem));
+    }
     let mut last = ErrorKind::AddrNotAvailable.into();
     for addr in (host, port).to_socket_addrs()? {
         match listen(addr) {
