@@ -28,6 +28,10 @@ pub struct Context {
     pub sequence: u64,
     /// How long the operation had been running.
     pub elapsed: Duration,
+    /// Whether the group had failed for good when the operation ended.
+    pub group_failed: bool,
+    /// What else is known about why, and what to do about it; may be empty.
+    pub note: String,
 }
 
 impl Context {
@@ -40,6 +44,8 @@ impl Context {
             channel: None,
             sequence: 0,
             elapsed: Duration::ZERO,
+            group_failed: false,
+            note: String::new(),
         })
     }
 }
@@ -94,7 +100,9 @@ impl fmt::Display for Cause {
 pub enum Error {
     /// The deadline passed while some ranks were missing.
     #[error(
-        "{context} timed out; missing: ranks {missing:?}. Hint: look at what those ranks are doing; a longer timeout is set by SYMMEM_TIMEOUT or Config::timeout"
+        "{context} timed out; missing: ranks {missing:?}. Hint: look at what those ranks are doing; a longer timeout is set by SYMMEM_TIMEOUT or Config::timeout{}{}",
+        if context.note.is_empty() { "" } else { "; " },
+        context.note
     )]
     Timeout {
         /// Where.
@@ -432,25 +440,82 @@ pub enum Error {
     },
 }
 
+/// The context of an error that has one.
+macro_rules! context_of {
+    ($error:expr) => {
+        match $error {
+            Error::Timeout { context, .. }
+            | Error::Cancelled { context }
+            | Error::PeerLost { context, .. }
+            | Error::PeerLeft { context, .. }
+            | Error::GroupFailed { context, .. }
+            | Error::Mismatch { context, .. }
+            | Error::Rank { context, .. }
+            | Error::MessageSize { context, .. }
+            | Error::Busy { context, .. }
+            | Error::Device { context, .. } => Some(context),
+            _ => None,
+        }
+    };
+}
+
 impl Error {
     pub(crate) fn sys(call: &'static str, source: impl Into<io::Error>) -> Self {
-        Self::Sys { call, source: source.into(), hint: "" }
+        Self::sys_hint(call, source, "")
     }
 
+    /// A failed system call; `hint` is what to do about it, unless the system says that itself.
     pub(crate) fn sys_hint(call: &'static str, source: impl Into<io::Error>, hint: &'static str) -> Self {
-        Self::Sys { call, source: source.into(), hint }
+        let source = source.into();
+        let hint = match source.raw_os_error() {
+            Some(libc::EMFILE) => "this process has too many open files; raise ulimit -n",
+            Some(libc::ENFILE) => "the system has too many open files; see /proc/sys/fs/file-nr",
+            _ => hint,
+        };
+        Self::Sys { call, source, hint }
     }
 
     pub(crate) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Invalid { what: what.into(), problem: problem.into() }
     }
 
-    /// Whether this error means that its group has failed for good.
+    /// Whether the group that the error is about has failed for good: every later operation on it fails too.
+    ///
+    /// A `Timeout` or `Cancelled` of a collective has ended the group, and that of a wait for a signal or for mail has not; the
+    /// same holds for every other variant: the error says how it was. An error of a join is about no group, because there is
+    /// none yet, and [`Error::Poisoned`] is about memory: the group that poisoned it has said so in its own error.
     pub fn is_group_failure(&self) -> bool {
-        matches!(
-            self,
-            Self::PeerLost { .. } | Self::PeerLeft { .. } | Self::GroupFailed { .. } | Self::Device { .. }
-        )
+        match self {
+            Self::GroupFailed { .. } | Self::Device { .. } => true,
+            other => other.context().is_some_and(|context| context.group_failed),
+        }
+    }
+
+    /// Where the operation failed, for errors of a group's operations.
+    pub fn context(&self) -> Option<&Context> {
+        context_of!(self)
+    }
+
+    fn context_mut(&mut self) -> Option<&mut Context> {
+        context_of!(self)
+    }
+
+    /// The same error, for a group that has failed since the error was made.
+    pub(crate) fn of_failed_group(mut self) -> Self {
+        if let Some(context) = self.context_mut() {
+            context.group_failed = true;
+        }
+        self
+    }
+
+    /// A timeout, with a note of what else may be the reason; any other error as it is.
+    pub(crate) fn timeout_with_note(mut self, note: impl FnOnce() -> Option<String>) -> Self {
+        if let Self::Timeout { context, .. } = &mut self
+            && let Some(note) = note()
+        {
+            context.note = note;
+        }
+        self
     }
 
     /// The rank to blame, for errors that blame one.
@@ -496,6 +561,131 @@ mod tests {
         assert!(text.contains("Hint: "), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
         text
+    }
+
+    /// One error of each variant that has no context.
+    fn without_context() -> Vec<Error> {
+        let (op, rank, world) = ("op", 0, 1);
+        let text = || "x".to_owned();
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        vec![
+            Error::Borrowed { op, borrowed_by: "x" },
+            Error::Poisoned { op, cause: text() },
+            Error::Closed { op },
+            Error::Forked { op },
+            Error::OutOfMemory { asked: 1, left: 0, limit: text() },
+            Error::RankOutOfRange { op, rank, world },
+            Error::ChannelOutOfRange { op, channel: 0, channels: 0 },
+            Error::OutOfBounds { op, offset: 0, bytes: 0, size: 0 },
+            Error::Invalid { what: text(), problem: text() },
+            Error::Persistent { id: text(), problem: text() },
+            Error::NotLocal { op, ranks: vec![rank] },
+            Error::Store(StoreError::Cancelled { op }),
+            Error::Channel { rank, address: text(), problem: text() },
+            Error::Sys { call: "x", source: gone(), hint: "" },
+            Error::NoCuda { problem: text() },
+            Error::Cuda { call: "x", code: 1, name: text(), hint: "" },
+            Error::OverlappingDevices { ranks: vec![rank], device: text() },
+            Error::NoPeerAccess { rank, peer: 1, problem: text() },
+            Error::NoMulticast { problem: text() },
+            Error::NoNccl { problem: text() },
+            Error::NcclTooOld { what: "x", needed: text(), found: text(), path: "x".into() },
+            Error::Nccl { call: "x", code: 1, text: text(), detail: text(), hint: "" },
+            Error::Spawned { rank, message: text() },
+        ]
+    }
+
+    /// One error of each variant that has a context, of a group that has failed or not.
+    fn with_context(group_failed: bool) -> Vec<Error> {
+        let context = || {
+            let mut context = Context::new("op", "g", 0, 2);
+            context.group_failed = group_failed;
+            context
+        };
+        let (rank, cause) = (1, Cause::Failed);
+        let text = || "x".to_owned();
+        vec![
+            Error::Timeout { context: context(), missing: vec![rank] },
+            Error::Cancelled { context: context() },
+            Error::PeerLost { context: context(), rank, pid: 1 },
+            Error::PeerLeft { context: context(), rank },
+            Error::GroupFailed { context: context(), culprit: rank, cause, reason: text() },
+            Error::Mismatch { context: context(), what: "x", values: vec![text()] },
+            Error::Rank { context: context(), rank, message: text() },
+            Error::MessageSize { context: context(), rank, tag: 0, bytes: 0, room: 1 },
+            Error::Busy { context: context(), started: false },
+            Error::Device { context: context(), culprit: rank, cause, detail: text() },
+        ]
+    }
+
+    /// A variant's number. A new variant belongs into one of the lists above.
+    fn number(error: &Error) -> usize {
+        match error {
+            Error::Timeout { .. } => 0,
+            Error::Cancelled { .. } => 1,
+            Error::PeerLost { .. } => 2,
+            Error::PeerLeft { .. } => 3,
+            Error::GroupFailed { .. } => 4,
+            Error::Mismatch { .. } => 5,
+            Error::Rank { .. } => 6,
+            Error::MessageSize { .. } => 7,
+            Error::Busy { .. } => 8,
+            Error::Device { .. } => 9,
+            Error::Borrowed { .. } => 10,
+            Error::Poisoned { .. } => 11,
+            Error::Closed { .. } => 12,
+            Error::Forked { .. } => 13,
+            Error::OutOfMemory { .. } => 14,
+            Error::RankOutOfRange { .. } => 15,
+            Error::ChannelOutOfRange { .. } => 16,
+            Error::OutOfBounds { .. } => 17,
+            Error::Invalid { .. } => 18,
+            Error::Persistent { .. } => 19,
+            Error::NotLocal { .. } => 20,
+            Error::Store(_) => 21,
+            Error::Channel { .. } => 22,
+            Error::Sys { .. } => 23,
+            Error::NoCuda { .. } => 24,
+            Error::Cuda { .. } => 25,
+            Error::OverlappingDevices { .. } => 26,
+            Error::NoPeerAccess { .. } => 27,
+            Error::NoMulticast { .. } => 28,
+            Error::NoNccl { .. } => 29,
+            Error::NcclTooOld { .. } => 30,
+            Error::Nccl { .. } => 31,
+            Error::Spawned { .. } => 32,
+        }
+    }
+
+    #[test]
+    fn every_error_says_whether_its_group_is_over() {
+        let all = with_context(true).into_iter().chain(without_context());
+        let numbers: Vec<usize> = all.map(|error| number(&error)).collect();
+        assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>(), "a variant is not in the lists");
+        for error in with_context(true) {
+            assert!(error.is_group_failure() && error.context().is_some(), "{error:?}");
+        }
+        for error in with_context(false) {
+            let by_name = matches!(error, Error::GroupFailed { .. } | Error::Device { .. });
+            assert_eq!(error.is_group_failure(), by_name, "{error:?}");
+            assert!(error.of_failed_group().is_group_failure());
+        }
+        for error in without_context() {
+            assert!(!error.is_group_failure() && error.context().is_none(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_called_by_its_name_whatever_the_call() {
+        for errno in [libc::EMFILE, libc::ENFILE] {
+            let text =
+                hinted(&Error::sys_hint("read", io::Error::from_raw_os_error(errno), "is /proc mounted?"));
+            assert!(text.contains("too many open files") && !text.contains("mounted"), "{text}");
+            hinted(&Error::sys("pipe", io::Error::from_raw_os_error(errno)));
+        }
+        let text =
+            hinted(&Error::sys_hint("read", io::Error::from_raw_os_error(libc::ENOENT), "is /proc mounted?"));
+        assert!(text.contains("is /proc mounted?"), "{text}");
     }
 
     #[test]

@@ -63,25 +63,21 @@ impl Running<'_> {
         let exchanged = exchange(&inner.endpoint, &addresses, tag, &self.terms(&watch));
         let fds = exchanged.map_err(|halt| match halt {
             Halt::Interrupted(interrupt) => self.fail(interrupt, everybody),
-            Halt::Failed(error) => self.give_up(error),
+            Halt::Failed(error) => self.give_up(&error),
         })?;
         // Nobody leaves before everybody is done: a rank that had left would look as if its part could not come.
         self.meet(signature(self.op(), root, 1))?;
         Ok(fds)
     }
 
-    /// Fails the group with this rank's own error, which is returned unless another failure came first.
-    fn give_up(&self, error: Error) -> Error {
+    /// Fails the group with this rank's own error, unless a death explains it.
+    fn give_up(&self, error: &Error) -> Error {
         let inner = self.inner();
         if let Some(rank) = inner.look_for_a_death() {
             let (standing, _) = inner.convict(Verdict { culprit: rank, cause: Cause::Died });
             return self.failed_by(standing);
         }
-        inner.own().set_reason(&error.to_string());
-        match inner.convict(Verdict { culprit: inner.rank, cause: Cause::Failed }) {
-            (_, true) => error,
-            (standing, false) => self.failed_by(standing),
-        }
+        self.end_with(error)
     }
 
     /// Host memory and descriptors reach the ranks of this host only.

@@ -123,6 +123,8 @@ impl Group {
         let mut context = Context::new(op.name(), &inner.name, inner.rank, inner.world);
         context.channel = channel;
         context.sequence = inner.sequence.load(Ordering::Relaxed);
+        // An error made after the verdict says so: see `Error::is_group_failure`.
+        context.group_failed = inner.verdict().is_some();
         context
     }
 
@@ -372,8 +374,24 @@ impl<'a> Running<'a> {
             StoreError::Interrupted { source, .. } => self.fail(Interrupt::Watch(source), missing),
             other => match self.inner().look_for_a_death() {
                 Some(rank) => self.fail(Interrupt::Watch(Box::new(Stop::Died(rank))), missing),
-                None => other.into(),
+                // This rank's part or the others' is lost, and the ranks are out of step.
+                None => self.end_with(&other.into()),
             },
+        }
+    }
+
+    /// Fails the group with this rank's own `error`, unless another failure came first.
+    #[cold]
+    pub(crate) fn end_with(&self, error: &Error) -> Error {
+        let inner = self.inner();
+        let reason = error.to_string();
+        inner.own().set_reason(&reason);
+        let verdict = Verdict { culprit: inner.rank, cause: Cause::Failed };
+        match inner.convict(verdict) {
+            (Verdict { culprit, cause }, true) => {
+                Error::GroupFailed { context: self.context(), culprit, cause, reason }
+            }
+            (standing, false) => self.failed_by(standing),
         }
     }
 

@@ -22,7 +22,7 @@ use super::Group;
 use super::inner::{IDLE, Inner};
 use super::join::Join;
 use super::running::Stop;
-use crate::error::{Context, Halt};
+use crate::error::Halt;
 use crate::op::Op;
 use crate::sync::control::Ballot;
 use crate::sys::ids;
@@ -118,7 +118,7 @@ impl Group {
     fn elect(&self, election: &mut Election<'_>, deadline: Deadline) -> Result<Self> {
         loop {
             let leader = election.run(deadline).map_err(|halt| {
-                let context = Context::new(Op::Survivors.name(), self.name(), self.rank(), self.size());
+                let context = self.context_of(Op::Survivors, None);
                 match halt {
                     Halt::Interrupted(_) => Error::Timeout { context, missing: election.missing() },
                     Halt::Failed(error) => error,

@@ -339,13 +339,15 @@ impl Watched {
         let mut context = Context::new(op.name(), &group.name, group.rank, group.world);
         context.channel = channel;
         context.sequence = group.sequence.load(Ordering::Relaxed);
+        context.group_failed = group.verdict().is_some();
         context
     }
 
     /// The error for an operation on a group that `verdict` is on.
     #[cold]
-    pub(crate) fn failure(&self, context: Box<Context>, verdict: Verdict) -> Error {
+    pub(crate) fn failure(&self, mut context: Box<Context>, verdict: Verdict) -> Error {
         let Verdict { culprit, cause } = verdict;
+        context.group_failed = true;
         match cause {
             Cause::Died => Error::PeerLost { context, rank: culprit, pid: self.group.pid(culprit) },
             Cause::Left => Error::PeerLeft { context, rank: culprit },

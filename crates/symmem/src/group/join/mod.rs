@@ -94,6 +94,7 @@ impl Parent {
             Stop::Died(rank) => (rank, Cause::Died),
         };
         let (standing, ours) = inner.convict(Verdict { culprit, cause });
+        context.group_failed = true;
         match stop {
             Stop::Left(rank) if ours => Error::PeerLeft { context, rank },
             Stop::Died(rank) if ours => Error::PeerLost { context, rank, pid: inner.pid(rank) },

@@ -45,7 +45,7 @@ pub(crate) fn share(
         Ok((window, addresses))
     });
     let (window, mut addresses) =
-        running.conclude(tag, made).inspect_err(|error| give_up(running, communicator, error))?;
+        running.conclude(tag, made).map_err(|error| give_up(running, communicator, error))?;
     for (peer, address) in addresses.iter_mut().enumerate() {
         if peer != communicator.rank() && !is_near(peer) {
             *address = 0;
@@ -65,9 +65,9 @@ pub(crate) fn share(
 /// every window on it is lost. The verdict comes first, so that nothing is launched on one any more; then the watchdog has
 /// kernels leave, and aborts. Returns when that is done, because the memory may be freed then.
 #[cold]
-fn give_up(running: &Running<'_>, communicator: &Communicator, error: &Error) {
+fn give_up(running: &Running<'_>, communicator: &Communicator, error: Error) -> Error {
     let inner = running.inner();
-    let (culprit, reason) = match error {
+    let (culprit, reason) = match &error {
         Error::Rank { rank, message, .. } => {
             // Everybody has heard of it before the verdict cuts anybody short. What comes of this meeting is no matter.
             let _ = running.all_gather(running.op(), 0, 1, &[1]);
@@ -86,4 +86,5 @@ fn give_up(running: &Running<'_>, communicator: &Communicator, error: &Error) {
     }
     // Waits for an abort that is under way.
     communicator.abort();
+    error.of_failed_group()
 }
