@@ -1,5 +1,6 @@
 //! Ranks for programs that nobody launched: as threads of this process, or as copies of this program.
 
+mod pipe;
 mod processes;
 mod threads;
 

@@ -2,10 +2,10 @@
 //!
 //! The launcher serves the store and sets the environment as `torchrun` does, plus the name of the call. A child runs
 //! the program from its start until it comes to the call of that name, is a rank there, sends its result through a
-//! pipe, and exits: nothing after the call runs in it. Children die with their launcher (`PR_SET_PDEATHSIG`).
+//! pipe (`pipe`), and exits: nothing after the call runs in it. Children die with their launcher (`PR_SET_PDEATHSIG`).
 
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
@@ -14,12 +14,12 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use symmem_store::{ServerLimits, Store, TcpStore, TcpStoreServer, Wait};
 
+use super::pipe::{Reading, Writing};
 use super::threads::is_secondary;
 use super::{Failure, first_failure, panic_message};
 use crate::group::Group;
@@ -125,10 +125,10 @@ impl ProcessSpawner {
         R: Serialize + DeserializeOwned,
         F: FnOnce(Group) -> Result<R>,
     {
-        if let Some(fd) = self.is_child_for() {
-            run_as_rank(fd, f);
+        if let Some(pipe) = self.pipe_of_a_rank()? {
+            run_as_rank(pipe, f);
         }
-        let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::default())?;
+        let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::for_world(self.ranks))?;
         let run = ids::hex(&ids::random::<16>()?);
         // All start before any is waited for; if one cannot, dropping the others' `Rank` kills them.
         let ranks: Result<Vec<Rank>> =
@@ -157,17 +157,21 @@ impl ProcessSpawner {
             .collect())
     }
 
-    /// The result pipe, if this process is a rank of this call.
-    fn is_child_for(&self) -> Option<RawFd> {
-        if std::env::var(NAME).ok()? != self.name {
-            return None;
+    /// The report's pipe, if this process is a rank of this call. A process that a rank has started has the rank's
+    /// environment, but not its pipe: it is no rank.
+    fn pipe_of_a_rank(&self) -> Result<Option<Writing>> {
+        if std::env::var(NAME).ok().as_deref() != Some(&*self.name) {
+            return Ok(None);
         }
-        std::env::var(RESULT_FD).ok()?.parse().ok()
+        match std::env::var(RESULT_FD) {
+            Ok(name) => Writing::inherited(&name),
+            Err(_) => Ok(None),
+        }
     }
 
     fn start(&self, rank: usize, port: u16, run: &str) -> Result<Rank> {
         let program = std::env::current_exe().map_err(|error| Error::sys("finding this program", error))?;
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::sys("pipe", error))?;
+        let (reader, writer) = super::pipe::new()?;
         let mut command = Command::new(program);
         command
             .env("RANK", rank.to_string())
@@ -180,7 +184,7 @@ impl ProcessSpawner {
             .env("TORCHELASTIC_USE_AGENT_STORE", "True")
             .env(FRESH_RUN, "1")
             .env(NAME, &self.name)
-            .env(RESULT_FD, writer.as_raw_fd().to_string())
+            .env(RESULT_FD, writer.name()?)
             .envs(self.env.iter().map(|(variable, value)| (variable, value)))
             .stdin(Stdio::null());
         match self.test_name() {
@@ -194,7 +198,7 @@ impl ProcessSpawner {
         // SAFETY: runs between fork and exec and makes only async-signal-safe system calls.
         unsafe { command.pre_exec(move || die_with(launcher).and_then(|()| inherit(inherited))) };
         let child = command.spawn().map_err(|error| Error::sys("starting a rank's process", error))?;
-        Ok(Rank { rank, child, reader: reader.into() })
+        Ok(Rank { rank, child, reader })
     }
 
     /// The test this call is part of, when the program is a test harness.
@@ -237,15 +241,13 @@ fn inherit(fd: RawFd) -> std::io::Result<()> {
 struct Rank {
     rank: usize,
     child: Child,
-    reader: std::fs::File,
+    reader: Reading,
 }
 
 impl Rank {
     /// Its report and how it ended.
     fn wait(mut self) -> (usize, Vec<u8>, String) {
-        let mut report = Vec::new();
-        // A pipe that breaks leaves a short report, which is judged below.
-        let _ = self.reader.read_to_end(&mut report);
+        let report = self.reader.until_it_ends(&mut self.child);
         let status = match self.child.wait() {
             Ok(status) => match status.signal() {
                 Some(signal) => format!("killed by signal {signal}"),
@@ -273,14 +275,11 @@ fn read_report<R: DeserializeOwned>(rank: usize, report: &[u8], status: &str) ->
 }
 
 /// The child's part: be a rank, report, and end.
-fn run_as_rank<R, F>(fd: RawFd, f: F) -> !
+fn run_as_rank<R, F>(mut pipe: Writing, f: F) -> !
 where
     R: Serialize,
     F: FnOnce(Group) -> Result<R>,
 {
-    // SAFETY: the launcher made this fd for this process, and this is the only place that takes it; the process ends
-    // at the end of this function.
-    let mut pipe = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
     let outcome = catch_unwind(AssertUnwindSafe(|| f(Group::from_env()?)));
     let report = match outcome {
