@@ -82,6 +82,7 @@ pub struct Config {
     host_id: Setting<Option<String>>,
     secret: Setting<Option<Secret>>,
     allow_unauthenticated_hosts: Setting<bool>,
+    store_bind: Setting<Option<String>>,
     tuning: Setting<Option<PathBuf>>,
     algorithm: Setting<String>,
     threads_per_rank: Setting<usize>,
@@ -138,6 +139,12 @@ impl Config {
                 false,
                 parse_bool,
                 "0 or 1",
+            )?,
+            store_bind: Setting::read(
+                "SYMMEM_STORE_BIND",
+                None,
+                |text| Some((!text.is_empty()).then(|| text.to_owned())),
+                "an address of this machine, or * for every interface",
             )?,
             tuning: Setting::read(
                 "SYMMEM_TUNING",
@@ -307,6 +314,14 @@ impl Config {
         self
     }
 
+    /// The address at which a rank that serves the store listens, if that is not the one at which the others find it
+    /// (`MASTER_ADDR`): behind NAT, in a container, or where `/etc/hosts` gives a loopback address for this machine's name. `*` is
+    /// every interface.
+    pub fn store_bind(mut self, address: impl Into<String>) -> Self {
+        self.store_bind.set(Some(address.into()));
+        self
+    }
+
     /// The file in which rank 0 looks for what `symmem tune` measured; `None`: only what is built in counts.
     pub fn tuning(mut self, path: Option<PathBuf>) -> Self {
         self.tuning.set(path);
@@ -451,6 +466,11 @@ impl Config {
         self.pidfd.value
     }
 
+    /// The address that [`Config::store_bind`] or the environment names.
+    pub fn get_store_bind(&self) -> Option<&str> {
+        self.store_bind.value.as_deref()
+    }
+
     pub(crate) fn get_host_id(&self) -> Option<&str> {
         self.host_id.value.as_deref()
     }
@@ -540,6 +560,12 @@ impl Config {
                 &self.allow_unauthenticated_hosts,
                 self.allow_unauthenticated_hosts.value.to_string(),
                 "let whoever writes the store be a rank",
+            ),
+            row(
+                "SYMMEM_STORE_BIND",
+                &self.store_bind,
+                or(self.store_bind.value.clone(), "where the others find it"),
+                "address at which a rank serves the store",
             ),
             row(
                 "SYMMEM_TUNING",

@@ -142,6 +142,59 @@ mod store {
     }
 }
 
+/// Where rank 0 serves the store.
+mod binding {
+    use super::*;
+
+    /// Reserved for examples: no machine has it.
+    const ELSEWHERE: &str = "192.0.2.1";
+
+    #[test]
+    fn an_address_of_another_machine_is_refused_with_the_name_of_the_setting() {
+        const TEST: &str = "binding::an_address_of_another_machine_is_refused_with_the_name_of_the_setting";
+        if is_rank_of(TEST) {
+            let refused = |error: &StoreError| error.to_string().contains("SYMMEM_STORE_BIND");
+            assert_error!(Group::from_env(), Error::Store(error @ StoreError::AddressNotHere { .. }) if refused(&error));
+            return;
+        }
+        start(TEST, &environment(&[("MASTER_ADDR", Some(ELSEWHERE))])).expect();
+    }
+
+    #[test]
+    fn the_setting_names_another_address_to_serve_at() {
+        const TEST: &str = "binding::the_setting_names_another_address_to_serve_at";
+        if is_rank_of(TEST) {
+            return join_and_report();
+        }
+        let changes = [("MASTER_ADDR", Some(ELSEWHERE)), ("SYMMEM_STORE_BIND", Some("127.0.0.1"))];
+        assert_eq!(start(TEST, &environment(&changes)).expect(), ["joined [0]"]);
+    }
+
+    #[test]
+    fn a_store_on_loopback_that_ranks_elsewhere_miss_names_the_setting() {
+        const TEST: &str = "binding::a_store_on_loopback_that_ranks_elsewhere_miss_names_the_setting";
+        if is_rank_of(TEST) {
+            return report(Group::from_env().unwrap_err());
+        }
+        let said = |here| {
+            let changes = [
+                ("WORLD_SIZE", Some("2")),
+                ("LOCAL_WORLD_SIZE", here),
+                ("MASTER_ADDR", Some("127.0.0.1")),
+                ("SYMMEM_TIMEOUT", Some("0.5")),
+            ];
+            start(TEST, &environment(&changes)).expect().remove(0)
+        };
+        for here in [None, Some("1")] {
+            let text = said(here);
+            assert!(text.contains("timed out") && text.contains("SYMMEM_STORE_BIND"), "{text}");
+        }
+        // All are here: it cannot be that.
+        let text = said(Some("2"));
+        assert!(text.contains("timed out") && !text.contains("SYMMEM_STORE_BIND"), "{text}");
+    }
+}
+
 /// What the real keys of dead ranks do to the next ones under the very same name.
 #[cfg(feature = "faults")]
 mod leftovers {

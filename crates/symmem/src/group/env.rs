@@ -1,8 +1,11 @@
 //! Groups from the environment, as `torchrun`, `symmem run` and `spawn_processes` set it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use symmem_store::{Deadline, ServerLimits, Store, StoreError, TcpStore, TcpStoreServer, Wait};
+use symmem_store::{
+    Deadline, ServerLimits, Store, StoreError, TcpStore, TcpStoreServer, Wait, served_on_loopback,
+};
 
 use super::Group;
 use super::join::Join;
@@ -35,7 +38,7 @@ impl Group {
     /// Collective. Joins the group that the environment describes: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
     /// `MASTER_PORT`; also `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` (a restarted job is not fooled by
     /// the keys of the attempt before) and `TORCHELASTIC_USE_AGENT_STORE` (somebody else serves the store; otherwise
-    /// rank 0 does).
+    /// rank 0 does, at `MASTER_ADDR` or where `SYMMEM_STORE_BIND` says).
     pub fn from_env() -> Result<Self> {
         Self::from_env_in(&RankContext::from_env()?)
     }
@@ -60,13 +63,19 @@ impl Group {
         let run = std::env::var("TORCHELASTIC_RUN_ID").unwrap_or_else(|_| "none".to_owned());
         let attempt = std::env::var("TORCHELASTIC_RESTART_COUNT").unwrap_or_else(|_| "0".to_owned());
         let serves = rank == 0 && !is_set("TORCHELASTIC_USE_AGENT_STORE");
-        let server =
-            serves.then(|| TcpStoreServer::bind(&host, port, ServerLimits::default())).transpose()?;
-        let store = connect(context, &host, port)?;
+        let bind = context.config().get_store_bind().unwrap_or(&host);
+        let serve = || TcpStoreServer::bind(bind, port, ServerLimits::for_world(world));
+        let server = serves.then(serve).transpose()?;
+        // Who serves it must not depend on how others reach this machine.
+        let nearest = server.as_ref().map(|server| server.own_addr().ip().to_string());
+        let store = connect(context, nearest.as_deref().unwrap_or(&host), port)?;
+        let loopback = server.as_ref().map(|server| server.local_addr().ip()).filter(IpAddr::is_loopback);
         let mut join = Join::new(context, store, rank, world, "world", world_boot(&run, &attempt));
         join.server = server.map(Arc::new);
         join.fresh = is_set(FRESH_RUN);
-        join.run()
+        let here = number("LOCAL_WORLD_SIZE").unwrap_or(0);
+        let elsewhere = || loopback.filter(|_| here < world).map(served_on_loopback);
+        join.run().map_err(|error| error.timeout_with_note(elsewhere))
     }
 
     /// This process' rank among those on its host, from `LOCAL_RANK`; 0 when unset.
