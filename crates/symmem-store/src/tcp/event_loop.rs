@@ -4,12 +4,13 @@
 //! connection that does not read its replies is not read from either, and whatever a connection does wrong ends
 //! that connection only.
 //!
-//! The server lives in a rank's process and shares its descriptors, so connections are limited, and each one that comes
-//! beyond the limit costs another its place (`make_room`). Strangers that ask for nothing go first, however many they are: a
-//! client of ours asks for something as soon as it is let in, and a quarter of the places is left to those that were let in last. Then
-//! go those that have been idle for longest and wait for nothing: a client's pool notices and opens another. Who waits goes last, and
-//! asks again. So a crowd costs our clients time. It costs them a call only where nobody waits for nothing any more, and the call
-//! changes something (a barrier, say), so that it cannot be repeated.
+//! The server lives in a rank's process and shares its descriptors, so connections are limited, and each one that
+//! comes beyond the limit costs another its place (`make_room`). Strangers that ask for nothing go first, however
+//! many they are: a client of ours asks for something as soon as it is let in, and a quarter of the places is left to
+//! those that were let in last. Then go those that have been idle for longest and wait for nothing: a client's pool
+//! notices and opens another. Who waits goes last, not before it has waited for a second, and asks again. So a crowd
+//! costs our clients time. It costs them a call only where all connections wait, and the call changes something (a
+//! barrier, say), so that it cannot be repeated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -34,11 +35,13 @@ const FIRST_PEER: Token = 2;
 const ACCEPTS_PER_TURN: usize = 64;
 /// What part of its connections a server accepts in one turn at most, so that it reads from those before others come.
 const TURN_SHARE: usize = 4;
+/// How long a connection that waits keeps its place, if all others wait too and somebody wants in: then they take turns.
+const WAITERS_TURN: Duration = Duration::from_secs(1);
 /// How long accepting rests when the process is out of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// What a connection is good for, in the order in which connections are closed when there are too many.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     /// It has asked for nothing yet.
     Silent,
@@ -46,6 +49,15 @@ enum Standing {
     Idle,
     /// It waits for a key or a barrier.
     Waiting,
+}
+
+/// A connection that may have to go. The least goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Victim {
+    standing: Standing,
+    /// When it last sent something.
+    active: Instant,
+    token: Token,
 }
 
 #[derive(Debug)]
@@ -149,6 +161,9 @@ impl EventLoop {
 
     fn accept(&mut self) {
         for _ in 0..self.newcomers() {
+            if let Some(until) = self.full_until() {
+                return self.rest_until(until);
+            }
             match self.listener.accept() {
                 Ok((stream, _)) => self.admit(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -158,11 +173,16 @@ impl EventLoop {
                 Err(error) => {
                     // Out of descriptors, most likely: the listener stays readable, so look away for a while.
                     tracing::warn!(%error, "the store's server cannot accept");
-                    self.accept_again = Some(Instant::now() + ACCEPT_REST);
-                    return self.listen(EventFlags::empty());
+                    return self.rest_until(Instant::now() + ACCEPT_REST);
                 }
             }
         }
+    }
+
+    /// Accepts nobody until then.
+    fn rest_until(&mut self, until: Instant) {
+        self.accept_again = Some(until);
+        self.listen(EventFlags::empty());
     }
 
     fn admit(&mut self, stream: TcpStream) {
@@ -187,31 +207,41 @@ impl EventLoop {
     /// Closes what is beyond the limit on connections, those who need theirs least first.
     fn make_room(&mut self) {
         while self.peers.len() > self.limits.max_connections.max(1) {
-            let Some(token) = self.least_needed() else { return };
-            self.close(token, "one too many");
+            let Some(victim) = self.least_needed() else { return };
+            self.close(victim.token, "one too many");
         }
     }
 
     /// The connection whose loss costs least.
-    fn least_needed(&self) -> Option<Token> {
-        let mut idlest: [Option<(Instant, Token)>; 3] = [None; 3];
-        let mut counts = [0; 3];
+    fn least_needed(&self) -> Option<Victim> {
+        let mut idlest: [Option<Victim>; 3] = [None; 3];
+        let mut silent = 0;
         for (&token, peer) in &self.peers {
             let standing = match (peer.has_asked(), self.service.waits(token)) {
                 (false, _) => Standing::Silent,
                 (true, false) => Standing::Idle,
                 (true, true) => Standing::Waiting,
-            } as usize;
-            let this = (peer.active(), token);
-            counts[standing] += 1;
-            idlest[standing] = Some(idlest[standing].map_or(this, |other| other.min(this)));
+            };
+            silent += usize::from(standing == Standing::Silent);
+            let this = Victim { standing, active: peer.active(), token };
+            let found = &mut idlest[standing as usize];
+            *found = Some(found.map_or(this, |other| other.min(this)));
         }
-        let [silent, idle, waiting] = idlest;
+        let [stranger, idle, waiting] = idlest;
         // The last few silent ones may just not have been read from. The newest is the one that room is made for.
-        let strangers = silent.filter(|_| counts[Standing::Silent as usize] > self.newcomers());
-        let older = silent.filter(|_| counts[Standing::Silent as usize] > 1);
-        let found = strangers.or(idle).or(older).or(waiting).or(silent);
-        found.map(|(_, token)| token)
+        let many = stranger.filter(|_| silent > self.newcomers());
+        let older = stranger.filter(|_| silent > 1);
+        many.or(idle).or(older).or(waiting).or(stranger)
+    }
+
+    /// Until when nobody can be let in: all connections are taken by those who wait, and have not waited for long.
+    fn full_until(&self) -> Option<Instant> {
+        if self.peers.len() < self.limits.max_connections {
+            return None;
+        }
+        let victim = self.least_needed().filter(|victim| victim.standing == Standing::Waiting)?;
+        let until = victim.active + WAITERS_TURN;
+        (until > Instant::now()).then_some(until)
     }
 
     /// Connections that the server accepts in one turn, and that may be without a request.

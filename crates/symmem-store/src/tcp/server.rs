@@ -16,10 +16,12 @@ use crate::{Result, StoreError};
 
 /// Names every address of the machine.
 const ANYWHERE: [&str; 2] = ["*", "::"];
-/// Connections of one rank: its own, those of its threads that wait, and those of clones.
-const PER_RANK: usize = 4;
+/// Connections of one rank: each of its threads that wait needs one, and dozens may make subgroups at once.
+const PER_RANK: usize = 64;
 /// Connections of whoever else has business with the store: launchers, tools, somebody who comes back.
 const OTHERS: usize = 64;
+/// Connections that there must be room for beside one of every rank.
+const LAUNCHERS: usize = 16;
 /// Most connections of a server that does not know how many ranks there are.
 const UNKNOWN_WORLD: usize = 16 << 10;
 
@@ -44,7 +46,8 @@ pub struct ServerLimits {
     pub max_stored_bytes: usize,
     /// Most connections. Beyond it the server closes one for each that comes: the one that has asked for nothing yet and has
     /// been silent for longest, else the most silent one that waits for nothing, else the one that has waited for longest. The
-    /// server shares its descriptors with the rest of its process, so this is at most half of what `ulimit -n` says.
+    /// server shares its descriptors with the rest of its process, so this is half of what `ulimit -n` says, or less. Our clients
+    /// open another connection; PyTorch's do not, so leave room for all of those.
     pub max_connections: usize,
     /// How long a connection may stay without having said VALIDATE; 30 s.
     pub validate_timeout: Duration,
@@ -59,25 +62,27 @@ impl Default for ServerLimits {
             max_connection_bytes: 64 << 20,
             max_total_bytes: 1 << 30,
             max_stored_bytes: usize::try_from(4u64 << 30).unwrap_or(usize::MAX),
-            max_connections: UNKNOWN_WORLD.min(half_of_the_descriptors()),
+            max_connections: UNKNOWN_WORLD.min(descriptors() / 2),
             validate_timeout: Duration::from_secs(30),
         }
     }
 }
 
 impl ServerLimits {
-    /// The limits of a server for `world` ranks: 4 connections for each and 64 more, or half of the process' descriptors if
-    /// that is less.
+    /// The limits of a server for `world` ranks: 64 connections for each and 64 more, or half of the process' descriptors if
+    /// that is less. Every rank has one as long as three quarters of the descriptors are enough for that.
     pub fn for_world(world: usize) -> Self {
         let wanted = world.saturating_mul(PER_RANK).saturating_add(OTHERS);
-        Self { max_connections: wanted.min(half_of_the_descriptors()), ..Self::default() }
+        let most = descriptors();
+        let needed = world.saturating_add(LAUNCHERS).min(most - most / 4);
+        Self { max_connections: wanted.min(needed.max(most / 2)), ..Self::default() }
     }
 }
 
-/// Half of what this process may open.
-fn half_of_the_descriptors() -> usize {
+/// Descriptors that this process may have.
+fn descriptors() -> usize {
     let most = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
-    most.map_or(usize::MAX, |most| most / 2)
+    most.unwrap_or(usize::MAX)
 }
 
 /// Serves a store to [`TcpStore`](crate::TcpStore)s and PyTorch's TCPStores from one thread of its own, until
