@@ -70,3 +70,75 @@ fn waits_for_signals_and_mail_that_timed_out_leave_their_group() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_rank_that_left_ends_a_collective_and_leaves_mail_its_group() {
+    symmem::spawn(2, |group| {
+        let group = group.within(PATIENCE);
+        let (collective, mailed) = (same_ranks_with(&group, config())?, group.try_clone()?);
+        let mailbox = Mailbox::new(&mailed)?;
+        if group.rank() == 1 {
+            drop((collective, mailbox, mailed));
+            return group.barrier();
+        }
+        let error = is_right(&collective, collective.within(PATIENCE).barrier(), true);
+        assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error:?}");
+        let error = is_right(&mailed, mailbox.receive(1, 0, &mut [0u8; 4]), false);
+        assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error:?}");
+        group.barrier()
+    })
+    .unwrap();
+}
+
+#[test]
+fn ranks_that_disagree_keep_their_group() {
+    symmem::spawn(2, |group| {
+        let outcome = match group.rank() {
+            0 => group.barrier(),
+            _ => group.all_gather(&1u8).map(drop),
+        };
+        let error = is_right(&group, outcome, false);
+        assert!(matches!(error, Error::Mismatch { .. }), "{error:?}");
+        group.barrier()
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_abort_is_the_end_on_every_rank() {
+    symmem::spawn(2, |group| {
+        let doomed = group.try_clone()?;
+        if group.rank() == 0 {
+            doomed.abort("enough");
+        }
+        is_right(&doomed, doomed.within(PATIENCE).barrier(), true);
+        group.barrier()
+    })
+    .unwrap();
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn a_rank_whose_own_part_failed_for_good_says_that_the_group_is_over_and_why() {
+    use std::os::fd::AsFd;
+    use symmem::fault::{Failure, inject};
+
+    symmem::spawn(2, |group| {
+        // Connections stay open, so that only a new group makes new ones; what a join needs is done by then.
+        let doomed = group.try_clone()?.within(PATIENCE);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        if group.rank() == 0 {
+            inject(Failure::Socket, libc::EMFILE);
+        }
+        let passed = doomed.all_gather_fds(file.as_fd());
+        if passed.is_err() {
+            let error = is_right(&doomed, passed, true);
+            assert_eq!(error.culprit(), Some(0), "{error:?}");
+            assert!(error.to_string().contains("Too many open files"), "{error}");
+        } else {
+            println!("skipped: the join had made the connection already");
+        }
+        group.barrier()
+    })
+    .unwrap();
+}
