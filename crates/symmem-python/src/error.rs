@@ -110,7 +110,7 @@ fn class_of_store(error: &StoreError) -> &'static str {
 
 /// Sets the attributes of `exception`.
 fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
-    if let Some(context) = context_of(error) {
+    if let Some(context) = error.context() {
         exception.setattr("op", context.op)?;
         exception.setattr("group", &context.group)?;
         exception.setattr("rank", context.rank)?;
@@ -121,6 +121,9 @@ fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
     }
     if let Some(culprit) = error.culprit() {
         exception.setattr("culprit", culprit)?;
+    }
+    if error.is_group_failure() {
+        exception.setattr("is_group_failure", true)?;
     }
     match error {
         Error::Timeout { missing, .. } => exception.setattr("missing", missing.as_slice()),
@@ -141,22 +144,6 @@ fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
         Error::Sys { source, .. } => exception.setattr("errno", source.raw_os_error()),
         Error::Cuda { code, .. } | Error::Nccl { code, .. } => exception.setattr("code", code),
         _ => Ok(()),
-    }
-}
-
-fn context_of(error: &Error) -> Option<&symmem::Context> {
-    match error {
-        Error::Timeout { context, .. }
-        | Error::Cancelled { context }
-        | Error::PeerLost { context, .. }
-        | Error::PeerLeft { context, .. }
-        | Error::GroupFailed { context, .. }
-        | Error::Mismatch { context, .. }
-        | Error::Rank { context, .. }
-        | Error::Unproven { context, .. }
-        | Error::Busy { context, .. }
-        | Error::Device { context, .. } => Some(context),
-        _ => None,
     }
 }
 

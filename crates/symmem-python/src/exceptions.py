@@ -50,6 +50,7 @@ class Error(RuntimeError):
     rank: int | None = None  # this rank; for a failure of another rank, that one
     world_size: int | None = None
     culprit: int | None = None  # the rank to blame
+    is_group_failure: bool = False  # the group has failed for good: every later operation on it fails too
 
 
 class Timeout(Error, TimeoutError):

@@ -29,11 +29,19 @@ def test_exceptions_have_pythons_classes_too(name: str, base: type[BaseException
     assert kind.__module__ == "symmem"
 
 
+def test_an_exception_of_no_group_is_no_failure_of_one() -> None:
+    for name in symmem.__all__:
+        kind = getattr(symmem, name)
+        if isinstance(kind, type) and issubclass(kind, symmem.Error):
+            assert kind("text").is_group_failure is False, name
+
+
 def test_exceptions_can_be_pickled() -> None:
     error = symmem.PeerLost("rank 1 died")
     error.rank = 1
+    error.is_group_failure = True
     copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is symmem.PeerLost and copy.rank == 1 and str(copy) == "rank 1 died"
+    assert type(copy) is symmem.PeerLost and copy.rank == 1 and copy.is_group_failure and str(copy) == "rank 1 died"
 
 
 def late(group: symmem.Group) -> None:
@@ -43,7 +51,7 @@ def late(group: symmem.Group) -> None:
     with pytest.raises(symmem.Timeout, match="missing: ranks") as caught:
         group.barrier(timeout_ms=200)
     error = caught.value
-    assert error.missing == [1]
+    assert error.missing == [1] and error.is_group_failure
     # The group of a launcher is called "world" by the library, whatever its name is here.
     assert error.group in (group.name, "world") and (error.rank, error.world_size) == (0, 2)
     assert error.op is not None and "barrier" in error.op
@@ -55,8 +63,9 @@ def test_a_timeout_names_the_missing(run: Any) -> None:
 
 def no_signal(group: symmem.Group) -> None:
     mem = symmem.rendezvous(symmem.empty(1), group)
-    with pytest.raises(symmem.Timeout):
+    with pytest.raises(symmem.Timeout) as caught:
         mem.wait_signal(group.prev, 0, 100)
+    assert not caught.value.is_group_failure and group.failure is None
     group.barrier()
     # Nothing is broken by it.
     mem.put_signal(group.next)

@@ -27,6 +27,49 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield symmem.TcpStore("127.0.0.1", master.port)
 
 
+def listening(port: int) -> list[str]:
+    """The addresses that somebody listens on at `port`, as the kernel writes them."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            address, number = local.split(":")
+            if state == "0A" and int(number, 16) == port:
+                found.append(address)
+    return found
+
+
+def test_a_master_listens_on_its_host_and_nowhere_else() -> None:
+    master = symmem.TcpStore("127.0.0.1", 0, is_master=True)
+    assert listening(master.port) == ["0100007F"]
+
+
+@pytest.mark.parametrize("name", ["*", "::", "0.0.0.0"])
+def test_every_interface_has_a_name(name: str) -> None:
+    master = symmem.TcpStore("127.0.0.1", 0, is_master=True, bind=name)
+    (address,) = listening(master.port)
+    assert set(address) == {"0"}
+    symmem.TcpStore("127.0.0.1", master.port).set("key", "value")
+
+
+def test_an_address_of_another_machine_is_refused_with_the_name_of_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(symmem.StoreFailed, match="SYMMEM_STORE_BIND"):
+        symmem.TcpStore("192.0.2.1", 0, is_master=True)
+    monkeypatch.setenv("SYMMEM_STORE_BIND", "127.0.0.1")
+    master = symmem.TcpStore("192.0.2.1", 0, is_master=True)
+    assert listening(master.port) == ["0100007F"]
+    master.set("key", "value")
+
+
+def test_the_file_is_for_its_user_only(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    path.touch(mode=0o644)
+    symmem.FileStore(str(path)).set("key", "value")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_values_and_counters(store: Any) -> None:
     store.set("key", "value")
     assert store.get("key") == b"value"

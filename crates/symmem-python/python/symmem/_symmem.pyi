@@ -47,6 +47,7 @@ class Error(RuntimeError):
     rank: int | None
     world_size: int | None
     culprit: int | None
+    is_group_failure: bool
 
 class Timeout(Error, TimeoutError):
     missing: list[int] | None
@@ -206,6 +207,7 @@ class TcpStore(Store):
         world_size: int | None = None,
         timeout: _Seconds = ...,
         wait_for_workers: bool = True,
+        bind: str | None = None,
     ) -> Self: ...
     @property
     def host(self) -> str: ...

@@ -10,7 +10,7 @@ use symmem::Deadline;
 use symmem::store::{self, Result, TcpStoreOptions, Wait};
 
 use super::from_python;
-use crate::error::invalid;
+use crate::error::{invalid, raise};
 use crate::interrupt::{blocking, token};
 
 /// How long calls wait unless told otherwise, as in PyTorch.
@@ -244,7 +244,8 @@ impl HashStore {
     }
 }
 
-/// A store for processes that see one file, in the format of PyTorch's FileStore. With `num_workers` the last of so many stores
+/// A store for processes of one user that see one file, in the format of PyTorch's FileStore. The file is that user's only (mode
+/// 0600): one that is wider is narrowed, and one of another user is refused. With `num_workers` the last of so many stores
 /// removes the file when it goes.
 #[pyclass(frozen, extends = Store, module = "symmem")]
 pub(super) struct FileStore {
@@ -298,9 +299,17 @@ impl PrefixStore {
     }
 }
 
+/// The address to serve at that the environment names.
+fn bind_from_env() -> PyResult<Option<String>> {
+    let config = symmem::Config::from_env().map_err(raise)?;
+    Ok(config.get_store_bind().map(str::to_owned))
+}
+
 /// A store for processes on any machine, which one of them (`is_master`) serves, or a PyTorch program does.
 ///
-/// Port 0 lets the master find one (`port` says which). With `world_size` the master waits until so many have come, unless
+/// The master listens on `host` and nowhere else; `bind`, or SYMMEM_STORE_BIND, names another address of its machine, where the
+/// others reach it by one that it does not know (NAT, a container), and "*" is every interface. Port 0 lets the master find one
+/// (`port` says which). With `world_size` the master waits until so many have come, unless
 /// `wait_for_workers` is False.
 ///
 ///     store = symmem.TcpStore("127.0.0.1", 29500, is_master=rank == 0)
@@ -314,7 +323,8 @@ pub(super) struct TcpStore {
 #[pymethods]
 impl TcpStore {
     #[new]
-    #[pyo3(signature = (host, port, is_master = false, world_size = None, timeout = Seconds::default(), wait_for_workers = true))]
+    #[pyo3(signature = (host, port, is_master = false, world_size = None, timeout = Seconds::default(), wait_for_workers = true, bind = None))]
+    #[expect(clippy::too_many_arguments, reason = "PyTorch's, and one more")]
     fn new(
         py: Python<'_>,
         host: String,
@@ -323,9 +333,15 @@ impl TcpStore {
         world_size: Option<usize>,
         timeout: Seconds,
         wait_for_workers: bool,
+        bind: Option<String>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let options =
-            TcpStoreOptions { world_size, is_master, wait_for_workers, ..TcpStoreOptions::default() };
+        let options = TcpStoreOptions {
+            world_size,
+            is_master,
+            wait_for_workers,
+            bind: if is_master && bind.is_none() { bind_from_env()? } else { bind },
+            ..TcpStoreOptions::default()
+        };
         let store = waiting(py, timeout.0, |wait| store::TcpStore::open(&host, port, &options, wait))?;
         let port = store.port();
         let base = PyClassInitializer::from(Store::new(Arc::new(store)).within(timeout.0));

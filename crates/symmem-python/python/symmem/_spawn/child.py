@@ -24,6 +24,8 @@ _PR_SET_PDEATHSIG = 1
 def main() -> NoReturn:
     """The whole life of a rank's process."""
     report_fd = int(os.environ.pop(processes.REPORT_FD))
+    # What the function starts must not hold the pipe.
+    os.set_inheritable(report_fd, False)
     _die_with(int(os.environ.pop(processes.LAUNCHER)))
     rank = int(os.environ["RANK"])
     own = os.getpid()

@@ -45,7 +45,8 @@ def run(
 ) -> list[Any]:
     """Runs the job on `ranks` processes; see `symmem.spawn`."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    store = TcpStore("127.0.0.1", 0, is_master=True)
+    # Explicitly, whatever the environment says: nobody elsewhere has business with this store.
+    store = TcpStore("127.0.0.1", 0, is_master=True, bind="127.0.0.1")
     job_fd = _in_memory(pickle.dumps(job))
     children: list[_Rank] = []
     try:
