@@ -92,8 +92,36 @@ impl fmt::Display for DType {
     }
 }
 
-/// A type that symmetric memory can hold.
-pub trait Element: Pod + Send + Sync {
+mod sealed {
+    /// Only this module can implement it, and so [`super::Element`].
+    pub trait Sealed {}
+}
+
+/// A type that symmetric memory can hold: those of [`DType`].
+///
+/// No others: kernels go by [`Element::DTYPE`] and believe that it says how long an element is. Data of a type of one's own
+/// travels as elements of these, for example by `bytemuck::cast_slice`.
+///
+/// ```
+/// use bytemuck::{Pod, Zeroable};
+/// #[derive(Clone, Copy, Pod, Zeroable)]
+/// #[repr(transparent)]
+/// struct Mine(u8);
+/// assert_eq!(bytemuck::cast_slice::<Mine, u8>(&[Mine(7)]), [7]);
+/// ```
+///
+/// The same type is no element, and cannot be made one:
+///
+/// ```compile_fail,E0277
+/// use bytemuck::{Pod, Zeroable};
+/// #[derive(Clone, Copy, Pod, Zeroable)]
+/// #[repr(transparent)]
+/// struct Mine(u8);
+/// impl symmem::Element for Mine {
+///     const DTYPE: symmem::DType = symmem::DType::U64;
+/// }
+/// ```
+pub trait Element: Pod + Send + Sync + sealed::Sealed {
     /// Its name among the ranks.
     const DTYPE: DType;
 }
@@ -142,15 +170,22 @@ fn uneven<T: Element>(what: &'static str, bytes: usize) -> Error {
 
 macro_rules! elements {
     ($($type:ty => $dtype:ident),*) => {
-        $(impl Element for $type {
-            const DTYPE: DType = DType::$dtype;
-        })*
+        $(
+            impl sealed::Sealed for $type {}
 
-        #[cfg(test)]
-        #[test]
-        fn sizes_agree() {
-            $(assert_eq!(<$type as Element>::DTYPE.size(), size_of::<$type>());)*
-        }
+            impl Element for $type {
+                const DTYPE: DType = DType::$dtype;
+            }
+
+            // What kernels and addresses rely on: memory starts at a page, and elements at multiples of their size.
+            const _: () = {
+                assert!(DType::$dtype.size() == size_of::<$type>());
+                assert!(align_of::<$type>() <= size_of::<$type>() && size_of::<$type>().is_power_of_two());
+            };
+        )*
+
+        /// Every element type has a name of its own.
+        const _: () = assert!(DType::ALL.len() == [$(DType::$dtype),*].len());
     };
 }
 
