@@ -458,3 +458,173 @@ fn an_idle_mailbox_keeps_nobody_busy_and_ends_its_thread() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Runs `work` and fails if it does not come back: whoever hangs stays behind.
+fn bounded(work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let _ = done.send(outcome);
+    });
+    match ended.recv_timeout(PATIENCE) {
+        Ok(Ok(())) => {}
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(_) => panic!("the mailbox hangs"),
+    }
+}
+
+/// Bytes that panic when they are asked for the `left`th time.
+struct Panicking {
+    bytes: Vec<u8>,
+    left: std::cell::Cell<usize>,
+}
+
+impl Panicking {
+    fn new(left: usize, len: usize) -> Self {
+        Self { bytes: message(3, len), left: std::cell::Cell::new(left) }
+    }
+
+    fn ask(&self) {
+        let left = self.left.get();
+        assert!(left > 0, "bytes that panic, on purpose");
+        self.left.set(left - 1);
+    }
+}
+
+impl AsRef<[u8]> for Panicking {
+    fn as_ref(&self) -> &[u8] {
+        self.ask();
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Panicking {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.ask();
+        &mut self.bytes
+    }
+}
+
+#[test]
+fn bytes_that_panic_harm_only_who_gave_them() {
+    bounded(|| {
+        for left in 0..4 {
+            symmem::spawn(2, |group| {
+                let mail = mailbox(&group)?.within(Duration::from_secs(5));
+                let peer = 1 - group.rank();
+                let caught = |work: &dyn Fn()| {
+                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+                };
+                // To a rank, from a rank, and to and from itself.
+                for to in [peer, group.rank()] {
+                    caught(&|| {
+                        drop(mail.send_start(to, 1, Panicking::new(left, LARGE)).map(|sent| sent.wait()))
+                    });
+                    caught(&|| {
+                        let receive = mail.receive_start(to, 1, Panicking::new(left, LARGE));
+                        drop(receive.map(|received| received.wait()));
+                    });
+                }
+                // Whatever became of those, the mailbox works.
+                mail.send(peer, 2, b"after")?;
+                assert_eq!(receive(&mail, peer, 2, 5)?, b"after");
+                mail.send_start(peer, 3, message(4, LARGE))?.wait()?;
+                assert!(receive(&mail, peer, 3, LARGE)? == message(4, LARGE));
+                group.barrier()
+            })
+            .unwrap();
+        }
+    });
+}
+
+/// Bytes that use the mailbox when they are asked for.
+struct Busy {
+    bytes: Vec<u8>,
+    mail: Mailbox,
+}
+
+impl Busy {
+    fn ask(&self) {
+        self.mail.send(0, 9, b"from inside").unwrap();
+        let mut out = [0; 11];
+        self.mail.receive(0, 9, &mut out).unwrap();
+    }
+}
+
+impl AsRef<[u8]> for Busy {
+    fn as_ref(&self) -> &[u8] {
+        self.ask();
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Busy {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.ask();
+        &mut self.bytes
+    }
+}
+
+#[test]
+fn bytes_may_use_the_mailbox_that_asks_for_them() {
+    bounded(|| {
+        symmem::spawn(1, |group| {
+            let mail = mailbox(&group)?.within(Duration::from_secs(5));
+            let busy = |len| Busy { bytes: message(5, len), mail: mail.within(Duration::from_secs(5)) };
+            let received = mail.receive_start(0, 1, busy(100))?;
+            let sent = mail.send_start(0, 1, busy(100))?;
+            assert_eq!(sent.wait()?.bytes, message(5, 100));
+            let (delivery, bytes) = received.wait()?;
+            assert_eq!((delivery.bytes, bytes.bytes), (100, message(5, 100)));
+            Ok(())
+        })
+        .unwrap();
+    });
+}
+
+/// Bytes that panic when they are dropped.
+struct LastWord(Vec<u8>);
+
+impl AsRef<[u8]> for LastWord {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        // Once more would end the process.
+        assert!(std::thread::panicking(), "dropped bytes panic, on purpose");
+    }
+}
+
+#[test]
+fn bytes_that_panic_when_they_are_dropped_do_not_stop_the_mail() {
+    bounded(|| {
+        symmem::spawn(2, |group| {
+            let mail = mailbox(&group)?.within(Duration::from_secs(10));
+            let peer = 1 - group.rank();
+            // Larger than the ring: the helper drops them, or who waits for something else.
+            for tag in 0..3 {
+                drop(mail.send_start(peer, tag, LastWord(message(6, LARGE)))?);
+            }
+            let started = mail.send_start(peer, 4, message(7, LARGE))?;
+            for tag in 0..3 {
+                assert!(receive(&mail, peer, tag, LARGE)? == message(6, LARGE));
+            }
+            assert!(receive(&mail, peer, 4, LARGE)? == message(7, LARGE));
+            started.wait()?;
+            drop(mail.send_start(peer, 5, message(8, LARGE))?);
+            // The helper of the peer is at work as ever: nobody waits there for what this rank was sent.
+            let late = mail.receive_start(peer, 5, vec![0; LARGE])?;
+            let end = Instant::now() + PATIENCE;
+            while !late.test() {
+                assert!(Instant::now() < end, "the helper is gone");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(late.wait()?.1 == message(8, LARGE));
+            group.barrier()
+        })
+        .unwrap();
+    });
+}

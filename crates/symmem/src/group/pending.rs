@@ -126,14 +126,15 @@ impl<R> Future for Pending<R> {
         if let Err(forked) = self.outcome.check_process() {
             return Poll::Ready(Err(forked));
         }
+        // Wakers are the executor's code: cloned before the lock, and the last one is dropped after it.
+        let waker = context.waker().clone();
         let mut slot = self.outcome.lock();
         if self.outcome.is_done() {
             return Poll::Ready(slot.take());
         }
-        match &mut slot.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            none => *none = Some(context.waker().clone()),
-        }
+        let last = slot.waker.replace(waker);
+        drop(slot);
+        drop(last);
         Poll::Pending
     }
 }
@@ -162,6 +163,30 @@ mod tests {
     fn poll<R>(pending: &mut Pending<R>, wakes: &Arc<Wakes>) -> Poll<Result<R>> {
         let waker = Waker::from(Arc::clone(wakes));
         Pin::new(pending).poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Looks whether the lock is free when it is dropped.
+    struct Looks(Arc<Outcome<i32>>);
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            assert!(self.0.slot.try_lock().is_ok(), "a waker is dropped under the lock");
+        }
+    }
+
+    #[test]
+    fn wakers_are_dropped_outside_of_the_lock() {
+        let (outcome, mut pending) = Outcome::new(Op::Barrier);
+        for _ in 0..3 {
+            let waker = Waker::from(Arc::new(Looks(Arc::clone(&outcome))));
+            assert!(Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        outcome.publish(Ok(7));
+        assert!(matches!(pending.wait(), Ok(7)));
     }
 
     #[test]

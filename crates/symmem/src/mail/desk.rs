@@ -31,8 +31,6 @@ pub(super) enum Outcome {
     },
     /// Its peer is gone.
     Gone(Stop),
-    /// The buffer has another length than it had.
-    Changed,
 }
 
 impl Outcome {
@@ -177,27 +175,29 @@ impl Desk {
         std::mem::take(&mut self.dead)
     }
 
-    /// Asks for a message to be sent; the operation's number.
-    pub(super) fn send(&mut self, rank: usize, tag: u64, buffer: Buffer) -> u64 {
-        let number = self.next();
+    /// The number of the next operation.
+    pub(super) fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Asks for a message to be sent, as operation `number`.
+    pub(super) fn send(&mut self, number: u64, rank: usize, tag: u64, buffer: Buffer) {
         let total = buffer.read().len();
         if rank == self.me {
             self.send_to_self(tag, buffer.read());
             self.end(number, true, Outcome::Sent(buffer));
-            return number;
+            return;
         }
         let (begun, void, wanted) = (false, false, true);
         let message = Outgoing { number, tag, buffer, total, sent: 0, begun, void, wanted };
         self.outgoing[rank].push_back(message);
-        number
     }
 
-    /// Asks for a message; the operation's number.
-    pub(super) fn receive(&mut self, from: Option<usize>, tag: u64, mut buffer: Buffer) -> u64 {
-        let number = self.next();
+    /// Asks for a message, as operation `number`.
+    pub(super) fn receive(&mut self, number: u64, from: Option<usize>, tag: u64, mut buffer: Buffer) {
         let room = buffer.write().len();
         self.post(Receive { number, from, tag, room, buffer, wanted: true });
-        number
     }
 
     /// Moves bytes as far as that goes without waiting; whether any moved.
@@ -311,11 +311,6 @@ impl Desk {
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let me = self.me;
         (0..self.outgoing.len()).filter(move |rank| *rank != me)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
     }
 
     fn end(&mut self, number: u64, wanted: bool, outcome: Outcome) {
@@ -463,14 +458,8 @@ impl Desk {
                     filled.read(&mut arrived.bytes[range.clone()]);
                 }
             }
-            To::Receive(receive) => match receive.buffer.write().get_mut(range.clone()) {
-                Some(to) => filled.read(to),
-                None => {
-                    if let To::Receive(receive) = std::mem::replace(&mut incoming.to, To::Nobody) {
-                        self.fail(receive, Outcome::Changed);
-                    }
-                }
-            },
+            // As long as the message, or it would not have been given it.
+            To::Receive(receive) => filled.read(&mut receive.buffer.write()[range.clone()]),
         }
         incoming.got = range.end;
         if incoming.got < incoming.total {
@@ -521,27 +510,19 @@ impl Desk {
             && let Some(message) = self.outgoing[rank].front_mut()
         {
             let end = message.total.min(message.sent + free.room());
-            let part = message.buffer.read().get(message.sent..end);
-            let changed = part.is_none() && !message.void;
-            match part.filter(|_| !message.void) {
-                Some(part) => {
+            match message.void {
+                false => {
                     let kind = if message.begun { Kind::More } else { Kind::First };
+                    let part = &message.buffer.read()[message.sent..end];
                     free.fill(kind, message.tag, message.total, part);
                 }
-                None => free.fill(Kind::Void, message.tag, 0, &[]),
+                true => free.fill(Kind::Void, message.tag, 0, &[]),
             }
             (message.begun, message.sent, moved) = (true, end, true);
             rings.ring(rank);
-            let over = message.void || changed || end == message.total;
+            let over = message.void || end == message.total;
             if over && let Some(message) = self.outgoing[rank].pop_front() {
-                let outcome = match changed {
-                    true => {
-                        self.dead.push(message.buffer);
-                        Outcome::Changed
-                    }
-                    false => Outcome::Sent(message.buffer),
-                };
-                self.end(message.number, message.wanted, outcome);
+                self.end(message.number, message.wanted, Outcome::Sent(message.buffer));
             }
         }
         moved

@@ -1,6 +1,7 @@
 //! What all handles of a rank's mailbox share: the rings, the desk, and the one way to wait for mail.
 
 use std::error::Error as StdError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -45,14 +46,17 @@ impl Hub {
     }
 
     /// Unlocks the desk, wakes the threads that wait for something that has ended, and drops what nobody gets back. So must
-    /// end every lock under which an operation may have ended.
+    /// end every lock under which an operation may have ended. What is dropped is its owner's code: a panic of it is not the
+    /// business of the thread that moves the mail.
     pub(super) fn tell(&self, mut desk: Locked<'_>) {
         let (news, dead) = (desk.take_news(), desk.take_dead());
         drop(desk);
         if news {
             self.rings.ring(self.rank());
         }
-        drop(dead);
+        for buffer in dead {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(buffer)));
+        }
     }
 
     /// Ends what waits for somebody who is gone, after taking up what that one published before.
@@ -158,7 +162,6 @@ impl Hub {
                 let interrupt = Interrupt::Watch(Box::new(stop));
                 Err(self.interrupted(op, elapsed, interrupt, None))
             }
-            Outcome::Changed => Err(Error::invalid(op.name(), "the buffer changed its length meanwhile")),
             outcome => Ok(outcome),
         }
     }

@@ -24,6 +24,9 @@
 //! A timeout or a cancelled token takes back what was asked for, and nothing else: a message that was coming in stays for
 //! the next receive, and one that was going out is void at the receiver. A rank that died or left fails those who wait for
 //! it; a group that failed fails all.
+//!
+//! Buffers that are given away are of the caller's types. None of their code runs under the desk's lock: their bytes are asked
+//! for before ([`buffer`]), and they are dropped after ([`hub::Hub::tell`]).
 
 mod buffer;
 mod desk;
@@ -36,7 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::buffer::{Buffer, Inbound, Outbound};
+use self::buffer::Buffer;
 use self::desk::{Desk, Outcome};
 use self::hub::{Hub, Owner, Ticket};
 pub use self::pending::{PendingReceive, PendingSend};
@@ -115,7 +118,7 @@ impl Mailbox {
         self.check(Op::Send, Some(rank))?;
         // SAFETY: the ticket of a blocking operation withdraws it before the borrow ends, whatever happens.
         let buffer = unsafe { Buffer::of(bytes) };
-        let ticket = self.ask(Op::Send, true, |desk| desk.send(rank, tag, buffer))?;
+        let ticket = self.ask(Op::Send, true, |desk, number| desk.send(number, rank, tag, buffer))?;
         ticket.wait(&self.terms).map(drop)
     }
 
@@ -125,11 +128,11 @@ impl Mailbox {
         self.check(Op::Receive, from)?;
         // SAFETY: as for `send`; `out` is exclusive.
         let buffer = unsafe { Buffer::of_mut(out) };
-        let ticket = self.ask(Op::Receive, true, |desk| desk.receive(from, tag, buffer))?;
+        let ticket = self.ask(Op::Receive, true, |desk, number| desk.receive(number, from, tag, buffer))?;
         delivery(&ticket.wait(&self.terms)?)
     }
 
-    /// [`Mailbox::send`] that returns at once. The bytes come back with the result.
+    /// [`Mailbox::send`] that returns at once. The bytes come back with the result. They are asked for once, here.
     ///
     /// ```
     /// symmem::spawn(3, |group| {
@@ -152,12 +155,12 @@ impl Mailbox {
         B: AsRef<[u8]> + Send + 'static,
     {
         self.check(Op::Send, Some(rank))?;
-        let buffer = Buffer::Given(Box::new(Outbound(bytes)));
-        let ticket = self.ask(Op::Send, false, |desk| desk.send(rank, tag, buffer))?;
+        let buffer = Buffer::outbound(bytes);
+        let ticket = self.ask(Op::Send, false, |desk, number| desk.send(number, rank, tag, buffer))?;
         Ok(PendingSend::new(ticket, self.terms.clone()))
     }
 
-    /// [`Mailbox::receive`] that returns at once. The buffer comes back with the result.
+    /// [`Mailbox::receive`] that returns at once. The buffer comes back with the result. It is asked for its bytes once, here.
     pub fn receive_start<B>(
         &self,
         from: impl Into<Option<usize>>,
@@ -169,8 +172,8 @@ impl Mailbox {
     {
         let from = from.into();
         self.check(Op::Receive, from)?;
-        let buffer = Buffer::Given(Box::new(Inbound(buffer)));
-        let ticket = self.ask(Op::Receive, false, |desk| desk.receive(from, tag, buffer))?;
+        let buffer = Buffer::inbound(buffer);
+        let ticket = self.ask(Op::Receive, false, |desk, number| desk.receive(number, from, tag, buffer))?;
         Ok(PendingReceive::new(ticket, self.terms.clone()))
     }
 
@@ -184,11 +187,15 @@ impl Mailbox {
     }
 
     /// Asks the desk for an operation, and does what can be done about it at once.
-    fn ask(&self, op: Op, blocking: bool, ask: impl FnOnce(&mut Desk) -> u64) -> Result<Ticket> {
+    fn ask(&self, op: Op, blocking: bool, ask: impl FnOnce(&mut Desk, u64)) -> Result<Ticket> {
         let hub = self.hub();
+        // Declared before the lock, so that it goes after it, whatever happens: dropping a ticket takes the lock.
+        let ticket;
         let mut desk = hub.lock();
-        let number = ask(&mut desk);
-        let ticket = Ticket { owner: Arc::clone(&self.owner), op, number, blocking };
+        let number = desk.next();
+        // There before the desk knows the buffer, which may be borrowed.
+        ticket = Ticket { owner: Arc::clone(&self.owner), op, number, blocking };
+        ask(&mut desk, number);
         desk.progress(&hub.rings);
         let woken = match blocking || desk.has_ended(number) {
             true => Ok(()),

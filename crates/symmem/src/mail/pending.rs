@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::buffer::{Buffer, Bytes, Inbound, Outbound};
+use super::buffer::Buffer;
 use super::desk::Outcome;
 use super::hub::Ticket;
 use super::{Delivery, delivery};
@@ -47,7 +47,7 @@ impl<B: AsRef<[u8]> + Send + 'static> PendingSend<B> {
     /// cancelled, is taken back.
     pub fn wait(self) -> Result<B> {
         match self.ticket.wait(&self.terms)? {
-            Outcome::Sent(buffer) => take_back::<Outbound<B>>(Op::Send, buffer).map(|bytes| bytes.0),
+            Outcome::Sent(buffer) => take_back(Op::Send, buffer),
             _ => Err(lost(Op::Send)),
         }
     }
@@ -74,9 +74,7 @@ impl<B: AsMut<[u8]> + Send + 'static> PendingReceive<B> {
         let outcome = self.ticket.wait(&self.terms)?;
         let delivery = delivery(&outcome)?;
         match outcome {
-            Outcome::Received(buffer, ..) => {
-                take_back::<Inbound<B>>(Op::Receive, buffer).map(|buffer| (delivery, buffer.0))
-            }
+            Outcome::Received(buffer, ..) => take_back(Op::Receive, buffer).map(|buffer| (delivery, buffer)),
             _ => Err(lost(Op::Receive)),
         }
     }
@@ -87,7 +85,7 @@ impl<B: AsMut<[u8]> + Send + 'static> PendingReceive<B> {
     }
 }
 
-fn take_back<W: Bytes>(op: Op, buffer: Buffer) -> Result<W> {
+fn take_back<B: 'static>(op: Op, buffer: Buffer) -> Result<B> {
     buffer.take_back().ok_or_else(|| lost(op))
 }
 

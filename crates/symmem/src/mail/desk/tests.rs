@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::super::buffer::{Inbound, Outbound};
 use super::super::ring::SLOTS;
 use super::*;
 use crate::Result;
@@ -10,16 +9,28 @@ use crate::Result;
 const TAG: u64 = 5;
 
 fn inbound(room: usize) -> Buffer {
-    Buffer::Given(Box::new(Inbound(vec![0u8; room])))
+    Buffer::inbound(vec![0u8; room])
 }
 
 fn outbound(bytes: Vec<u8>) -> Buffer {
-    Buffer::Given(Box::new(Outbound(bytes)))
+    Buffer::outbound(bytes)
+}
+
+fn send(desk: &mut Desk, rank: usize, tag: u64, buffer: Buffer) -> u64 {
+    let number = desk.next();
+    desk.send(number, rank, tag, buffer);
+    number
+}
+
+fn receive(desk: &mut Desk, from: Option<usize>, tag: u64, buffer: Buffer) -> u64 {
+    let number = desk.next();
+    desk.receive(number, from, tag, buffer);
+    number
 }
 
 fn received(desk: &mut Desk, number: u64) -> Vec<u8> {
     match desk.take(number) {
-        Some(Outcome::Received(buffer, 0, _)) => buffer.take_back::<Inbound<Vec<u8>>>().unwrap().0,
+        Some(Outcome::Received(buffer, 0, _)) => buffer.take_back::<Vec<u8>>().unwrap(),
         _ => panic!("not received"),
     }
 }
@@ -48,15 +59,15 @@ fn settle(rings: &Rings, desks: [&mut Desk; 2]) {
 #[test]
 fn a_message_that_half_came_for_a_withdrawn_receive_is_kept_for_the_next() {
     with_desks(|rings, sender, receiver, bytes| {
-        let first = receiver.receive(Some(0), TAG, inbound(bytes.len()));
-        let sent = sender.send(1, TAG, outbound(bytes.to_vec()));
+        let first = receive(receiver, Some(0), TAG, inbound(bytes.len()));
+        let sent = send(sender, 1, TAG, outbound(bytes.to_vec()));
         sender.progress(rings);
         receiver.progress(rings);
         assert_eq!(receiver.awaited(first), Some(Awaited::Rank(0)));
         assert!(receiver.withdraw(first) && !receiver.withdraw(first));
         assert!(receiver.is_idle());
-        let wrong = receiver.receive(None, TAG + 1, inbound(bytes.len()));
-        let second = receiver.receive(None, TAG, inbound(bytes.len()));
+        let wrong = receive(receiver, None, TAG + 1, inbound(bytes.len()));
+        let second = receive(receiver, None, TAG, inbound(bytes.len()));
         assert!(!receiver.has_ended(second));
         settle(rings, [sender, receiver]);
         assert!(received(receiver, second) == bytes && sender.has_ended(sent));
@@ -67,8 +78,8 @@ fn a_message_that_half_came_for_a_withdrawn_receive_is_kept_for_the_next() {
 #[test]
 fn a_message_that_half_came_goes_to_the_receive_posted_next() {
     with_desks(|rings, sender, receiver, bytes| {
-        let numbers = [(); 2].map(|()| receiver.receive(None, TAG, inbound(bytes.len())));
-        sender.send(1, TAG, outbound(bytes.to_vec()));
+        let numbers = [(); 2].map(|()| receive(receiver, None, TAG, inbound(bytes.len())));
+        send(sender, 1, TAG, outbound(bytes.to_vec()));
         sender.progress(rings);
         receiver.progress(rings);
         receiver.withdraw(numbers[0]);
@@ -81,15 +92,15 @@ fn a_message_that_half_came_goes_to_the_receive_posted_next() {
 fn a_void_message_leaves_its_receive_to_the_next_one() {
     with_desks(|rings, sender, receiver, bytes| {
         for posted_first in [true, false] {
-            let early = posted_first.then(|| receiver.receive(None, TAG, inbound(bytes.len())));
-            let void = sender.send(1, TAG, outbound(vec![9; bytes.len()]));
+            let early = posted_first.then(|| receive(receiver, None, TAG, inbound(bytes.len())));
+            let void = send(sender, 1, TAG, outbound(vec![9; bytes.len()]));
             sender.progress(rings);
             receiver.progress(rings);
             assert!(sender.withdraw(void));
-            let number = early.unwrap_or_else(|| receiver.receive(None, TAG, inbound(bytes.len())));
+            let number = early.unwrap_or_else(|| receive(receiver, None, TAG, inbound(bytes.len())));
             settle(rings, [sender, receiver]);
             assert!(!receiver.has_ended(number) && !sender.has_ended(void) && sender.is_idle());
-            sender.send(1, TAG, outbound(bytes.to_vec()));
+            send(sender, 1, TAG, outbound(bytes.to_vec()));
             settle(rings, [sender, receiver]);
             assert!(received(receiver, number) == bytes);
         }
@@ -99,9 +110,9 @@ fn a_void_message_leaves_its_receive_to_the_next_one() {
 #[test]
 fn who_is_gone_ends_what_waits_for_it() {
     with_desks(|rings, sender, receiver, bytes| {
-        let number = receiver.receive(Some(0), TAG, inbound(bytes.len()));
-        let other = receiver.receive(Some(1), TAG, inbound(1));
-        sender.send(1, TAG, outbound(bytes.to_vec()));
+        let number = receive(receiver, Some(0), TAG, inbound(bytes.len()));
+        let other = receive(receiver, Some(1), TAG, inbound(1));
+        send(sender, 1, TAG, outbound(bytes.to_vec()));
         sender.progress(rings);
         receiver.progress(rings);
         receiver.sweep(|awaited| (awaited == Awaited::Rank(0)).then_some(Stop::Died(0)));
@@ -117,10 +128,10 @@ fn left(awaited: Awaited) -> Option<Stop> {
 #[test]
 fn what_was_published_before_its_rank_left_is_received() {
     with_desks(|rings, sender, receiver, _| {
-        let numbers = [(); SLOTS as usize].map(|()| receiver.receive(Some(0), TAG, inbound(1)));
-        let late = receiver.receive(Some(0), TAG, inbound(1));
+        let numbers = [(); SLOTS as usize].map(|()| receive(receiver, Some(0), TAG, inbound(1)));
+        let late = receive(receiver, Some(0), TAG, inbound(1));
         for byte in 0..SLOTS {
-            sender.send(1, TAG, outbound(vec![byte as u8]));
+            send(sender, 1, TAG, outbound(vec![byte as u8]));
         }
         sender.progress(rings);
         // One look at the rings is enough for all of it.
@@ -137,17 +148,17 @@ fn what_was_published_before_its_rank_left_is_received() {
 fn half_a_message_of_who_left_is_in_nobodys_way() {
     with_desks(|rings, sender, receiver, bytes| {
         for posted_first in [true, false] {
-            let matched = posted_first.then(|| receiver.receive(None, TAG, inbound(bytes.len())));
-            let half = sender.send(1, TAG, outbound(bytes.to_vec()));
+            let matched = posted_first.then(|| receive(receiver, None, TAG, inbound(bytes.len())));
+            let half = send(sender, 1, TAG, outbound(bytes.to_vec()));
             sender.progress(rings);
             receiver.progress(rings);
             assert!(receiver.incoming[0].is_some());
             receiver.sweep(left);
             assert!(receiver.incoming[0].is_none() && receiver.arrived.is_empty());
             // Anybody else's message is taken instead.
-            let number = matched.unwrap_or_else(|| receiver.receive(None, TAG, inbound(bytes.len())));
+            let number = matched.unwrap_or_else(|| receive(receiver, None, TAG, inbound(bytes.len())));
             assert!(!receiver.has_ended(number) && receiver.awaited(number) == Some(Awaited::Anybody));
-            receiver.send(1, TAG, outbound(bytes.to_vec()));
+            send(receiver, 1, TAG, outbound(bytes.to_vec()));
             assert!(matches!(receiver.take(number), Some(Outcome::Received(_, 1, _))));
             sender.withdraw(half);
             settle(rings, [sender, receiver]);
@@ -166,16 +177,16 @@ fn buffers_that_nobody_gets_back_are_left_to_who_unlocks() {
     }
     with_desks(|rings, sender, receiver, bytes| {
         let alive = Arc::new(());
-        let counted = |room| Buffer::Given(Box::new(Inbound(Counted(vec![0; room], Arc::clone(&alive)))));
-        let withdrawn = receiver.receive(None, TAG, counted(1));
+        let counted = |room| Buffer::inbound(Counted(vec![0; room], Arc::clone(&alive)));
+        let withdrawn = receive(receiver, None, TAG, counted(1));
         receiver.withdraw(withdrawn);
-        let [ended, unwanted] = [(); 2].map(|()| receiver.receive(None, TAG, counted(1)));
+        let [ended, unwanted] = [(); 2].map(|()| receive(receiver, None, TAG, counted(1)));
         receiver.abandon(unwanted);
-        let _too_short = receiver.receive(None, TAG, counted(0));
-        let halved = receiver.receive(None, TAG, counted(bytes.len()));
-        let _gone = receiver.receive(Some(0), TAG + 1, counted(1));
+        let _too_short = receive(receiver, None, TAG, counted(0));
+        let halved = receive(receiver, None, TAG, counted(bytes.len()));
+        let _gone = receive(receiver, Some(0), TAG + 1, counted(1));
         for message in [&[1][..], &[2], &[3], bytes] {
-            sender.send(1, TAG, outbound(message.to_vec()));
+            send(sender, 1, TAG, outbound(message.to_vec()));
         }
         sender.progress(rings);
         receiver.progress(rings);
