@@ -68,7 +68,7 @@ pub enum Cause {
     Died,
     /// The culprit left the group while others needed it.
     Left,
-    /// The culprit's rank thread panicked.
+    /// The culprit's rank thread panicked, or an operation of it did.
     Panicked,
     /// The culprit did not show up before a deadline.
     TimedOut,

@@ -1,10 +1,16 @@
-//! Ranks that are threads, one of which panics: the others must blame it, soon, and can go on without it.
+//! Ranks that are threads, one of which panics: the others must blame it, soon, and can go on without it. One that catches
+//! its panic and goes on is no better off: what it left midway ends the group, and is poisoned.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use symmem::fault::{self, Point};
-use symmem::{Cause, Deadline, Error, Group, Result};
+use symmem::tuning::Algorithm;
+use symmem::{CancelToken, Cause, Deadline, Error, Group, ReduceOp, Result, SymmetricMemory};
+use tracing::subscriber::with_default;
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -132,4 +138,257 @@ fn a_panic_between_operations_is_blamed_on_its_rank() {
         goes_on(&group.survivors(Deadline::after(LONG))?, 2)
     });
     assert!(matches!(outcome, Err(Error::Spawned { rank: 1, .. })), "{outcome:?}");
+}
+
+/// A token whose poll panics: user code inside of every wait.
+fn panicking_token() -> CancelToken {
+    CancelToken::polled(|| panic!("a poll panics, on purpose"))
+}
+
+/// Waits until `flag` is set.
+fn wait_for(flag: &AtomicBool) {
+    let end = Instant::now() + LONG;
+    while !flag.load(Ordering::Acquire) {
+        assert!(Instant::now() < end, "nobody came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+type MemoryOp = fn(&mut SymmetricMemory<f32>) -> Result<()>;
+
+const MEMORY_OPS: [(&str, MemoryOp); 14] = [
+    ("all_reduce by push", |mem| mem.using(Algorithm::Push).first(4)?.all_reduce(ReduceOp::Sum)),
+    ("all_reduce by staging", |mem| mem.using(Algorithm::Staged).all_reduce(ReduceOp::Sum)),
+    ("all_reduce in two shots", |mem| mem.using(Algorithm::TwoShot).all_reduce(ReduceOp::Sum)),
+    ("all_reduce_out", |mem| mem.using(Algorithm::Direct).all_reduce_out(ReduceOp::Sum, &mut [0.0; 1024])),
+    ("reduce_scatter", |mem| mem.reduce_scatter(ReduceOp::Sum, &mut [0.0; 512])),
+    ("all_gather", |mem| mem.using(Algorithm::Direct).all_gather(&mut [0.0; 2048])),
+    ("broadcast", |mem| mem.using(Algorithm::Direct).broadcast(1)),
+    ("gather", |mem| mem.gather(0, &mut [0.0; 2048])),
+    ("low_contention_all_gather", |mem| mem.low_contention_all_gather(&mut [0.0; 2048])),
+    ("low_contention_reduce_scatter", |mem| {
+        mem.low_contention_reduce_scatter(ReduceOp::Sum, &mut [0.0; 512])
+    }),
+    ("barrier", |mem| mem.barrier(0)),
+    ("wait_signal", |mem| mem.wait_signal(1, 0)),
+    ("wait_for_signal", |mem| mem.wait_for_signal(0, 7)),
+    ("close", |mem| mem.part(0, 1)?.close()),
+];
+
+/// Runs `op` on rank 0, whose wait panics because rank 1 is late, and on rank 1 once rank 0 has caught the panic.
+fn caught_on_memory(name: &str, op: MemoryOp) {
+    let caught = AtomicBool::new(false);
+    let outcome = symmem::spawn(2, |group| {
+        let group = group.within(LONG);
+        let mut mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
+        mem.fill(1.0)?;
+        group.barrier()?;
+        if group.rank() == 0 {
+            let mut hasty = mem.cancelled_by(&panicking_token());
+            let panicked = catch_unwind(AssertUnwindSafe(|| op(&mut hasty)));
+            assert!(panicked.is_err(), "{name}: {panicked:?}");
+            assert!(matches!(mem.local(), Err(Error::Poisoned { .. })), "{name}");
+            assert!(matches!(mem.local_mut(), Err(Error::Poisoned { .. })), "{name}");
+            let error = mem.barrier(0).unwrap_err();
+            assert!(blames(&error, 0), "{name}: {error}");
+            caught.store(true, Ordering::Release);
+            return Ok(());
+        }
+        wait_for(&caught);
+        let error = op(&mut mem).unwrap_err();
+        assert!(blames(&error, 0), "{name}: {error}");
+        assert!(matches!(mem.local(), Err(Error::Poisoned { .. })), "{name}");
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
+}
+
+#[test]
+fn a_caught_panic_in_a_wait_ends_the_group_and_poisons_the_memory() {
+    for (name, op) in MEMORY_OPS {
+        caught_on_memory(name, op);
+    }
+}
+
+type GroupOp = fn(&Group) -> Result<()>;
+
+const GROUP_OPS: [(&str, GroupOp); 9] = [
+    ("barrier", |group| group.barrier()),
+    ("all_gather", |group| group.all_gather(&1u8).map(drop)),
+    ("broadcast", |group| group.broadcast_bytes(1, b"x").map(drop)),
+    ("all_reduce by push", |group| group.all_reduce(ReduceOp::Sum, &mut [1u8; 8])),
+    ("all_reduce in pieces", |group| group.all_reduce(ReduceOp::Sum, &mut vec![1u8; 3 << 20])),
+    ("all_reduce of what cannot be", |group| group.all_reduce(ReduceOp::And, &mut [1f32; 8])),
+    ("all_to_all_v", |group| group.all_to_all_v(&[1u8; 4], &[2, 2], &mut [0u8; 4], &[2, 2])),
+    ("broadcast_fds", |group| group.broadcast_fds(1, &[]).map(drop)),
+    ("rendezvous", |group| group.alloc::<u8>(1)?.rendezvous(group).map(drop)),
+];
+
+#[test]
+fn a_caught_panic_in_a_wait_of_the_group_ends_it() {
+    for (name, op) in GROUP_OPS {
+        let caught = AtomicBool::new(false);
+        let outcome = symmem::spawn(2, |group| {
+            let group = group.within(LONG);
+            if group.rank() == 0 {
+                let hasty = group.cancelled_by(&panicking_token());
+                let panicked = catch_unwind(AssertUnwindSafe(|| op(&hasty)));
+                assert!(panicked.is_err(), "{name}: {panicked:?}");
+                caught.store(true, Ordering::Release);
+            }
+            wait_for(&caught);
+            let error = op(&group).unwrap_err();
+            assert!(blames(&error, 0), "{name}: {error}");
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+/// Calls what it has when it is dropped.
+struct AtTheEnd<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtTheEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn an_operation_that_succeeds_in_a_destructor_while_its_thread_unwinds_harms_nobody() {
+    symmem::spawn(2, |group| {
+        let group = group.within(LONG);
+        let mut mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
+        mem.fill(1.0)?;
+        let mut ended = None;
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _last = AtTheEnd(|| {
+                assert!(std::thread::panicking());
+                let mut work = || -> Result<()> {
+                    mem.all_reduce(ReduceOp::Sum)?;
+                    mem.using(Algorithm::TwoShot).all_reduce(ReduceOp::Sum)?;
+                    mem.all_reduce_start(ReduceOp::Sum)?.wait()?;
+                    group.all_reduce(ReduceOp::Sum, &mut [1u8; 8])?;
+                    group.barrier()
+                };
+                ended = Some(work());
+            });
+            panic!("on purpose")
+        }));
+        assert!(unwound.is_err() && matches!(ended, Some(Ok(()))), "{ended:?}");
+        group.barrier()?;
+        assert!(mem.local()?.iter().all(|value| *value == 8.0));
+        mem.close()
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_panic_that_a_destructor_catches_while_its_thread_unwinds_counts() {
+    let caught = AtomicBool::new(false);
+    symmem::spawn(2, |group| {
+        let group = group.within(LONG);
+        let mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
+        if group.rank() == 0 {
+            let mut hasty = mem.cancelled_by(&panicking_token()).using(Algorithm::TwoShot);
+            let _unwound = catch_unwind(AssertUnwindSafe(|| {
+                let _last = AtTheEnd(|| {
+                    let inner = catch_unwind(AssertUnwindSafe(|| hasty.all_reduce(ReduceOp::Sum)));
+                    assert!(inner.is_err());
+                });
+                panic!("on purpose")
+            }));
+            assert!(matches!(mem.local(), Err(Error::Poisoned { .. })));
+            caught.store(true, Ordering::Release);
+        }
+        wait_for(&caught);
+        let error = group.barrier().unwrap_err();
+        assert!(blames(&error, 0), "{error}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// A subscriber that panics when it is told that a group failed.
+struct PanickingSubscriber;
+
+impl Subscriber for PanickingSubscriber {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() == Level::DEBUG && metadata.target().contains("running")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        panic!("a subscriber panics, on purpose");
+    }
+}
+
+#[test]
+fn a_subscriber_that_panics_while_a_collective_fails_leaves_poisoned_memory() {
+    let caught = AtomicBool::new(false);
+    symmem::spawn(2, |group| {
+        let group = group.within(LONG);
+        let mut mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
+        if group.rank() == 0 {
+            let mut hasty = mem.within(Duration::from_millis(50)).using(Algorithm::TwoShot);
+            let reduce = || with_default(PanickingSubscriber, || hasty.all_reduce(ReduceOp::Sum));
+            let panicked = catch_unwind(AssertUnwindSafe(reduce));
+            assert!(panicked.is_err(), "{panicked:?}");
+            assert!(matches!(mem.local(), Err(Error::Poisoned { .. })));
+            caught.store(true, Ordering::Release);
+        }
+        wait_for(&caught);
+        // The timeout that the subscriber was to be told of came first.
+        let error = mem.all_reduce(ReduceOp::Sum).unwrap_err();
+        assert!(error.culprit().is_some() || matches!(error, Error::Poisoned { .. }), "{error}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_started_operation_that_panics_is_its_pendings_error_and_poisons() {
+    let caught = AtomicBool::new(false);
+    symmem::spawn(2, |group| {
+        let group = group.within(LONG);
+        let mut mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
+        if group.rank() == 0 {
+            let mut hasty = mem.cancelled_by(&panicking_token()).using(Algorithm::TwoShot);
+            let error = hasty.all_reduce_start(ReduceOp::Sum)?.wait().unwrap_err();
+            assert!(blames(&error, 0) && error.to_string().contains("a poll panics"), "{error}");
+            assert!(matches!(mem.local(), Err(Error::Poisoned { .. })));
+            caught.store(true, Ordering::Release);
+            return Ok(());
+        }
+        wait_for(&caught);
+        let error = mem.all_reduce_start(ReduceOp::Sum)?.wait().unwrap_err();
+        assert!(blames(&error, 0), "{error}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_panic_under_the_users_own_guard_poisons_nothing() {
+    symmem::spawn(2, |group| {
+        let mut mem = group.alloc::<f32>(16)?.rendezvous(&group)?;
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let mut own = mem.local_mut().expect("nobody else has it");
+            own[0] = 1.0;
+            panic!("on purpose")
+        }));
+        assert!(panicked.is_err());
+        mem.all_reduce(ReduceOp::Sum)?;
+        assert_eq!(mem.local()?[0], 2.0);
+        mem.close()
+    })
+    .unwrap();
 }

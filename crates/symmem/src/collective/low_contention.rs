@@ -39,13 +39,14 @@ impl<T: Element> SymmetricMemory<T> {
         let call = self.call(Op::LowContentionAllGather, 0, None);
         let (len, given, stores) = (self.len(), out.len(), self.stores());
         let wanted = Wanted { start: 0, len, given, needed: len.saturating_mul(self.world_size()) };
-        let running = self.begin(call.op, None)?;
-        let _borrow = self.visit(&running, &call, Ok(wanted), |rank, from| {
-            let to = &mut out[rank * len..][..len];
-            // SAFETY: `from` has `len` elements, and `to` is private to this rank.
-            unsafe { copy::read_with(from, to.as_mut_ptr().cast(), size_of_val(to), stores) };
-        })?;
-        self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+        self.operate(call.op, None, |running| {
+            let _borrow = self.visit(running, &call, Ok(wanted), |rank, from| {
+                let to = &mut out[rank * len..][..len];
+                // SAFETY: `from` has `len` elements, and `to` is private to this rank.
+                unsafe { copy::read_with(from, to.as_mut_ptr().cast(), size_of_val(to), stores) };
+            })?;
+            self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+        })
     }
 
     /// Collective. [`SymmetricMemory::reduce_scatter`], with the same bits, that fetches each rank's chunk as soon as that rank
@@ -57,18 +58,19 @@ impl<T: Element> SymmetricMemory<T> {
         let chunk = check_even(call.op, self.len(), self.world_size());
         let fits = chunk.as_ref().is_ok_and(|len| *len == given);
         let wanted = chunk.map(|len| Wanted { start: len * rank, len, given, needed: len });
-        let running = self.begin(call.op, None)?;
-        let mut stash = Stash::new(rank, self.world_size(), if fits { size_of_val(out) } else { 0 });
-        let _borrow = self.visit(&running, &call, wanted, |rank, from| {
-            // SAFETY: the chunk of a rank has as many elements as `out`.
-            unsafe { stash.keep(rank, from) };
-        })?;
-        // From here on all ranks agree, on `op` too.
-        let kernel = Kernel::select(T::DTYPE, op)?;
-        // SAFETY: nobody writes any memory until the next meeting, or touches it any more after a failure. Every source has
-        // as many elements as `out`, which is private to this rank.
-        unsafe { kernel.reduce(out.as_mut_ptr().cast(), &stash.sources, given) };
-        self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+        self.operate(call.op, None, |running| {
+            let mut stash = Stash::new(rank, self.world_size(), if fits { size_of_val(out) } else { 0 });
+            let _borrow = self.visit(running, &call, wanted, |rank, from| {
+                // SAFETY: the chunk of a rank has as many elements as `out`.
+                unsafe { stash.keep(rank, from) };
+            })?;
+            // From here on all ranks agree, on `op` too.
+            let kernel = Kernel::select(T::DTYPE, op)?;
+            // SAFETY: nobody writes any memory until the next meeting, or touches it any more after a failure. Every source
+            // has as many elements as `out`, which is private to this rank.
+            unsafe { kernel.reduce(out.as_mut_ptr().cast(), &stash.sources, given) };
+            self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+        })
     }
 
     /// Announces this rank, then calls `visit` with every rank, and with the address of what is wanted of it, as soon as that

@@ -29,6 +29,7 @@ mod strided;
 mod two_shot;
 mod variable;
 
+use crate::group::Running;
 use crate::memory::{Element, SymmetricMemory};
 use crate::numeric::ReduceOp;
 use crate::op::Op;
@@ -73,7 +74,17 @@ impl<T: Element> SymmetricMemory<T> {
     fn run(&self, call: &Call, work: impl FnOnce(&Peers<T>)) -> Result<()> {
         let algorithm = call.collective().map_or(Algorithm::Direct, |collective| self.algorithm(collective));
         tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
-        let running = self.begin(call.op, None)?;
+        self.operate(call.op, None, |running| self.carry(call, algorithm, running, work))
+    }
+
+    #[inline(always)]
+    fn carry(
+        &self,
+        call: &Call,
+        algorithm: Algorithm,
+        running: &Running<'_>,
+        work: impl FnOnce(&Peers<T>),
+    ) -> Result<()> {
         let signature = call.signature(algorithm, self.number());
         let (inner, me) = (running.inner(), self.rank());
         let own = self.own_address();
@@ -82,7 +93,7 @@ impl<T: Element> SymmetricMemory<T> {
         match algorithm {
             Algorithm::Push => {
                 let mut parcels = Parcels::new();
-                self.seal(push::exchange(&running, call, signature, &mut parcels, fill))?;
+                self.seal(push::exchange(running, call, signature, &mut parcels, fill))?;
                 let parcels = parcels.addresses();
                 let address = |rank| if rank == me { own } else { parcels[rank] };
                 // SAFETY: the parcels are on the stack and hold the call's bytes.
@@ -90,13 +101,13 @@ impl<T: Element> SymmetricMemory<T> {
                 Ok(())
             }
             Algorithm::Staged => {
-                let epoch = self.seal(staged::exchange(&running, call, signature, fill))?;
+                let epoch = self.seal(staged::exchange(running, call, signature, fill))?;
                 let address = |rank| if rank == me { own } else { inner.map(rank).staging(epoch) };
                 // SAFETY: staging holds the call's bytes, and this rank announces nothing before `work` is done.
                 work(&unsafe { Peers::new(inner, self.len(), false, address) });
                 Ok(())
             }
-            _ => direct::run(self, &running, signature, work),
+            _ => direct::run(self, running, signature, work),
         }
     }
 

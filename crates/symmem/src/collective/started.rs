@@ -95,7 +95,7 @@ impl<T: Element> SymmetricMemory<T> {
         self.group().start(op, move || {
             // As the blocking form does when it borrows: what was started before may have failed.
             hold.check(op.name())?;
-            work(&memory)
+            hold.guarded(|| work(&memory))
         })
     }
 
@@ -109,8 +109,7 @@ impl<T: Element> SymmetricMemory<T> {
         let hold = Hold::shared(self.block(), op.name())?;
         let memory = self.for_helper();
         self.group().start(op, move || {
-            let _hold = hold;
-            work(&memory, &mut out)?;
+            hold.guarded(|| work(&memory, &mut out))?;
             Ok(out)
         })
     }

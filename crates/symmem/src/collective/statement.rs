@@ -76,12 +76,25 @@ impl<T: Element> SymmetricMemory<T> {
         plan: impl FnOnce(&Said<'_, T>) -> Result<P, Refusal>,
         work: impl FnOnce(&Said<'_, T>, &P),
     ) -> Result<P> {
-        let running = self.begin(call.op, None)?;
+        self.operate(call.op, None, |running| {
+            self.state_and_read_in(running, call, terms, numbers, plan, work)
+        })
+    }
+
+    fn state_and_read_in<P>(
+        &self,
+        running: &Running<'_>,
+        call: Call,
+        terms: &[Term],
+        numbers: Result<Vec<usize>>,
+        plan: impl FnOnce(&Said<'_, T>) -> Result<P, Refusal>,
+        work: impl FnOnce(&Said<'_, T>, &P),
+    ) -> Result<P> {
         let borrow = self.local();
         let numbers =
             borrow.as_ref().map_err(Error::to_string).and(numbers.map_err(|error| error.to_string()));
-        let said = self.sealed_by_meeting(self.state(&running, &call, terms, numbers))?;
-        let plan = plan(&said).map_err(|refusal| refused(&running, refusal))?;
+        let said = self.sealed_by_meeting(self.state(running, &call, terms, numbers))?;
+        let plan = plan(&said).map_err(|refusal| refused(running, refusal))?;
         work(&said, &plan);
         self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number())))?;
         Ok(plan)

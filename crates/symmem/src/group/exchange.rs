@@ -33,37 +33,37 @@ impl Group {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn all_gather<T: Pod>(&self, value: &T) -> Result<Vec<T>> {
-        let running = self.begin(Op::AllGather, None)?;
-        let parts = running.all_gather(Op::AllGather, 0, size_of::<T>() as u64, bytemuck::bytes_of(value))?;
+        let (size, bytes) = (size_of::<T>() as u64, bytemuck::bytes_of(value));
+        let gather = |running: &Running<'_>| running.all_gather(Op::AllGather, 0, size, bytes);
+        let parts = self.operate(Op::AllGather, None, gather)?;
         parts.iter().map(|part| from_bytes(part, "all_gather")).collect()
     }
 
     /// Collective. Every rank's bytes, in rank order; lengths may differ.
     pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.begin(Op::AllGather, None)?.all_gather(Op::AllGather, 0, 0, bytes)
+        self.operate(Op::AllGather, None, |running| running.all_gather(Op::AllGather, 0, 0, bytes))
     }
 
     /// Collective. The `value` of rank `root`, on every rank.
     pub fn broadcast<T: Pod>(&self, root: usize, value: &T) -> Result<T> {
         self.check_rank("broadcast", root)?;
-        let running = self.begin(Op::Broadcast, None)?;
-        let part = running.broadcast(root, size_of::<T>() as u64, bytemuck::bytes_of(value))?;
+        let (size, bytes) = (size_of::<T>() as u64, bytemuck::bytes_of(value));
+        let part = self.operate(Op::Broadcast, None, |running| running.broadcast(root, size, bytes))?;
         from_bytes(&part, "broadcast")
     }
 
     /// Collective. The bytes of rank `root`, on every rank; what the others pass is ignored.
     pub fn broadcast_bytes(&self, root: usize, bytes: &[u8]) -> Result<Vec<u8>> {
         self.check_rank("broadcast", root)?;
-        self.begin(Op::Broadcast, None)?.broadcast(root, 0, bytes)
+        self.operate(Op::Broadcast, None, |running| running.broadcast(root, 0, bytes))
     }
 
     /// Collective. Returns once every rank has called it.
     pub fn barrier(&self) -> Result<()> {
-        let running = self.begin(Op::Barrier, None)?;
-        if self.inner.is_local() {
-            return running.meet(signature(Op::Barrier, 0, 0)).map(drop);
-        }
-        running.all_gather(Op::Barrier, 0, 0, &[]).map(drop)
+        self.operate(Op::Barrier, None, |running| match self.inner.is_local() {
+            true => running.meet(signature(Op::Barrier, 0, 0)).map(drop),
+            false => running.all_gather(Op::Barrier, 0, 0, &[]).map(drop),
+        })
     }
 }
 

@@ -28,20 +28,20 @@ impl Group {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn all_gather_fds(&self, fd: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
-        let running = self.begin(Op::AllGatherFds, None)?;
-        running.pass_fds(0, |endpoint, addresses, tag, wait| {
+        let exchange = |endpoint: &Endpoint, addresses: &[String], tag: u64, wait: &Wait<'_>| {
             endpoint.all_gather_fds(self.rank(), addresses, tag, fd, wait)
-        })
+        };
+        self.operate(Op::AllGatherFds, None, |running| running.pass_fds(0, exchange))
     }
 
     /// Collective. The descriptors that rank `root` gives (at most 8), on every rank; what the others give is ignored.
     /// All ranks must be on one host.
     pub fn broadcast_fds(&self, root: usize, fds: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>> {
         self.check_rank("broadcast_fds", root)?;
-        let running = self.begin(Op::BroadcastFds, None)?;
-        running.pass_fds(root, |endpoint, addresses, tag, wait| {
+        let exchange = |endpoint: &Endpoint, addresses: &[String], tag: u64, wait: &Wait<'_>| {
             endpoint.broadcast_fds(self.rank(), root, addresses, tag, fds, wait)
-        })
+        };
+        self.operate(Op::BroadcastFds, None, |running| running.pass_fds(root, exchange))
     }
 }
 

@@ -1,8 +1,15 @@
 //! One running operation of a group: who may run, how it waits, and what its failure means for the others.
 //!
-//! Every operation of a group or handle goes through [`Group::begin`]; every wait of one on shared memory through
-//! [`Running::wait`]. They are the only places that know about forks, `Busy`, deadlines, abort, left and death, but for
-//! mail, which is no operation of the group and has its counterpart in `mail::hub`.
+//! Every operation of a group or handle goes through [`Group::begin`], mostly by [`Group::operate`]; every wait of one on
+//! shared memory through [`Running::wait`]. They are the only places that know about forks, `Busy`, deadlines, abort, left
+//! and death, but for mail, which is no operation of the group and has its counterpart in `mail::hub`.
+//!
+//! # Panics
+//! Waits run the user's code: the poll of a cancel token, a store, a tracing subscriber. A panic of it unwinds the operation
+//! after this rank may have announced it, and the peers count on the rest. So a panic that leaves [`Running::guarded`]
+//! ends the group before the operation is given back. That it is leaving is known from where it comes out, not from
+//! `thread::panicking`: an operation that a destructor runs while its thread unwinds may well succeed. It costs an
+//! operation that returns nothing.
 
 use std::cell::Cell;
 use std::error::Error as StdError;
@@ -67,6 +74,16 @@ pub(crate) struct Running<'a> {
     started: Cell<Option<Instant>>,
 }
 
+/// Ends the group when it is dropped, which only a panic does: see [`Running::guarded`].
+struct Unwound<'a>(&'a Inner);
+
+impl Drop for Unwound<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.convict(Verdict { culprit: self.0.rank, cause: Cause::Panicked });
+    }
+}
+
 impl Drop for Running<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -75,7 +92,20 @@ impl Drop for Running<'_> {
 }
 
 impl Group {
-    /// Starts `op`: the one check of fork, failure and `Busy` for everything this rank does on the group.
+    /// Runs `work` as the operation `op`. A panic that leaves it ends the group.
+    #[inline(always)]
+    pub(crate) fn operate<R>(
+        &self,
+        op: Op,
+        channel: Option<usize>,
+        work: impl FnOnce(&Running<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let running = self.begin(op, channel)?;
+        running.guarded(|| work(&running))
+    }
+
+    /// Starts `op`: the one check of fork, failure and `Busy` for everything this rank does on the group. What the
+    /// operation does it does inside of [`Running::guarded`].
     // Always inlined: what it returns would travel through memory, which costs more than all its checks.
     #[inline(always)]
     pub(crate) fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
@@ -168,6 +198,15 @@ impl<'a> Running<'a> {
 
     pub(crate) fn op(&self) -> Op {
         self.op
+    }
+
+    /// Runs `work`, a part of this operation or all of it. A panic that leaves it ends the group.
+    #[inline(always)]
+    pub(crate) fn guarded<R>(&self, work: impl FnOnce() -> R) -> R {
+        let unwound = Unwound(self.inner());
+        let result = work();
+        std::mem::forget(unwound);
+        result
     }
 
     pub(crate) fn group(&self) -> &'a Group {

@@ -132,8 +132,13 @@ impl Group {
     /// Ends the group, because `op` of this rank panicked on the helper thread.
     fn panicked(&self, op: Op, reason: String) -> Error {
         let (culprit, cause) = (self.rank(), Cause::Panicked);
-        self.inner.convict(Verdict { culprit, cause });
-        Error::GroupFailed { context: self.context_of(op, None), culprit, cause, reason }
+        let (standing, _) = self.inner.convict(Verdict { culprit, cause });
+        let context = self.context_of(op, None);
+        match (standing.culprit, standing.cause) == (culprit, cause) {
+            true => Error::GroupFailed { context, culprit, cause, reason },
+            // Another failure came first.
+            false => self.failed_by(context, standing),
+        }
     }
 }
 
@@ -215,10 +220,7 @@ mod tests {
             let pending = match group.rank() {
                 0 => {
                     let hold = crate::memory::Hold::exclusive(mem.block(), "panic")?;
-                    group.start::<()>(Op::AllReduce, move || {
-                        let _hold = hold;
-                        panic!("on purpose")
-                    })?
+                    group.start::<()>(Op::AllReduce, move || hold.guarded(|| panic!("on purpose")))?
                 }
                 _ => mem.all_reduce_start(ReduceOp::Sum)?,
             };

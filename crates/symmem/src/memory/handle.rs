@@ -274,7 +274,10 @@ impl<T: Element> SymmetricMemory<T> {
     /// [`PeerView::read_into`], but as an operation of the group: it ends when the group fails, and counts.
     pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
         self.group.check_rank(Op::Copy.name(), rank)?;
-        let running = self.begin(Op::Copy, None)?;
+        self.operate(Op::Copy, None, |running| self.copy_out(running, rank, start, out))
+    }
+
+    fn copy_out(&self, running: &Running<'_>, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
         let size = size_of::<T>();
         if start.checked_add(out.len()).is_none_or(|end| end > self.len) {
             return Err(Error::OutOfBounds {
@@ -290,7 +293,7 @@ impl<T: Element> SymmetricMemory<T> {
         // memory: this rank's own is borrowed for reading.
         let copied = unsafe {
             let from = self.table.data[rank].address.add((self.offset + start) * size);
-            cpu::copy_from_peer(&running, from, out.as_mut_ptr().cast(), size_of_val(out))
+            cpu::copy_from_peer(running, from, out.as_mut_ptr().cast(), size_of_val(out))
         };
         self.seal(copied)
     }
@@ -299,50 +302,50 @@ impl<T: Element> SymmetricMemory<T> {
     #[inline]
     pub fn barrier(&self, channel: usize) -> Result<()> {
         self.check_channel(Op::MemoryBarrier.name(), channel)?;
-        let running = self.begin(Op::MemoryBarrier, Some(channel))?;
-        self.seal(cpu::barrier(&running, channel, self.table.number))
+        self.operate(Op::MemoryBarrier, Some(channel), |running| {
+            self.seal(cpu::barrier(running, channel, self.table.number))
+        })
     }
 
     /// Raises this rank's signal on `channel` at `rank`, after waiting until the previous one was consumed. What this
     /// rank wrote before is visible to `rank` once it has waited for the signal.
     pub fn put_signal(&self, rank: usize, channel: usize) -> Result<()> {
         let slot = self.slot(Op::PutSignal, rank, channel, rank, self.rank())?;
-        let running = self.begin(Op::PutSignal, Some(channel))?;
-        self.seal(cpu::put_signal(&running, slot, rank))
+        let put = |running: &Running<'_>| self.seal(cpu::put_signal(running, slot, rank));
+        self.operate(Op::PutSignal, Some(channel), put)
     }
 
     /// Consumes the signal on `channel` from `rank`, waiting for it.
     pub fn wait_signal(&self, rank: usize, channel: usize) -> Result<()> {
         let slot = self.slot(Op::WaitSignal, rank, channel, self.rank(), rank)?;
-        let running = self.begin(Op::WaitSignal, Some(channel))?;
-        self.seal(cpu::wait_signal(&running, slot, rank))
+        let wait = |running: &Running<'_>| self.seal(cpu::wait_signal(running, slot, rank));
+        self.operate(Op::WaitSignal, Some(channel), wait)
     }
 
     /// [`SymmetricMemory::put_signal`] without waiting: false if the previous signal is still pending.
     pub fn try_put_signal(&self, rank: usize, channel: usize) -> Result<bool> {
         let slot = self.slot(Op::PutSignal, rank, channel, rank, self.rank())?;
-        let running = self.begin(Op::PutSignal, Some(channel))?;
-        Ok(cpu::try_put_signal(&running, slot, rank))
+        self.operate(Op::PutSignal, Some(channel), |running| Ok(cpu::try_put_signal(running, slot, rank)))
     }
 
     /// [`SymmetricMemory::wait_signal`] without waiting: false if there is no signal.
     pub fn try_wait_signal(&self, rank: usize, channel: usize) -> Result<bool> {
         let slot = self.slot(Op::WaitSignal, rank, channel, self.rank(), rank)?;
-        let running = self.begin(Op::WaitSignal, Some(channel))?;
-        Ok(cpu::try_wait_signal(&running, slot, rank))
+        self.operate(Op::WaitSignal, Some(channel), |running| Ok(cpu::try_wait_signal(running, slot, rank)))
     }
 
     /// Collective. Ends the use of the memory on this group: all its handles give [`Error::Closed`] from here on.
     /// Views that exist stay valid, and the allocation can be rendezvoused again.
     pub fn close(self) -> Result<()> {
-        let running = self.begin(Op::Close, None)?;
-        fault::point(Point::Closing);
-        let met = running.meet(signature(Op::Close, 0, self.table.number));
-        if met.is_ok() {
-            self.table.closed.store(true, Ordering::Relaxed);
-            self.block.forget_table(self.group.id());
-        }
-        self.seal(met).map(drop)
+        self.operate(Op::Close, None, |running| {
+            fault::point(Point::Closing);
+            let met = running.meet(signature(Op::Close, 0, self.table.number));
+            if met.is_ok() {
+                self.table.closed.store(true, Ordering::Relaxed);
+                self.block.forget_table(self.group.id());
+            }
+            self.seal(met).map(drop)
+        })
     }
 
     /// Borrows this rank's memory for an operation that writes it.
@@ -373,8 +376,20 @@ impl<T: Element> SymmetricMemory<T> {
             .then(|| unsafe { self.table.data[rank].address.add(start * size_of::<T>()) })
     }
 
+    /// Runs `work` as the operation `op`. A panic that leaves it ends the group and poisons the memory.
     #[inline(always)]
-    pub(crate) fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
+    pub(crate) fn operate<R>(
+        &self,
+        op: Op,
+        channel: Option<usize>,
+        work: impl FnOnce(&Running<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let running = self.begin(op, channel)?;
+        self.block.guarded(|| running.guarded(|| work(&running)))
+    }
+
+    #[inline(always)]
+    fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
         self.check_open(op.name())?;
         match self.group.begin(op, channel) {
             Ok(running) => Ok(running),

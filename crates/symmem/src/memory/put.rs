@@ -34,9 +34,8 @@ impl<T: Element> SymmetricMemory<T> {
     /// The rank `rank`, if it is not this one, holds no guard (`local`, `local_mut`) of these bytes until it has
     /// synchronised with this rank after the write, and runs no operation on them meanwhile.
     pub unsafe fn put(&self, rank: usize, start: usize, data: &[T]) -> Result<()> {
-        let running = self.begin_put(Op::Put, rank)?;
         // SAFETY: the caller's duty.
-        unsafe { self.write(&running, rank, start, data) }
+        self.operate_on(Op::Put, rank, |running| unsafe { self.write(running, rank, start, data) })
     }
 
     /// Writes `data` like [`SymmetricMemory::put`], then sets the u64 word number `word` of that rank's signal pad to `value`. When
@@ -55,16 +54,17 @@ impl<T: Element> SymmetricMemory<T> {
         word: usize,
         value: u64,
     ) -> Result<()> {
-        let running = self.begin_put(Op::PutWithSignal, rank)?;
-        let signal = self.signal_address(Op::PutWithSignal, rank, word)?;
-        // SAFETY: the caller's duty.
-        unsafe { self.write(&running, rank, start, data)? };
-        fence(Ordering::Release);
-        // SAFETY: a word of the pad, which is mapped while `self` lives.
-        unsafe { copy::write(value.to_ne_bytes().as_ptr(), signal, WORD) };
-        Bell::publish_fence();
-        running.inner().bell(rank).ring_if_waited();
-        Ok(())
+        self.operate_on(Op::PutWithSignal, rank, |running| {
+            let signal = self.signal_address(Op::PutWithSignal, rank, word)?;
+            // SAFETY: the caller's duty.
+            unsafe { self.write(running, rank, start, data)? };
+            fence(Ordering::Release);
+            // SAFETY: a word of the pad, which is mapped while `self` lives.
+            unsafe { copy::write(value.to_ne_bytes().as_ptr(), signal, WORD) };
+            Bell::publish_fence();
+            running.inner().bell(rank).ring_if_waited();
+            Ok(())
+        })
     }
 
     /// Waits until the u64 word number `word` of this rank's own signal pad is `value`. The word stays as it is. A deadline that
@@ -82,7 +82,10 @@ impl<T: Element> SymmetricMemory<T> {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn wait_for_signal(&self, word: usize, value: u64) -> Result<()> {
-        let running = self.begin(Op::WaitForSignal, None)?;
+        self.operate(Op::WaitForSignal, None, |running| self.wait_for_word(running, word, value))
+    }
+
+    fn wait_for_word(&self, running: &Running<'_>, word: usize, value: u64) -> Result<()> {
         let signal = self.signal_address(Op::WaitForSignal, self.rank(), word)?;
         let is_set = || {
             let mut bytes = [0; WORD];
@@ -90,14 +93,15 @@ impl<T: Element> SymmetricMemory<T> {
             unsafe { copy::read(signal, bytes.as_mut_ptr(), WORD) };
             u64::from_ne_bytes(bytes) == value
         };
-        let waited = self.wait_until(&running, is_set);
+        let waited = self.wait_until(running, is_set);
         fence(Ordering::Acquire);
         self.seal(waited)
     }
 
-    fn begin_put(&self, op: Op, rank: usize) -> Result<Running<'_>> {
+    /// Runs `work` as the operation `op`, which is on rank `rank`'s memory.
+    fn operate_on(&self, op: Op, rank: usize, work: impl FnOnce(&Running<'_>) -> Result<()>) -> Result<()> {
         self.group().check_rank(op.name(), rank)?;
-        self.begin(op, None)
+        self.operate(op, None, work)
     }
 
     /// Anybody may set the word, so nobody is missed as long as somebody is left.

@@ -62,7 +62,7 @@ impl Communicator {
     pub fn new(group: &Group, device: &Device) -> Result<Self> {
         let span = tracing::debug_span!("symmem.nccl", group = group.name(), device = device.ordinal());
         let _entered = span.enter();
-        Self::join(&group.begin(Op::NcclInit, None)?, device)
+        group.operate(Op::NcclInit, None, |running| Self::join(running, device))
     }
 
     /// [`Communicator::new`] as part of another operation.

@@ -53,16 +53,15 @@ impl<'a> Private<'a> {
             // One piece of the pipeline is what is called staged elsewhere.
             _ => Algorithm::Pipelined,
         };
-        tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
         let signature = call.signature(algorithm, 0);
-        match arguments {
-            Ok(arguments) => Ok((Self { running, call, signature, algorithm }, arguments)),
-            Err(wrong) => {
+        let arguments = running.guarded(|| {
+            tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
+            arguments.inspect_err(|_| {
                 // Whatever comes of it, what is wrong here comes first.
                 let _ = running.meet(Signature { size: WRONG, ..signature });
-                Err(wrong)
-            }
-        }
+            })
+        })?;
+        Ok((Self { running, call, signature, algorithm }, arguments))
     }
 
     /// This rank and the number of ranks.
@@ -83,9 +82,9 @@ impl<'a> Private<'a> {
     }
 
     fn carry(&self, pieces: &mut impl Pieces) -> Result<()> {
-        match self.is_pushed() {
+        self.running.guarded(|| match self.is_pushed() {
             true => push::run(&self.running, &self.call, self.signature, pieces),
             false => pipelined::run(&self.running, &self.call, self.signature, pieces),
-        }
+        })
     }
 }

@@ -114,7 +114,8 @@ impl Group {
         let number = (call.signature(Algorithm::Pipelined, 0).word >> 8) as usize;
         let arguments = splits::check("input", sends, self.size(), input.len())
             .and_then(|()| splits::check("output", receives, self.size(), out.len()));
-        let splits = Splits::exchange(&running, number, arguments.map(|()| (sends, receives)))?;
+        let arguments = arguments.map(|()| (sends, receives));
+        let splits = running.guarded(|| Splits::exchange(&running, number, arguments))?;
         let (len, from, to) = splits.own;
         let call = Call { bytes: splits.longest * size_of::<T>(), ..call };
         let (private, ()) = Private::new(running, call, Ok(()))?;

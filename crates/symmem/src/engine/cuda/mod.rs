@@ -54,6 +54,7 @@ use crate::cuda::exchange::{self, PeerMemory};
 use crate::cuda::queues::Sharing;
 use crate::cuda::{Allocation, Device, Stream};
 use crate::error::{Context, Halt};
+use crate::group::Running;
 use crate::memory::Element;
 use crate::nccl::{self, Communicator};
 use crate::op::Op;
@@ -278,24 +279,34 @@ impl Engine {
         }
         let span = tracing::debug_span!("symmem.engine", group = group.name(), device = device.ordinal());
         let _entered = span.enter();
-        let running = group.begin(Op::CudaEngine, None)?;
+        group.operate(Op::CudaEngine, None, |running| Self::make_in(running, device, settings, adopted))
+    }
+
+    fn make_in(
+        running: &Running<'_>,
+        device: &Device,
+        settings: Settings,
+        adopted: Option<&Communicator>,
+    ) -> Result<Self> {
+        let group = running.group();
+        let world = group.size();
         let layout = Layout::new(world, settings.lanes.clamp(1, MAX_LANES) as usize);
         let sound = adopted.map_or(Ok(()), |adopted| nccl::join::check_same(adopted, group));
         let parts = sound.and_then(|()| Parts::make(group, device, &settings, &layout));
         let occupancies = parts.as_ref().map_err(|error| error.to_string());
         let occupancies =
             occupancies.and_then(|parts| parts.kernels.occupancies().map_err(|error| error.to_string()));
-        let (mut agreed, shares_device) = agree::agree(&running, device, &settings, occupancies)?;
+        let (mut agreed, shares_device) = agree::agree(running, device, &settings, occupancies)?;
         // Fails on every rank above if it failed on one.
         let parts = parts?;
         let sharing = shares_device.then(Sharing::new);
         let communicator = match (adopted, settings.provider) {
             (Some(adopted), _) => Some(adopted.clone()),
-            (None, Provider::Nccl) => Some(Communicator::join(&running, device)?),
+            (None, Provider::Nccl) => Some(Communicator::join(running, device)?),
             (None, Provider::Vmm) => None,
         };
         let is_direct = match communicator {
-            Some(_) => exchange::is_in_reach(&running, device)? && settings.unreachable.is_empty(),
+            Some(_) => exchange::is_in_reach(running, device)? && settings.unreachable.is_empty(),
             None => true,
         };
         let made = |_: &[Vec<PeerMemory>]| {
@@ -310,7 +321,7 @@ impl Engine {
         };
         let control = Ok(vec![Arc::clone(&parts.control)]);
         let (mut peers, (leash, watched)) = match is_direct {
-            true => exchange::share_made(&running, device, control, made)?,
+            true => exchange::share_made(running, device, control, made)?,
             false => {
                 let peers = vec![exchange::alone(&parts.control, group.rank(), world)];
                 let outcome = made(&peers).map(|made| (peers, made));
@@ -320,7 +331,7 @@ impl Engine {
         let peers = peers.swap_remove(0);
         let scratch = layout.lane(0) + layout.scratch();
         let multimem = match is_direct {
-            true => multimem::set_up(&running, device, &parts.control, settings.lanes, &mut agreed.limits)?,
+            true => multimem::set_up(running, device, &parts.control, settings.lanes, &mut agreed.limits)?,
             false => Err("a rank is out of reach of another".to_owned()),
         };
         let mode = if agreed.one_device { ONE_DEVICE } else { 0 };

@@ -242,7 +242,7 @@ impl Joining<'_> {
     /// Meets everybody in memory for the first time. All ranks agree on whether that succeeded, even if somebody dies
     /// meanwhile: those who have a group can go on with `survivors`, and must not wait for one who has none.
     fn meet(&self, group: &Group) -> Result<()> {
-        let met = group.begin(Op::Join, None).and_then(|running| running.meet(signature(Op::Join, 0, 0)));
+        let met = group.operate(Op::Join, None, |running| running.meet(signature(Op::Join, 0, 0)));
         let inner = &group.inner;
         match (inner.map(inner.judge).control().settle_join(met.is_ok()), met) {
             (true, _) => Ok(()),
