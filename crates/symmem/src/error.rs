@@ -451,6 +451,7 @@ macro_rules! context_of {
             | Error::GroupFailed { context, .. }
             | Error::Mismatch { context, .. }
             | Error::Rank { context, .. }
+            | Error::Unproven { context, .. }
             | Error::MessageSize { context, .. }
             | Error::Busy { context, .. }
             | Error::Device { context, .. } => Some(context),

@@ -2,14 +2,13 @@
 //!
 //! Public. Local to make and to drop; [`Allocation::rendezvous`] makes it symmetric.
 
-use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use super::memory::{SymmetricMemory, Table};
 use super::{Device, DeviceSlice, DeviceSliceMut, Engine, Stream, buffer};
 use crate::engine::cuda::all_idle;
-use crate::memory::Element;
+use crate::memory::{Element, Tables};
 use crate::provider::device::{AnyMemory, Provider};
 use crate::provider::vmm::graveyard;
 use crate::{Config, Error, Result};
@@ -19,27 +18,12 @@ use crate::{Config, Error, Result};
 pub(super) struct Block {
     memory: AnyMemory,
     /// By engine. The handles keep them, so that mappings go with the last one.
-    tables: Mutex<HashMap<String, Weak<Table>>>,
+    pub(super) tables: Tables<Weak<Table>>,
 }
 
 impl Block {
     pub(super) fn memory(&self) -> &AnyMemory {
         &self.memory
-    }
-
-    fn tables(&self) -> MutexGuard<'_, HashMap<String, Weak<Table>>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The rendezvous on the engine with this key, if a handle of it is alive.
-    pub(super) fn table(&self, engine: &str) -> Option<Arc<Table>> {
-        self.tables().get(engine)?.upgrade()
-    }
-
-    pub(super) fn remember(&self, engine: &str, table: &Arc<Table>) {
-        let mut tables = self.tables();
-        tables.retain(|_, table| table.strong_count() > 0);
-        tables.insert(engine.to_owned(), Arc::downgrade(table));
     }
 }
 
@@ -92,7 +76,7 @@ impl<T: Element> Allocation<T> {
             let size = size_of::<T>();
             Error::invalid("allocation", format!("{len} elements of {size} bytes are too many"))
         })?;
-        let block = Block { memory: AnyMemory::alloc(provider, device, bytes)?, tables: Mutex::default() };
+        let block = Block { memory: AnyMemory::alloc(provider, device, bytes)?, tables: Tables::default() };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }
 

@@ -68,7 +68,9 @@ impl<T: Element> Allocation<T> {
     /// Collective over `group`: everybody maps everybody's allocation, which must agree in size, element type and pad
     /// size. Either all ranks succeed or all get the same error, and the allocation can be tried again.
     ///
-    /// The result is kept with the allocation: a second call for the same group is local and gives another handle.
+    /// The result is kept with the allocation: a second call for the same group is local and gives another handle. The
+    /// allocation is this rank's part of the group then: another rank, a thread that shares it, is refused
+    /// ([`Error::Rank`](crate::Error::Rank)) until it is closed.
     ///
     /// ```
     /// symmem::spawn(2, |group| {

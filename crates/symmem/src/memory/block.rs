@@ -1,9 +1,9 @@
 //! The block behind an allocation: its memory, who borrows it, whether it is poisoned, and its rendezvous so far.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use super::Tables;
 use super::rendezvous::Table;
 use crate::provider::Memory;
 use crate::sys::fork;
@@ -21,8 +21,8 @@ pub(crate) struct Block {
     poison: OnceLock<String>,
     /// Live `Allocation`s of this block.
     users: AtomicUsize,
-    /// Rendezvous so far, by group id.
-    tables: Mutex<HashMap<String, Arc<Table>>>,
+    /// Its rendezvous so far.
+    pub(super) tables: Tables<Arc<Table>>,
 }
 
 impl Block {
@@ -34,7 +34,7 @@ impl Block {
             borrows: AtomicI32::new(0),
             poison: OnceLock::new(),
             users: AtomicUsize::new(0),
-            tables: Mutex::default(),
+            tables: Tables::default(),
         }
     }
 
@@ -115,22 +115,5 @@ impl Block {
             None => Ok(()),
             Some(cause) => Err(Error::Poisoned { op, cause: cause.clone() }),
         }
-    }
-
-    fn tables(&self) -> MutexGuard<'_, HashMap<String, Arc<Table>>> {
-        self.tables.lock().unwrap_or_else(|poison| poison.into_inner())
-    }
-
-    /// The rendezvous of this block on the group with `id`, if there was one.
-    pub(super) fn table(&self, id: &str) -> Option<Arc<Table>> {
-        self.tables().get(id).cloned()
-    }
-
-    pub(super) fn keep_table(&self, id: &str, table: &Arc<Table>) {
-        self.tables().insert(id.to_owned(), Arc::clone(table));
-    }
-
-    pub(super) fn forget_table(&self, id: &str) {
-        self.tables().remove(id);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::allocation::{Local, LocalMut, salvage};
-use super::rendezvous::Table;
+use super::rendezvous::{KEY, Table};
 use super::view::{PadView, PeerView};
 use super::{Block, Element, element};
 use crate::engine::cpu;
@@ -342,7 +342,7 @@ impl<T: Element> SymmetricMemory<T> {
             let met = running.meet(signature(Op::Close, 0, self.table.number));
             if met.is_ok() {
                 self.table.closed.store(true, Ordering::Relaxed);
-                self.block.forget_table(self.group.id());
+                self.block.tables.forget(&self.group, KEY);
             }
             self.seal(met).map(drop)
         })

@@ -9,6 +9,7 @@ mod handle;
 mod hold;
 mod put;
 mod rendezvous;
+mod tables;
 mod view;
 
 pub use self::allocation::{Allocation, Local, LocalMut};
@@ -16,4 +17,5 @@ pub(crate) use self::block::Block;
 pub use self::element::{DType, Element};
 pub use self::handle::SymmetricMemory;
 pub(crate) use self::hold::Hold;
+pub(crate) use self::tables::Tables;
 pub use self::view::{PadView, PeerView};

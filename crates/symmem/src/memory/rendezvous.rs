@@ -19,6 +19,8 @@ use crate::provider::{Memory, Peer};
 use crate::sys::fault::{self, Point};
 use crate::{DType, Error, Result};
 
+/// A rank has one table of an allocation on a group.
+pub(super) const KEY: &str = "";
 /// What the message with the handles says it is.
 const HANDLES: &str = "data, pad";
 
@@ -70,22 +72,29 @@ impl Table {
         arguments: Result<()>,
     ) -> Result<Arc<Self>> {
         let sound = arguments.and_then(|()| block.check_usable(Op::Rendezvous.name()));
-        if let Some(table) = block.table(group.id()) {
+        if let Some(table) = block.tables.find(group, KEY) {
             return sound.map(|()| table);
         }
         let span = tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes = block.bytes());
         let _entered = span.enter();
-        let running = group.begin(Op::Rendezvous, None)?;
-        running.check_local()?;
-        let pad = sound.and_then(|()| group.context().provider().alloc(block.signal_pad_size()));
-        running.compare_blocks(block, dtype, pad.as_ref().err())?;
-        let table = running.exchange(block, pad?)?;
-        block.keep_table(group.id(), &table);
-        Ok(table)
+        group.operate(Op::Rendezvous, None, |running| running.rendezvous(block, dtype, sound))
     }
 }
 
 impl Running<'_> {
+    fn rendezvous(&self, block: &Block, dtype: DType, sound: Result<()>) -> Result<Arc<Table>> {
+        self.check_local()?;
+        // Until the vote is over: whoever else would bring this memory does so meanwhile, and is refused.
+        let claim = sound.and_then(|()| block.tables.claim(self.group(), KEY));
+        let provider = self.group().context().provider();
+        let pad = claim.and_then(|claim| Ok((claim, provider.alloc(block.signal_pad_size())?)));
+        self.compare_blocks(block, dtype, pad.as_ref().err())?;
+        let (claim, pad) = pad?;
+        let table = self.exchange(block, pad)?;
+        claim.keep(Arc::clone(&table));
+        Ok(table)
+    }
+
     /// Step 1: what everybody brings.
     fn compare_blocks(&self, block: &Block, dtype: DType, failure: Option<&Error>) -> Result<()> {
         let request = Request {

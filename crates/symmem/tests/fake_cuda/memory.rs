@@ -1,6 +1,6 @@
 //! What rendezvous gives: everybody's memory, pads, tables, slices, offsets.
 
-use symmem::cuda::{Device, Stream};
+use symmem::cuda::{Device, Engine, Stream};
 use symmem::{Error, Group, ProcessSpawner, Result};
 
 use crate::common::assert_error;
@@ -65,6 +65,33 @@ fn everybody_maps_everybody_as_processes() {
     const NAME: &str = "memory::everybody_maps_everybody_as_processes";
     fake::run(NAME, &[DEVICES], || {
         ProcessSpawner::new(NAME, 3).run(everybody_maps_everybody).unwrap();
+    });
+}
+
+/// Ranks that are threads may share an allocation, but it is the memory of one of them.
+#[test]
+fn ranks_that_bring_one_allocation_all_get_the_same_error() {
+    const NAME: &str = "memory::ranks_that_bring_one_allocation_all_get_the_same_error";
+    let vars = [("FAKECUDA_UUIDS", "gpu-a"), ("SYMMEM_ALLOW_OVERLAPPING_DEVICES", "1")];
+    fake::run(NAME, &vars, || {
+        let shared = [(); 2].map(|()| Device::new(0).unwrap().alloc::<f32>(1000).unwrap());
+        let share = |group: Group| -> Result<()> {
+            let engine = Engine::new(&group, &Device::new(0)?)?;
+            let refused = unanimous(&group, &shared[0].rendezvous(&engine))?;
+            assert!(refused.contains("brought to this group"), "{refused}");
+            let own = &shared[group.rank()];
+            let memory = own.rendezvous(&engine)?;
+            // Rank 1 brings what is rank 0's, while that is in use.
+            let fresh = engine.device().alloc::<f32>(1000)?;
+            let brought = if group.rank() == 0 { &fresh } else { &shared[0] };
+            let refused = unanimous(&group, &brought.rendezvous(&engine))?;
+            assert!(refused.starts_with("rank 1: ") && refused.contains("rank 0 brought"), "{refused}");
+            assert_eq!(own.rendezvous(&engine)?.peer_ptrs(), memory.peer_ptrs());
+            drop(memory);
+            group.barrier()?;
+            check(&shared[1 - group.rank()].rendezvous(&engine)?)
+        };
+        symmem::spawn(2, share).unwrap();
     });
 }
 

@@ -408,9 +408,22 @@ fn meet<T: Element>(
     let span =
         tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes = block.memory().bytes());
     let _entered = span.enter();
-    let running = group.begin(Op::Rendezvous, None)?;
-    let sound = check_place(block, engine).and(bounds);
-    let kept = block.table(&engine.key());
+    group.operate(Op::Rendezvous, None, |running| meet_in::<T>(running, block, engine, offset, part, bounds))
+}
+
+fn meet_in<T: Element>(
+    running: &Running<'_>,
+    block: &Block,
+    engine: &Engine,
+    offset: usize,
+    part: Option<usize>,
+    bounds: Result<()>,
+) -> Result<(Arc<Table>, Vec<usize>)> {
+    let group = engine.group();
+    // Until the vote is over: whoever else would bring this memory does so meanwhile, and is refused.
+    let claim =
+        check_place(block, engine).and(bounds).and_then(|()| block.tables.claim(group, &engine.key()));
+    let kept = block.tables.find(group, &engine.key());
     let opening = Opening {
         bytes: block.memory().bytes(),
         pad_bytes: group.context().signal_pad_size(),
@@ -423,21 +436,22 @@ fn meet<T: Element>(
             AnyMemory::Vmm(_) => None,
             AnyMemory::Nccl(memory) => Some(ids::hex(&memory.mark())),
         },
-        error: sound.err().map(|error| error.to_string()),
+        error: claim.as_ref().err().map(ToString::to_string),
     };
     let openings = running.compare(Op::Rendezvous, &opening)?;
+    let claim = claim?;
     // A table is used again only if all ranks mean the same one.
     let again = openings.iter().all(|theirs| theirs.number == opening.number);
     let table = match kept.filter(|_| again) {
         Some(table) => table,
         None => {
-            let table = Arc::new(Table::share(&running, engine, block, &openings)?);
-            block.remember(&engine.key(), &table);
+            let table = Arc::new(Table::share(running, engine, block, &openings)?);
+            claim.keep(Arc::downgrade(&table));
             table
         }
     };
     if openings.iter().any(|theirs| theirs.offset != offset) {
-        table.make_room(&running, engine)?;
+        table.make_room(running, engine)?;
     }
     Ok((table, openings.iter().map(|opening| opening.offset).collect()))
 }
