@@ -74,6 +74,23 @@ fn different_operations_are_a_mismatch_and_the_group_goes_on() {
     });
 }
 
+#[test]
+fn a_wrong_root_of_one_rank_is_told_to_all_and_the_group_goes_on() {
+    on_hosts_in_memory(|group| {
+        let group = group.within(PATIENCE);
+        match group.rank() {
+            3 => assert_error!(group.broadcast(9, &1u8), Error::RankOutOfRange { rank: 9, .. }),
+            _ => {
+                assert_error!(group.broadcast(0, &1u8), Error::Rank { rank: 3, message, .. } if message.contains("rank 9"));
+            }
+        }
+        // Collectives on memory are refused everywhere: nobody would hear of a refusal.
+        let asked = Error::Invalid { what: "x".to_owned(), problem: "wrong".to_owned() };
+        assert!(matches!(group.refuse(asked), Error::Invalid { .. }));
+        group.barrier()
+    });
+}
+
 fn members_of(host: &str) -> Vec<usize> {
     (0..HOSTS.len()).filter(|rank| HOSTS[*rank] == host).collect()
 }

@@ -71,19 +71,29 @@ fn memory_is_borrowed_from_start_to_end() {
             if group.rank() == 0 {
                 assert_eq!(mem.local().is_err(), in_place);
                 assert_error!(mem.local_mut(), Error::Borrowed { .. });
-                assert_error!(mem.all_reduce_start(ReduceOp::Sum), Error::Borrowed { .. });
                 // Other memory is free.
                 other.fill(1)?;
+            }
+            // Memory that is borrowed at the start is this rank's error, and told to the other rank in its turn.
+            let refused = (group.rank() == 0).then(|| mem.all_reduce_start(ReduceOp::Sum)).transpose()?;
+            if group.rank() == 0 {
                 checked.wait();
             }
             pending.map(Pending::wait).transpose()?;
             gathered.map(Pending::wait).transpose()?;
+            match refused {
+                Some(refused) => assert_error!(refused.wait(), Error::Borrowed { .. }),
+                None => {
+                    let told = mem.all_reduce_start(ReduceOp::Sum)?.wait();
+                    assert_error!(told, Error::Rank { rank: 0, message, .. } if message.contains("borrowed"));
+                }
+            }
             mem.local_mut()?.fill(2);
         }
         let guard = other.local()?;
         assert_eq!(guard[0], if group.rank() == 0 { 1 } else { 0 });
         let other = other.within(PATIENCE);
-        assert_error!({ other }.all_reduce_start(ReduceOp::Sum), Error::Borrowed { .. });
+        assert_error!({ other }.all_reduce_start(ReduceOp::Sum)?.wait(), Error::Borrowed { .. });
         drop(guard);
         group.barrier()
     })
@@ -230,7 +240,7 @@ fn the_blocking_calls_errors_come_with_the_result() {
         gone.wait();
         assert_error!(pending.wait(), Error::PeerLeft { rank: 1, .. });
         assert_error!(next.wait(), Error::GroupFailed { culprit: 1, .. });
-        assert_error!(mem.all_reduce_start(ReduceOp::Sum), Error::Poisoned { .. });
+        assert_error!(mem.all_reduce_start(ReduceOp::Sum)?.wait(), Error::Poisoned { .. });
         assert_error!(group.barrier_start()?.wait(), Error::GroupFailed { culprit: 1, .. });
         Ok(())
     })

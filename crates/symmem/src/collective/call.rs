@@ -1,11 +1,11 @@
 //! What a call of a collective is: what its ranks must agree on, and who needs to hear from whom.
 
-use crate::DType;
-use crate::group::signature;
+use crate::group::{Agreed, MAX_BYTES};
 use crate::numeric::ReduceOp;
 use crate::op::Op;
 use crate::sync::protocol::Signature;
 use crate::tuning::{Algorithm, Collective};
+use crate::{DType, Error, Result};
 
 /// One call of a collective.
 #[derive(Clone, Copy)]
@@ -28,15 +28,27 @@ pub(super) enum Flow {
 
 impl Call {
     /// What all ranks must say alike; `memory` is 0 for private memory.
+    #[inline]
     pub(super) fn signature(&self, algorithm: Algorithm, memory: u64) -> Signature {
-        let reduce = self.reduce.map_or(0, |reduce| reduce as usize + 1);
-        let memory = memory as usize & 0xf_ffff;
-        let number = self.root
-            | (self.dtype as usize) << 16
-            | reduce << 24
-            | (algorithm as usize) << 32
-            | memory << 36;
-        signature(self.op, number, self.bytes as u64)
+        let agreed = Agreed {
+            root: self.root as u64,
+            dtype: self.dtype as u64,
+            reduce: self.reduce.map_or(0, |reduce| reduce as u64 + 1),
+            algorithm: algorithm as u64,
+            memory,
+            bytes: self.bytes as u64,
+        };
+        agreed.signature(self.op)
+    }
+
+    /// An error for more bytes than ranks can agree on.
+    #[inline]
+    pub(super) fn check_bytes(&self) -> Result<()> {
+        if self.bytes as u64 <= MAX_BYTES {
+            return Ok(());
+        }
+        let problem = format!("{} bytes of a rank are more than {MAX_BYTES}", self.bytes);
+        Err(Error::invalid(self.op.name(), problem))
     }
 
     /// The collective whose tuning counts.
@@ -75,22 +87,43 @@ impl Call {
     #[inline]
     pub(super) fn hears(&self, rank: usize, peer: usize) -> bool {
         match self.flow() {
+            Flow::Everywhere => true,
             // Those on private memory let no byte change before all ranks are known to agree.
             _ if self.op.is_private() => true,
-            Flow::Everywhere => true,
             Flow::FromRoot => peer == self.root,
             Flow::ToRoot => rank == self.root,
         }
     }
 }
 
-/// What a signature's number says, for people.
-pub(crate) fn describe(number: u64) -> String {
-    let dtype = DType::ALL.iter().find(|dtype| **dtype as u64 == number >> 16 & 0xff);
-    let reduce = ReduceOp::ALL.iter().find(|reduce| **reduce as u64 + 1 == number >> 24 & 0xff);
-    let algorithm = Algorithm::ALL.iter().find(|algorithm| **algorithm as u64 == number >> 32 & 0xf);
+/// What a signature says, for people.
+pub(crate) fn describe(agreed: &Agreed) -> String {
+    let dtype = DType::ALL.iter().find(|dtype| **dtype as u64 == agreed.dtype);
+    let reduce = ReduceOp::ALL.iter().find(|reduce| **reduce as u64 + 1 == agreed.reduce);
+    let algorithm = Algorithm::ALL.iter().find(|algorithm| **algorithm as u64 == agreed.algorithm);
     let name = |name: Option<String>| name.map(|name| format!("{name}, ")).unwrap_or_default();
     let (dtype, reduce) = (name(dtype.map(ToString::to_string)), name(reduce.map(ToString::to_string)));
     let algorithm = name(algorithm.map(ToString::to_string));
-    format!("{reduce}{dtype}root {}, {algorithm}memory {}", number & 0xffff, number >> 36)
+    let Agreed { root, memory, bytes, .. } = agreed;
+    format!("{reduce}{dtype}root {root}, {algorithm}memory {memory}, {bytes} bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_bytes_than_ranks_can_agree_on_are_refused() {
+        let call = |bytes| Call { op: Op::PrivateScatter, root: 0, dtype: DType::U8, reduce: None, bytes };
+        assert!(call(MAX_BYTES as usize).check_bytes().is_ok());
+        assert!(call(MAX_BYTES as usize + 1).check_bytes().is_err());
+        assert!(call(usize::MAX).check_bytes().is_err());
+    }
+
+    #[test]
+    fn everything_that_is_agreed_on_fits_its_field() {
+        assert!(DType::ALL.iter().all(|dtype| (*dtype as u64) < 1 << 8));
+        assert!(ReduceOp::ALL.iter().all(|reduce| (*reduce as u64) < (1 << 8) - 1));
+        assert!(Algorithm::ALL.iter().all(|algorithm| (*algorithm as u64) < 1 << 4));
+    }
 }

@@ -7,6 +7,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::check_len;
 use super::rooted::check_even;
 use super::statement::Said;
 use crate::memory::{Element, SymmetricMemory};
@@ -49,30 +50,39 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn reduce_scatter_columns(&self, op: ReduceOp, columns: usize, out: &mut [T]) -> Result<()> {
         const OP: Op = Op::ReduceScatterColumns;
         let (len, world) = (self.len(), self.world_size());
-        let plan = |said: &Said<'_, T>| {
-            let kernel = Kernel::select(T::DTYPE, op)?;
-            if !len.is_multiple_of(columns) {
-                let problem = format!("{len} elements are not divisible by {columns} columns");
-                return Err(Error::invalid(OP.name(), problem).into());
-            }
-            let width = check_even(OP, columns, world)?;
-            let rows = len.checked_div(columns).unwrap_or(0);
-            (0..world).try_for_each(|rank| said.check_output(rank, rows * width))?;
-            Ok((kernel, rows))
-        };
-        let (call, terms, numbers) =
-            (self.call(OP, 0, Some(op)), [("columns", columns)], Ok(vec![out.len()]));
-        let done = self.state_and_read(call, &terms, numbers, plan, |said, (kernel, rows)| {
-            if *rows == 0 {
-                return;
-            }
-            let part = Part::new(self.rank(), world, *rows, columns, size_of::<T>());
-            // SAFETY: `said` has everybody's matrix of `rows` rows, which nobody writes until the next meeting; the plan saw
-            // that `out` has room for this rank's part of it.
-            unsafe { part.reduce(kernel, said, out.as_mut_ptr().cast()) };
-        });
-        done.map(drop)
+        let rows = check_columns(len, columns, world, out.len());
+        let kernel = self.told(OP, rows.and_then(|rows| Ok((rows, Kernel::select(T::DTYPE, op)?))));
+        let (rows, kernel) = kernel?;
+        let (call, terms) = (self.call(OP, 0, Some(op)), [("columns", columns)]);
+        self.state_and_read(
+            call,
+            &terms,
+            Ok(Vec::new()),
+            |_| Ok(()),
+            |said, ()| {
+                if rows == 0 {
+                    return;
+                }
+                let part = Part::new(self.rank(), world, rows, columns, size_of::<T>());
+                // SAFETY: `said` has everybody's matrix of `rows` rows, which nobody writes until the next meeting; `out` has room for
+                // this rank's part of it, as was checked first.
+                unsafe { part.reduce(kernel, said, out.as_mut_ptr().cast()) };
+            },
+        )
     }
+}
+
+/// Rows of a matrix of `len` elements in `columns` columns, whose part for each of `world` ranks has `out` elements.
+fn check_columns(len: usize, columns: usize, world: usize, out: usize) -> Result<usize> {
+    const OP: Op = Op::ReduceScatterColumns;
+    if !len.is_multiple_of(columns) {
+        return Err(Error::invalid(
+            OP.name(),
+            format!("{len} elements are not divisible by {columns} columns"),
+        ));
+    }
+    let (rows, width) = (len.checked_div(columns).unwrap_or(0), check_even(OP, columns, world)?);
+    check_len(OP, "output", out, rows * width).map(|()| rows)
 }
 
 impl Part {

@@ -2,13 +2,12 @@
 //!
 //! Called by users through the handle. The plain forms wait for all ranks and then read. These read each rank as soon
 //! as it has come, themselves first and then backwards (`rank - 1`, `rank - 2`, ...): while all ranks are equally fast no
-//! two of them read the same one, and nobody waits for the slowest before it starts. What is wrong with a rank's own
-//! part travels as the note of its announcement, so everybody returns the same error.
+//! two of them read the same one, and nobody waits for the slowest before it starts.
 
 use std::mem::MaybeUninit;
 
-use super::Call;
 use super::rooted::check_even;
+use super::{Call, check_len};
 use crate::error::{Error, Result};
 use crate::group::Running;
 use crate::memory::{Element, Local, SymmetricMemory};
@@ -17,19 +16,10 @@ use crate::op::Op;
 use crate::sys::copy;
 use crate::tuning::Algorithm;
 
-/// A note with this bit is no offset: something is wrong. The other bits are the length of the output.
-const WRONG: u64 = 1 << 63;
-/// The note of a rank that cannot borrow its memory.
-const BORROWED: u64 = u64::MAX;
-
-/// What a rank reads of every rank, and whether its output fits.
+/// What a rank reads of every rank: first element and number of elements.
 struct Wanted {
-    /// First element and number of elements.
     start: usize,
     len: usize,
-    /// Elements that the output has, and that it needs.
-    given: usize,
-    needed: usize,
 }
 
 impl<T: Element> SymmetricMemory<T> {
@@ -37,10 +27,11 @@ impl<T: Element> SymmetricMemory<T> {
     /// that come at different times. When it fails, also with [`Error::Mismatch`], `out` may be partly written.
     pub fn low_contention_all_gather(&self, out: &mut [T]) -> Result<()> {
         let call = self.call(Op::LowContentionAllGather, 0, None);
-        let (len, given, stores) = (self.len(), out.len(), self.stores());
-        let wanted = Wanted { start: 0, len, given, needed: len.saturating_mul(self.world_size()) };
+        let (len, stores) = (self.len(), self.stores());
+        let fits = check_len(call.op, "output", out.len(), len.saturating_mul(self.world_size()));
+        let wanted = fits.map(|()| Wanted { start: 0, len });
         self.operate(call.op, None, |running| {
-            let _borrow = self.visit(running, &call, Ok(wanted), |rank, from| {
+            let _borrow = self.visit(running, &call, wanted, |rank, from| {
                 let to = &mut out[rank * len..][..len];
                 // SAFETY: `from` has `len` elements, and `to` is private to this rank.
                 unsafe { copy::read_with(from, to.as_mut_ptr().cast(), size_of_val(to), stores) };
@@ -54,21 +45,21 @@ impl<T: Element> SymmetricMemory<T> {
     /// before the last one.
     pub fn low_contention_reduce_scatter(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
         let call = self.call(Op::LowContentionReduceScatter, 0, Some(op));
-        let (rank, given) = (self.rank(), out.len());
-        let chunk = check_even(call.op, self.len(), self.world_size());
-        let fits = chunk.as_ref().is_ok_and(|len| *len == given);
-        let wanted = chunk.map(|len| Wanted { start: len * rank, len, given, needed: len });
+        let rank = self.rank();
+        let wanted = check_even(call.op, self.len(), self.world_size())
+            .and_then(|len| check_len(call.op, "output", out.len(), len).map(|()| len))
+            .and_then(|len| Ok((Wanted { start: len * rank, len }, Kernel::select(T::DTYPE, op)?)));
         self.operate(call.op, None, |running| {
-            let mut stash = Stash::new(rank, self.world_size(), if fits { size_of_val(out) } else { 0 });
-            let _borrow = self.visit(running, &call, wanted, |rank, from| {
+            let (wanted, kernel) = running.told(wanted)?;
+            let mut stash = Stash::new(rank, self.world_size(), size_of_val(out));
+            let _borrow = self.visit(running, &call, Ok(wanted), |rank, from| {
                 // SAFETY: the chunk of a rank has as many elements as `out`.
                 unsafe { stash.keep(rank, from) };
             })?;
-            // From here on all ranks agree, on `op` too.
-            let kernel = Kernel::select(T::DTYPE, op)?;
+            // From here on all ranks agree.
             // SAFETY: nobody writes any memory until the next meeting, or touches it any more after a failure. Every source
             // has as many elements as `out`, which is private to this rank.
-            unsafe { kernel.reduce(out.as_mut_ptr().cast(), &stash.sources, given) };
+            unsafe { kernel.reduce(out.as_mut_ptr().cast(), &stash.sources, out.len()) };
             self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
         })
     }
@@ -82,48 +73,37 @@ impl<T: Element> SymmetricMemory<T> {
         wanted: Result<Wanted>,
         visit: impl FnMut(usize, *const u8),
     ) -> Result<Local<'_, T>> {
-        let borrow = self.local();
-        let note = match &wanted {
-            _ if borrow.is_err() => BORROWED,
-            Ok(wanted) if wanted.given != wanted.needed => WRONG | wanted.given as u64,
-            _ => self.offset() as u64,
-        };
-        let heard = self.hear_each(running, call, note, wanted.as_ref().ok(), visit);
-        let wrong = self.sealed_by_meeting(heard)?;
-        // What cannot be for all of them is the same on all of them.
-        let needed = wanted?.needed;
-        let Some((rank, note)) = wrong else { return borrow };
-        let message = match note {
-            BORROWED => "its memory is borrowed or poisoned".to_owned(),
-            _ => format!("its output has {} elements, but {needed} are needed", note & !WRONG),
-        };
-        Err(Error::Rank { context: running.context(), rank, message })
+        let (borrow, wanted) = running.told(wanted.and_then(|wanted| Ok((self.local()?, wanted))))?;
+        let heard = self.hear_each(running, call, &wanted, visit);
+        match self.sealed_by_meeting(heard)? {
+            None => Ok(borrow),
+            Some(rank) => {
+                let message = "what it said about its memory cannot be".to_owned();
+                Err(Error::Rank { context: running.context(), rank, message })
+            }
+        }
     }
 
-    /// Hears the ranks one after the other; the first one of them with a wrong note, and that note.
+    /// Hears the ranks one after the other; the first one of them whose offset, which is its note, cannot be.
     fn hear_each(
         &self,
         running: &Running<'_>,
         call: &Call,
-        own_note: u64,
-        wanted: Option<&Wanted>,
+        wanted: &Wanted,
         mut visit: impl FnMut(usize, *const u8),
-    ) -> Result<Option<(usize, u64)>> {
+    ) -> Result<Option<usize>> {
         let (me, world) = (self.rank(), self.world_size());
         let signature = call.signature(Algorithm::Direct, self.number());
         let epoch = running.next_epoch()?;
-        running.announce(epoch, signature, own_note, &[]);
-        let mut wrong: Option<(usize, u64)> = None;
+        running.announce(epoch, signature, self.offset() as u64, &[]);
+        let mut wrong: Option<usize> = None;
         for rank in (0..world).map(|step| (me + world - step) % world) {
             running.hear(epoch, signature, |peer| peer == rank)?;
-            let note = if rank == me { own_note } else { running.note(rank, epoch) };
-            let address = wanted.and_then(|wanted| {
-                let start = wanted.start.checked_add(note as usize)?;
-                self.element_address(rank, start, wanted.len)
-            });
-            match address {
+            let offset = if rank == me { self.offset() } else { running.note(rank, epoch) as usize };
+            let start = wanted.start.checked_add(offset);
+            match start.and_then(|start| self.element_address(rank, start, wanted.len)) {
                 Some(address) if wrong.is_none() => visit(rank, address),
-                None if wanted.is_some() => wrong = wrong.into_iter().chain([(rank, note)]).min(),
+                None => wrong = wrong.into_iter().chain([rank]).min(),
                 _ => {}
             }
         }

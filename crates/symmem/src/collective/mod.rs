@@ -2,7 +2,9 @@
 //!
 //! Called by users through the handle, or through the group for private memory. Every collective publishes a signature
 //! (operation, element type, reduce operation, root, algorithm, memory, bytes); disagreement is the same `Mismatch` on
-//! every rank before a byte changes. The exception are small messages of symmetric memory that go one way, to or from a
+//! every rank before a byte changes. A rank whose own part of a call cannot be (a length, a root, memory that is borrowed) does not
+//! stay away: it refuses the call ([`SymmetricMemory::told`]), has its own error, and all others get [`Error::Rank`] with its
+//! words. The exception are small messages of symmetric memory that go one way, to or from a
 //! root: a rank that need not hear from all (in a broadcast: from the root alone) may have returned, with the root's bytes,
 //! before it could know that another rank disagreed. Then its next operation gives the `Mismatch` instead of running;
 //! nobody misses an epoch. A rank's memory is borrowed for the length of the call. A collective that fails between the two
@@ -40,7 +42,6 @@ use crate::{Error, Group, Result};
 use self::call::Call;
 pub(crate) use self::call::describe;
 use self::peers::Peers;
-pub(crate) use self::private::WRONG;
 use self::push::Parcels;
 pub use self::strided::Strided;
 pub use self::variable::Received;
@@ -50,22 +51,9 @@ impl<T: Element> SymmetricMemory<T> {
         Call { op, root, dtype: T::DTYPE, reduce, bytes: self.len() * size_of::<T>() }
     }
 
-    /// Elements per rank, if they come out even.
-    fn chunk(&self, op: Op) -> Result<usize> {
-        if self.len().is_multiple_of(self.world_size()) {
-            return Ok(self.len() / self.world_size());
-        }
-        let problem = format!("{} elements are not divisible by {} ranks", self.len(), self.world_size());
-        Err(Error::invalid(op.name(), problem))
-    }
-
-    fn check_out(&self, op: Op, len: usize, expected: usize) -> Result<()> {
-        check_len(op, "output", len, expected)
-    }
-
     /// Runs `work`, which only reads everybody's elements.
     fn read_all(&self, call: &Call, work: impl FnOnce(&Peers<T>)) -> Result<()> {
-        let _borrow = self.local()?;
+        let _borrow = self.told(call.op, self.local())?;
         self.run(call, work)
     }
 

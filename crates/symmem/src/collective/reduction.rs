@@ -1,6 +1,7 @@
 //! Collectives that reduce symmetric memory.
 
-use super::two_shot;
+use super::rooted::check_even;
+use super::{check_len, two_shot};
 use crate::Result;
 use crate::memory::{Element, SymmetricMemory};
 use crate::numeric::{Kernel, ReduceOp};
@@ -22,14 +23,14 @@ impl<T: Element> SymmetricMemory<T> {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn all_reduce(&mut self, op: ReduceOp) -> Result<()> {
-        let _borrow = self.borrow_exclusive(Op::AllReduce.name())?;
+        let _borrow = self.told(Op::AllReduce, self.borrow_exclusive(Op::AllReduce.name()))?;
         self.all_reduce_held(op)
     }
 
     /// [`SymmetricMemory::all_reduce`] of memory that is borrowed for it.
     #[inline]
     pub(super) fn all_reduce_held(&self, op: ReduceOp) -> Result<()> {
-        let kernel = Kernel::select(T::DTYPE, op)?;
+        let kernel = self.told(Op::AllReduce, Kernel::select(T::DTYPE, op))?;
         tracing::trace!(isa = ?kernel.isa(), "all_reduce");
         let call = self.call(Op::AllReduce, 0, Some(op));
         self.run(&call, |peers| match peers.are_shared() {
@@ -40,22 +41,22 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Collective. `out` becomes the reduction of all ranks' memory, which stays as it is. `out` is as long as the memory.
     pub fn all_reduce_out(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
-        let kernel = Kernel::select(T::DTYPE, op)?;
-        self.check_out(Op::AllReduceOut, out.len(), self.len())?;
-        let call = self.call(Op::AllReduceOut, 0, Some(op));
-        self.read_all(&call, |peers| peers.reduce(kernel, 0, out))
+        const OP: Op = Op::AllReduceOut;
+        let fits = check_len(OP, "output", out.len(), self.len());
+        let kernel = self.told(OP, fits.and_then(|()| Kernel::select(T::DTYPE, op)))?;
+        self.read_all(&self.call(OP, 0, Some(op)), |peers| peers.reduce(kernel, 0, out))
     }
 
     /// Collective. `out` of rank `root` becomes the reduction of all ranks' memory; the others' `out` is ignored.
     pub fn reduce(&self, op: ReduceOp, root: usize, out: &mut [T]) -> Result<()> {
-        let kernel = Kernel::select(T::DTYPE, op)?;
-        self.group().check_rank(Op::Reduce.name(), root)?;
+        const OP: Op = Op::Reduce;
         let is_root = self.rank() == root;
-        if is_root {
-            self.check_out(Op::Reduce, out.len(), self.len())?;
-        }
-        let call = self.call(Op::Reduce, root, Some(op));
-        self.read_all(&call, |peers| {
+        let fits = self.group().check_rank(OP.name(), root).and_then(|()| match is_root {
+            true => check_len(OP, "output", out.len(), self.len()),
+            false => Ok(()),
+        });
+        let kernel = self.told(OP, fits.and_then(|()| Kernel::select(T::DTYPE, op)))?;
+        self.read_all(&self.call(OP, root, Some(op)), |peers| {
             if is_root {
                 peers.reduce(kernel, 0, out);
             }
@@ -64,11 +65,12 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Collective. The memory is one chunk per rank; `out` becomes the reduction of everybody's chunk for this rank.
     pub fn reduce_scatter(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
-        let kernel = Kernel::select(T::DTYPE, op)?;
-        let chunk = self.chunk(Op::ReduceScatter)?;
-        self.check_out(Op::ReduceScatter, out.len(), chunk)?;
+        const OP: Op = Op::ReduceScatter;
+        let chunk = check_even(OP, self.len(), self.world_size())
+            .and_then(|chunk| check_len(OP, "output", out.len(), chunk).map(|()| chunk));
+        let (chunk, kernel) =
+            self.told(OP, chunk.and_then(|chunk| Ok((chunk, Kernel::select(T::DTYPE, op)?))))?;
         let start = chunk * self.rank();
-        let call = self.call(Op::ReduceScatter, 0, Some(op));
-        self.read_all(&call, |peers| peers.reduce(kernel, start, out))
+        self.read_all(&self.call(OP, 0, Some(op)), |peers| peers.reduce(kernel, start, out))
     }
 }

@@ -1,10 +1,8 @@
 //! Collectives with one rank that gives or takes: gather and scatter.
 //!
-//! Called by users through the handle. Arguments are judged by all ranks alike ([`super::statement`]): the same
-//! error everywhere, nothing written.
+//! Called by users through the handle. A rank with wrong arguments refuses the call: an error everywhere, nothing written.
 
-use super::Call;
-use super::statement::{Refusal, Said};
+use super::check_len;
 use crate::memory::{Element, SymmetricMemory};
 use crate::op::Op;
 use crate::{Error, Result};
@@ -14,51 +12,45 @@ impl<T: Element> SymmetricMemory<T> {
     /// of ranks. The others' `out` is ignored.
     pub fn gather(&self, root: usize, out: &mut [T]) -> Result<()> {
         let (len, world) = (self.len(), self.world_size());
-        let plan = |said: &Said<'_, T>| {
-            self.group().check_rank(Op::Gather.name(), root)?;
-            said.check_output(root, len.saturating_mul(world))
-        };
-        let numbers = Ok(vec![out.len()]);
-        self.state_and_read(self.rooted(Op::Gather, root), &[], numbers, plan, |said, ()| {
-            if self.rank() == root {
-                for rank in 0..world {
-                    said.copy(rank, 0, &mut out[rank * len..][..len]);
+        let is_root = self.rank() == root;
+        let fits = self.group().check_rank(Op::Gather.name(), root).and_then(|()| match is_root {
+            true => check_len(Op::Gather, "output", out.len(), len.saturating_mul(world)),
+            false => Ok(()),
+        });
+        let (call, numbers) = (self.call(Op::Gather, root, None), fits.map(|()| Vec::new()));
+        self.state_and_read(
+            call,
+            &[],
+            numbers,
+            |_| Ok(()),
+            |said, ()| {
+                if is_root {
+                    for rank in 0..world {
+                        said.copy(rank, 0, &mut out[rank * len..][..len]);
+                    }
                 }
-            }
-        })
+            },
+        )
     }
 
     /// Collective. The memory of rank `root` is one chunk per rank; `out` becomes this rank's chunk.
     pub fn scatter(&self, root: usize, out: &mut [T]) -> Result<()> {
         let (len, world) = (self.len(), self.world_size());
-        let plan = |said: &Said<'_, T>| {
-            self.group().check_rank(Op::Scatter.name(), root)?;
-            let chunk = check_even(Op::Scatter, len, world)?;
-            (0..world).try_for_each(|rank| said.check_output(rank, chunk))
-        };
-        let numbers = Ok(vec![out.len()]);
-        self.state_and_read(self.rooted(Op::Scatter, root), &[], numbers, plan, |said, ()| {
-            said.copy(root, out.len() * self.rank(), out);
-        })
-    }
-
-    /// A root too large for the signature is out of range on all ranks, whatever they said.
-    fn rooted(&self, op: Op, root: usize) -> Call {
-        self.call(op, root.min(u16::MAX.into()), None)
-    }
-}
-
-impl<T: Element> Said<'_, T> {
-    /// Whether `rank` said that its output, its first number, has the length it needs.
-    pub(super) fn check_output(&self, rank: usize, needed: usize) -> Result<(), Refusal> {
-        match self.numbers(rank).first() {
-            Some(len) if *len == needed => Ok(()),
-            len => {
-                let len = len.unwrap_or(&0);
-                let problem = format!("the output has {len} elements, but {needed} are needed");
-                Err(Refusal::Rank(rank, problem))
-            }
-        }
+        let fits = self
+            .group()
+            .check_rank(Op::Scatter.name(), root)
+            .and_then(|()| check_even(Op::Scatter, len, world))
+            .and_then(|chunk| check_len(Op::Scatter, "output", out.len(), chunk));
+        let (call, numbers) = (self.call(Op::Scatter, root, None), fits.map(|()| Vec::new()));
+        self.state_and_read(
+            call,
+            &[],
+            numbers,
+            |_| Ok(()),
+            |said, ()| {
+                said.copy(root, out.len() * self.rank(), out);
+            },
+        )
     }
 }
 

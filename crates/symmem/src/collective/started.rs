@@ -17,10 +17,10 @@ use crate::{Group, Result};
 /// blocking operations of this rank on the same group give [`Error::Busy`](crate::Error::Busy), for their place among the
 /// started ones would be undefined; [`Group::try_clone`] gives a group for them.
 ///
-/// A start on memory that is borrowed fails at once with [`Error::Borrowed`](crate::Error::Borrowed). From then on until it
-/// has ended a collective in place borrows the memory for writing, so that `local` and `local_mut` fail, and one with an
-/// output borrows it for reading, so that `local_mut` fails. Everything else that is wrong comes with the result. The output
-/// buffer comes back with the result, and is lost if there is an error.
+/// From the start until it has ended a collective in place borrows the memory for writing, so that `local` and `local_mut` fail,
+/// and one with an output borrows it for reading, so that `local_mut` fails. What is wrong comes with the result, also
+/// [`Error::Borrowed`](crate::Error::Borrowed) for memory that was borrowed at the start: the other ranks are told of it in its
+/// turn. The output buffer comes back with the result, and is lost if there is an error.
 impl<T: Element> SymmetricMemory<T> {
     /// Collective, started. [`SymmetricMemory::all_reduce`].
     ///
@@ -90,11 +90,12 @@ impl<T: Element> SymmetricMemory<T> {
         op: Op,
         work: impl FnOnce(&Self) -> Result<()> + Send + 'static,
     ) -> Result<Pending<()>> {
-        let hold = Hold::exclusive(self.block(), op.name())?;
+        let hold = Hold::exclusive(self.block(), op.name());
         let memory = self.for_helper();
         self.group().start(op, move || {
             // As the blocking form does when it borrows: what was started before may have failed.
-            hold.check(op.name())?;
+            let sound = hold.and_then(|hold| hold.check(op.name()).map(|()| hold));
+            let hold = memory.told(op, sound)?;
             hold.guarded(|| work(&memory))
         })
     }
@@ -106,9 +107,10 @@ impl<T: Element> SymmetricMemory<T> {
         mut out: Vec<T>,
         work: impl FnOnce(&Self, &mut [T]) -> Result<()> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
-        let hold = Hold::shared(self.block(), op.name())?;
+        let hold = Hold::shared(self.block(), op.name());
         let memory = self.for_helper();
         self.group().start(op, move || {
+            let hold = memory.told(op, hold)?;
             hold.guarded(|| work(&memory, &mut out))?;
             Ok(out)
         })

@@ -1,8 +1,8 @@
 //! What ranks tell each other before a collective whose arguments differ by rank (splits, lengths of outputs).
 //!
-//! Used by the collectives of this folder that have such arguments. Every rank says what all must give alike, what is its
-//! own, or what is wrong with its part; everybody hears everything and judges it alike. So a disagreement is the
-//! same `Mismatch`, and an argument that cannot be the same error, on every rank, before a byte is written.
+//! Used by the collectives of this folder that have such arguments. Every rank says what all must give alike and what is its own;
+//! everybody hears everything and judges it alike. So a disagreement is the same `Mismatch`, and arguments that do not fit
+//! together the same error, on every rank, before a byte is written. What a rank can see to be wrong by itself it refuses.
 
 use super::Call;
 use crate::error::{Error, Result};
@@ -13,10 +13,6 @@ use crate::tuning::Algorithm;
 
 /// A named argument that all ranks must give alike.
 pub(super) type Term = (&'static str, usize);
-
-/// First word of a statement: numbers follow, or the text of an error.
-const NUMBERS: u64 = 0;
-const PROBLEM: u64 = 1;
 
 /// Why a call makes no sense. All ranks find out alike, from what all have said.
 pub(super) enum Refusal {
@@ -66,7 +62,7 @@ impl<T: Element> Said<'_, T> {
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Exchanges `numbers`, or why this rank has none; lets `plan` judge what all ranks said, from nothing but what they
+    /// Exchanges `numbers`, or refuses the call if this rank has none; lets `plan` judge what all ranks said, from nothing but what they
     /// said and what they agreed on; runs `work`, which reads everybody's memory; meets again.
     pub(super) fn state_and_read<P>(
         &self,
@@ -90,9 +86,7 @@ impl<T: Element> SymmetricMemory<T> {
         plan: impl FnOnce(&Said<'_, T>) -> Result<P, Refusal>,
         work: impl FnOnce(&Said<'_, T>, &P),
     ) -> Result<P> {
-        let borrow = self.local();
-        let numbers =
-            borrow.as_ref().map_err(Error::to_string).and(numbers.map_err(|error| error.to_string()));
+        let (_borrow, numbers) = running.told(numbers.and_then(|numbers| Ok((self.local()?, numbers))))?;
         let said = self.sealed_by_meeting(self.state(running, &call, terms, numbers))?;
         let plan = plan(&said).map_err(|refusal| refused(running, refusal))?;
         work(&said, &plan);
@@ -122,15 +116,13 @@ impl<T: Element> SymmetricMemory<T> {
         running: &Running<'_>,
         call: &Call,
         terms: &[Term],
-        numbers: Result<Vec<usize>, String>,
+        numbers: Vec<usize>,
     ) -> Result<Said<'_, T>> {
         let signature = call.signature(Algorithm::Direct, self.number());
         let statement = encode(self.offset(), terms, numbers);
         let parts =
             running.all_gather(call.op, (signature.word >> 8) as usize, signature.size, &statement)?;
-        let words: Result<Vec<_>, _> =
-            parts.iter().enumerate().map(|(rank, part)| decode(rank, part)).collect();
-        let words = words.map_err(|refusal| refused(running, refusal))?;
+        let words = parts.iter().map(|part| decode(part)).collect();
         let said = Said::new(self, words, terms.len()).map_err(|refusal| refused(running, refusal))?;
         said.check_terms(running, terms)?;
         Ok(said)
@@ -174,23 +166,14 @@ pub(super) fn refused(running: &Running<'_>, refusal: Refusal) -> Error {
     }
 }
 
-pub(super) fn encode(offset: usize, terms: &[Term], numbers: Result<Vec<usize>, String>) -> Vec<u8> {
-    let numbers = match numbers {
-        Ok(numbers) => numbers,
-        Err(problem) => return [&PROBLEM.to_le_bytes()[..], problem.as_bytes()].concat(),
-    };
+pub(super) fn encode(offset: usize, terms: &[Term], numbers: Vec<usize>) -> Vec<u8> {
     let values = terms.iter().map(|(_, value)| *value);
     let words = [offset].into_iter().chain(values).chain(numbers).map(|word| word as u64);
-    [NUMBERS].into_iter().chain(words).flat_map(u64::to_le_bytes).collect()
+    words.flat_map(u64::to_le_bytes).collect()
 }
 
-pub(super) fn decode(rank: usize, part: &[u8]) -> Result<Vec<usize>, Refusal> {
-    let mut words = part.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-    if words.next() == Some(NUMBERS) {
-        return Ok(words.map(|word| word as usize).collect());
-    }
-    let text = part.get(size_of_val(&PROBLEM)..).unwrap_or_default();
-    Err(Refusal::Rank(rank, String::from_utf8_lossy(text).into_owned()))
+pub(super) fn decode(part: &[u8]) -> Vec<usize> {
+    part.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word) as usize).collect()
 }
 
 #[cfg(test)]
@@ -199,10 +182,8 @@ mod tests {
 
     #[test]
     fn statements_survive_packing() {
-        let part = encode(7, &[("row", 3)], Ok(vec![usize::MAX, 0]));
-        assert!(matches!(decode(0, &part), Ok(words) if words == [7, 3, usize::MAX, 0]));
-        let part = encode(7, &[], Err("no splits: ä".to_owned()));
-        assert!(matches!(decode(5, &part), Err(Refusal::Rank(5, text)) if text == "no splits: ä"));
-        assert!(matches!(decode(1, &[0, 1]), Err(Refusal::Rank(1, _))));
+        let part = encode(7, &[("row", 3)], vec![usize::MAX, 0]);
+        assert_eq!(decode(&part), [7, 3, usize::MAX, 0]);
+        assert!(decode(&[0, 1]).is_empty());
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn share_made<T>(
     memory: Result<Vec<Arc<DeviceMemory>>>,
     finish: impl FnOnce(&[Vec<PeerMemory>]) -> Result<T>,
 ) -> Result<(Vec<Vec<PeerMemory>>, T)> {
-    let tag = running.next_tag();
+    let tag = running.next_tag()?;
     let exports = memory.and_then(Exports::new);
     let offers = compare(running, device, &exports)?;
     // Fails on every rank above if it failed on one.

@@ -46,16 +46,20 @@ impl Group {
 
     /// Collective. The `value` of rank `root`, on every rank.
     pub fn broadcast<T: Pod>(&self, root: usize, value: &T) -> Result<T> {
-        self.check_rank("broadcast", root)?;
         let (size, bytes) = (size_of::<T>() as u64, bytemuck::bytes_of(value));
-        let part = self.operate(Op::Broadcast, None, |running| running.broadcast(root, size, bytes))?;
+        let part = self.operate(Op::Broadcast, None, |running| {
+            running.told(self.check_rank("broadcast", root))?;
+            running.broadcast(root, size, bytes)
+        })?;
         from_bytes(&part, "broadcast")
     }
 
     /// Collective. The bytes of rank `root`, on every rank; what the others pass is ignored.
     pub fn broadcast_bytes(&self, root: usize, bytes: &[u8]) -> Result<Vec<u8>> {
-        self.check_rank("broadcast", root)?;
-        self.operate(Op::Broadcast, None, |running| running.broadcast(root, 0, bytes))
+        self.operate(Op::Broadcast, None, |running| {
+            running.told(self.check_rank("broadcast", root))?;
+            running.broadcast(root, 0, bytes)
+        })
     }
 
     /// Collective. Returns once every rank has called it.
@@ -65,6 +69,11 @@ impl Group {
             false => running.all_gather(Op::Barrier, 0, 0, &[]).map(drop),
         })
     }
+}
+
+/// What a rank says in the store before its part.
+fn head(op: Op, number: usize, size: u64) -> String {
+    format!("{} {number} {size}\n", op as u8)
 }
 
 /// Where `rank`'s part of the exchange of `epoch` is in the store.
@@ -147,11 +156,17 @@ impl Running<'_> {
         length
     }
 
-    fn all_gather_in_store(&self, op: Op, number: usize, size: u64, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn all_gather_in_store(
+        &self,
+        op: Op,
+        number: usize,
+        size: u64,
+        part: &[u8],
+    ) -> Result<Vec<Vec<u8>>> {
         let inner = self.inner();
         let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         inner.epoch.store(epoch, Ordering::Relaxed);
-        let head = format!("{} {number} {size}\n", op as u8);
+        let head = head(op, number, size);
         let claim = |rank: usize| Claim { kind: Kind::Part, scope: &inner.id, sender: rank, sequence: epoch };
         let value = inner.sealer.seal(&claim(inner.rank), &[head.as_bytes(), part].concat());
         let keys: Vec<String> = (0..inner.world).map(|rank| part_key(inner, epoch, rank)).collect();
@@ -203,6 +218,10 @@ impl Running<'_> {
         let (heads, parts): (Vec<_>, Vec<_>) = values.iter().map(|value| split(value)).unzip();
         if heads.iter().all(|theirs| theirs == head) {
             return Ok(parts);
+        }
+        let refusal = self::head(Op::Refusal, 0, 0);
+        if let Some(rank) = heads.iter().position(|theirs| *theirs == refusal) {
+            return Err(self.refused_by(rank, &parts[rank]));
         }
         let values =
             heads.iter().enumerate().map(|(rank, head)| format!("rank {rank}: {}", head.trim())).collect();

@@ -1,7 +1,6 @@
 //! File descriptors between the ranks of a host, for memory and events of one's own.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
 use symmem_store::Wait;
 
@@ -11,7 +10,7 @@ use super::{Group, Running};
 use crate::error::{Cause, Halt};
 use crate::op::Op;
 use crate::sync::control::Verdict;
-use crate::sys::channel::Endpoint;
+use crate::sys::channel::{Endpoint, MAX_FDS};
 use crate::{Error, Result};
 
 impl Group {
@@ -37,12 +36,24 @@ impl Group {
     /// Collective. The descriptors that rank `root` gives (at most 8), on every rank; what the others give is ignored.
     /// All ranks must be on one host.
     pub fn broadcast_fds(&self, root: usize, fds: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>> {
-        self.check_rank("broadcast_fds", root)?;
+        let given = if self.rank() == root { fds.len() } else { 0 };
+        let arguments = self.check_rank("broadcast_fds", root).and_then(|()| check_fds(given));
         let exchange = |endpoint: &Endpoint, addresses: &[String], tag: u64, wait: &Wait<'_>| {
             endpoint.broadcast_fds(self.rank(), root, addresses, tag, fds, wait)
         };
-        self.operate(Op::BroadcastFds, None, |running| running.pass_fds(root, exchange))
+        self.operate(Op::BroadcastFds, None, |running| {
+            running.check_local()?;
+            running.told(arguments)?;
+            running.pass_fds(root, exchange)
+        })
     }
+}
+
+fn check_fds(given: usize) -> Result<()> {
+    if given <= MAX_FDS {
+        return Ok(());
+    }
+    Err(Error::invalid("broadcast_fds", format!("{given} descriptors, but at most {MAX_FDS} can be sent")))
 }
 
 impl Running<'_> {
@@ -56,7 +67,7 @@ impl Running<'_> {
         self.check_local()?;
         self.meet(signature(self.op(), root, 0))?;
         let inner = self.inner();
-        let tag = inner.fd_tag.fetch_add(1, Ordering::Relaxed) + 1;
+        let tag = self.next_tag()?;
         let addresses: Vec<String> = inner.members.iter().map(|member| member.address.clone()).collect();
         let everybody = |_: usize| true;
         let watch = GroupWatch { inner, awaited: everybody };

@@ -16,6 +16,7 @@ use symmem_store::{Interrupt, Wait, Watch};
 
 use super::exchange::part_key;
 use super::running::{GroupWatch, Stop};
+use super::signature::MAX_NUMBER;
 use super::vote::{GaveUp, Vote};
 use super::{Inner, Running};
 use crate::error::Halt;
@@ -91,9 +92,19 @@ impl Running<'_> {
     }
 
     /// A number for an exchange of handles that is higher than all before. Taken by every rank at the start of the step,
-    /// whatever happens after: the ranks must stay in step.
-    pub(crate) fn next_tag(&self) -> u64 {
-        self.inner().fd_tag.fetch_add(1, Ordering::Relaxed) + 1
+    /// whatever happens after: the ranks must stay in step. It is also the number of the memory in signatures, which hold no
+    /// higher one than [`MAX_NUMBER`]: beyond that it is the same error on all ranks.
+    pub(crate) fn next_tag(&self) -> Result<u64> {
+        let next = |tag: u64| (tag < MAX_NUMBER).then_some(tag + 1);
+        match self.inner().fd_tag.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(tag) => Ok(tag + 1),
+            Err(_) => {
+                let problem = format!(
+                    "it has had {MAX_NUMBER} rendezvous and exchanges of descriptors, and can tell no more apart. Hint: go on with Group::try_clone"
+                );
+                Err(Error::invalid("group", problem))
+            }
+        }
     }
 
     /// Sends `fds`, which are `what`, to `peer`.

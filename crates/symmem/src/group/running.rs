@@ -354,7 +354,8 @@ impl<'a> Running<'a> {
         unpack(self.inner(), self.inner().rank, peer, epoch, parcel);
     }
 
-    /// The error for ranks that disagree at `epoch`, once all of them are there: nothing is owed any more.
+    /// The error for ranks that disagree at `epoch`, or one of which refused the call, once all of them are there: nothing is
+    /// owed any more.
     #[cold]
     fn mismatch(&self, epoch: u64, mine: Signature) -> Error {
         let inner = self.inner();
@@ -365,6 +366,9 @@ impl<'a> Running<'a> {
                     return self.fail(interrupt, |rank| rank == peer);
                 }
             }
+        }
+        if let Some(refused) = self.refused(epoch) {
+            return refused;
         }
         let said = |rank: usize| match rank == inner.rank {
             true => Some(mine),

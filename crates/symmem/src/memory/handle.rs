@@ -301,8 +301,8 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective. Returns once every rank is here; what any rank wrote before is visible to all after.
     #[inline]
     pub fn barrier(&self, channel: usize) -> Result<()> {
-        self.check_channel(Op::MemoryBarrier.name(), channel)?;
         self.operate(Op::MemoryBarrier, Some(channel), |running| {
+            running.told(self.check_channel(Op::MemoryBarrier.name(), channel))?;
             self.seal(cpu::barrier(running, channel, self.table.number))
         })
     }
@@ -394,6 +394,25 @@ impl<T: Element> SymmetricMemory<T> {
         match self.group.begin(op, channel) {
             Ok(running) => Ok(running),
             Err(error) => Err(self.sealed(error)),
+        }
+    }
+
+    /// What this rank brings to `op`; what is wrong with it is told to the others, who make the call.
+    #[inline(always)]
+    pub(crate) fn told<A>(&self, op: Op, brought: Result<A>) -> Result<A> {
+        match brought {
+            Ok(brought) => Ok(brought),
+            Err(error) => Err(self.refuse(op, error)),
+        }
+    }
+
+    /// Tells the others that this rank cannot take part in `op`. Nobody waits where it cannot begin: not on memory that all ranks
+    /// closed, nor on a group that has failed.
+    #[cold]
+    fn refuse(&self, op: Op, error: Error) -> Error {
+        match self.begin(op, None) {
+            Ok(running) => running.guarded(|| running.refuse(error)),
+            Err(_) => error,
         }
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Block;
 use crate::error::Halt;
-use crate::group::{Brought, Group, Running};
+use crate::group::{Brought, Group, MAX_BYTES, Running};
 use crate::op::Op;
 use crate::provider::{Memory, Peer};
 use crate::sys::fault::{self, Point};
@@ -72,6 +72,7 @@ impl Table {
         arguments: Result<()>,
     ) -> Result<Arc<Self>> {
         let sound = arguments.and_then(|()| block.check_usable(Op::Rendezvous.name()));
+        let sound = sound.and_then(|()| check_bytes(block.bytes()));
         if let Some(table) = block.tables.find(group, KEY) {
             return sound.map(|()| table);
         }
@@ -79,6 +80,17 @@ impl Table {
         let _entered = span.enter();
         group.operate(Op::Rendezvous, None, |running| running.rendezvous(block, dtype, sound))
     }
+}
+
+/// Collectives agree on so many bytes.
+fn check_bytes(bytes: usize) -> Result<()> {
+    if bytes as u64 <= MAX_BYTES {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "allocation",
+        format!("{bytes} bytes are more than the {MAX_BYTES} that ranks can share"),
+    ))
 }
 
 impl Running<'_> {
@@ -109,7 +121,7 @@ impl Running<'_> {
 
     /// Steps 2 and 3: handles, mappings, vote.
     fn exchange(&self, block: &Block, pad: Arc<dyn Memory>) -> Result<Arc<Table>> {
-        let tag = self.next_tag();
+        let tag = self.next_tag()?;
         let outcome = self.map_everybody(tag, block, &pad);
         self.conclude(tag, outcome).map(Arc::new)
     }

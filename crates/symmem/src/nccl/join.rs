@@ -67,7 +67,7 @@ impl Communicator {
 
     /// [`Communicator::new`] as part of another operation.
     pub(crate) fn join(running: &Running<'_>, device: &Device) -> Result<Self> {
-        let tag = running.next_tag();
+        let tag = running.next_tag()?;
         let all = running.compare(running.op(), &Said::new(running.inner().rank))?;
         let outcome = all[0].id().map_err(Halt::from).and_then(|id| Self::make(running, device, &id));
         running.conclude(tag, outcome)

@@ -113,9 +113,12 @@ pub enum Failure {
 }
 
 #[cfg(not(feature = "faults"))]
-pub(crate) use absent::{fail, point, set_rank, start_epoch};
+pub(crate) use absent::{fail, point, set_rank, start_epoch, start_tag};
 #[cfg(feature = "faults")]
-pub use active::{arm_panic, fail, inject, point, set_rank, set_start_epoch, start_epoch};
+pub use active::{
+    advance_tag, arm_panic, calls_of_all, fail, inject, point, set_rank, set_start_epoch, set_start_tag,
+    start_epoch, start_tag,
+};
 
 #[cfg(not(feature = "faults"))]
 mod absent {
@@ -137,6 +140,11 @@ mod absent {
     pub(crate) fn start_epoch() -> u64 {
         0
     }
+
+    #[inline(always)]
+    pub(crate) fn start_tag() -> u64 {
+        0
+    }
 }
 
 #[cfg(feature = "faults")]
@@ -153,6 +161,7 @@ mod active {
         static PANIC: Cell<Option<Point>> = const { Cell::new(None) };
         static FAIL: Cell<Option<(Failure, i32)>> = const { Cell::new(None) };
         static START_EPOCH: Cell<u64> = const { Cell::new(0) };
+        static START_TAG: Cell<u64> = const { Cell::new(0) };
     }
 
     /// Tells which rank this thread is.
@@ -178,6 +187,27 @@ mod active {
     /// Where the meetings of a new group start.
     pub fn start_epoch() -> u64 {
         START_EPOCH.get()
+    }
+
+    /// Makes groups that this thread joins from now on count their exchanges of descriptors, and so their memories, from `tag`
+    /// on: equal on all ranks.
+    pub fn set_start_tag(tag: u64) {
+        START_TAG.set(tag);
+    }
+
+    /// Where the exchanges of a new group start.
+    pub fn start_tag() -> u64 {
+        START_TAG.get()
+    }
+
+    /// Counts `steps` exchanges of descriptors on `group` that did not happen: the same on all ranks.
+    pub fn advance_tag(group: &crate::Group, steps: u64) {
+        group.inner.fd_tag.fetch_add(steps, Ordering::Relaxed);
+    }
+
+    /// The names of all calls that all ranks of a group make together.
+    pub fn calls_of_all() -> Vec<&'static str> {
+        crate::op::Op::calls_of_all()
     }
 
     /// Dies here if told so.

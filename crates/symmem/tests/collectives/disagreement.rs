@@ -221,37 +221,3 @@ fn ranks_that_disagree_on_the_algorithm_are_told() {
     })
     .unwrap();
 }
-
-/// A rank with arguments that cannot be gets to know why, the others that it has.
-#[test]
-fn a_rank_with_wrong_arguments_keeps_nobody_waiting() {
-    let calls: [Call; 8] = [
-        |on, odd| on.group.all_reduce_out(ReduceOp::Sum, &[0u8; 4], &mut vec![0; either(odd, 3, 4)]),
-        |on, odd| on.group.reduce(ReduceOp::Sum, either(odd, usize::MAX, 0), &mut [0u8; 4]),
-        |on, odd| on.group.reduce_scatter(ReduceOp::Sum, &[0f32; 6], &mut vec![0.0; either(odd, 1, 2)]),
-        |on, odd| on.group.all_gather_into(&[0u8; 2], &mut vec![0; either(odd, 7, 6)]),
-        |on, odd| on.group.broadcast_into(either(odd, RANKS, 0), &mut [0u8; 4]),
-        |on, odd| on.group.all_to_all(&vec![0u8; either(odd, 4, 3)], &mut [0; 3]),
-        |on, odd| on.group.gather(1, &[0u8; 2], &mut vec![0; either(odd, 2, 6)]),
-        |on, odd| on.group.scatter(1, &vec![0u8; either(odd, 7, 6)], &mut [0; 2]),
-    ];
-    symmem::spawn(RANKS, |group| {
-        let mut trial = Trial::new(&group, "")?;
-        for (number, call) in calls.into_iter().enumerate() {
-            let odd = group.rank() == 1;
-            match (call(&mut trial, odd), odd) {
-                (Err(Error::Invalid { .. } | Error::RankOutOfRange { .. }), true) => {}
-                (Err(Error::Mismatch { values, .. }), false) => {
-                    assert!(values[1].contains("wrong arguments"), "{values:?}");
-                }
-                (other, _) => panic!("call {number}: {other:?}"),
-            }
-            trial.go_on("wrong arguments")?;
-        }
-        let splits = either(group.rank() == 1, vec![1, 1], vec![1; 3]);
-        let told = trial.group.all_to_all_v(&[0u8; 3], &splits, &mut [0; 3], &[1; 3]);
-        assert!(matches!(told, Err(Error::Rank { rank: 1, .. })), "{told:?}");
-        trial.go_on("wrong splits")
-    })
-    .unwrap();
-}

@@ -8,6 +8,9 @@ mod trial;
 
 mod disagreement;
 mod identity;
+#[cfg(feature = "faults")]
+mod numbers;
+mod refusals;
 mod streams;
 
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! Called by users through the group. They copy through the group's staging, so they suit what is small, or what lies where
 //! it lies; symmetric memory saves the copy. Every one hears from all ranks before it changes a byte, also those with a
-//! root: ranks that disagree all get the same `Mismatch`. A rank whose own arguments cannot be is told what is wrong with
-//! them, and the others get a `Mismatch` instead of waiting for it.
+//! root: ranks that disagree all get the same `Mismatch`. A rank whose own arguments cannot be refuses the call: it is told what is
+//! wrong with them, and so are the others, at once.
 //!
 //! An operation is written once, as [`Pieces`](super::pipelined::Pieces): reductions in [`reduction`], what only moves
 //! elements in [`movement`], by what goes from whom to whom ([`traffic`]).
@@ -25,8 +25,6 @@ use crate::{Group, Result};
 
 /// Elements that large pieces are made of: no two ranks write into one cache line.
 const LINE: usize = 64;
-/// What a rank says in place of its bytes when its arguments cannot be.
-pub(crate) const WRONG: u64 = u64::MAX;
 
 /// A collective on private memory that has begun.
 struct Private<'a> {
@@ -53,14 +51,11 @@ impl<'a> Private<'a> {
             // One piece of the pipeline is what is called staged elsewhere.
             _ => Algorithm::Pipelined,
         };
-        let signature = call.signature(algorithm, 0);
         let arguments = running.guarded(|| {
             tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
-            arguments.inspect_err(|_| {
-                // Whatever comes of it, what is wrong here comes first.
-                let _ = running.meet(Signature { size: WRONG, ..signature });
-            })
+            running.told(arguments.and_then(|arguments| call.check_bytes().map(|()| arguments)))
         })?;
+        let signature = call.signature(algorithm, 0);
         Ok((Self { running, call, signature, algorithm }, arguments))
     }
 

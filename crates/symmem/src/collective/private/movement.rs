@@ -114,8 +114,10 @@ impl Group {
         let number = (call.signature(Algorithm::Pipelined, 0).word >> 8) as usize;
         let arguments = splits::check("input", sends, self.size(), input.len())
             .and_then(|()| splits::check("output", receives, self.size(), out.len()));
-        let arguments = arguments.map(|()| (sends, receives));
-        let splits = running.guarded(|| Splits::exchange(&running, number, arguments))?;
+        let splits = running.guarded(|| {
+            running.told(arguments)?;
+            Splits::exchange(&running, number, (sends, receives))
+        })?;
         let (len, from, to) = splits.own;
         let call = Call { bytes: splits.longest * size_of::<T>(), ..call };
         let (private, ()) = Private::new(running, call, Ok(()))?;
@@ -186,8 +188,6 @@ impl Group {
         bytes: usize,
         arguments: Result<()>,
     ) -> Result<Private<'_>> {
-        // A root too large for the signature is out of range, whatever it is.
-        let root = root.min(u16::MAX.into());
         let call = Call { op, root, dtype: T::DTYPE, reduce: None, bytes };
         self.begin_private(call, arguments).map(|(private, ())| private)
     }

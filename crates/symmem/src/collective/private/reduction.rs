@@ -144,10 +144,9 @@ impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Reduction<'_, T, F> {
     #[inline]
     fn run(self, group: &Group, arguments: Result<()>) -> Result<()> {
         let op = if self.root.is_none() { Op::PrivateAllReduce } else { Op::PrivateReduce };
-        // A root too large for the signature is out of range, whatever it is.
-        let root = self.root.unwrap_or(0).min(u16::MAX.into());
-        let bytes = self.len * size_of::<T>();
-        let call = Call { op, root, dtype: T::DTYPE, reduce: Some(self.op), bytes };
+        // A strided view can have more elements than there are bytes, which no output has.
+        let bytes = self.len.saturating_mul(size_of::<T>());
+        let call = Call { op, root: self.root.unwrap_or(0), dtype: T::DTYPE, reduce: Some(self.op), bytes };
         let arguments = arguments.and_then(|()| Kernel::select(T::DTYPE, self.op));
         let (private, kernel) = group.begin_private(call, arguments)?;
         let (rank, world) = private.ranks();

@@ -29,16 +29,14 @@ struct Row {
 }
 
 impl Splits {
-    /// Collective, within `running`: tells everybody this rank's splits, or what is wrong with its `arguments`; `number` is
-    /// what ranks must agree on besides.
+    /// Collective, within `running`: tells everybody this rank's splits; `number` is what ranks must agree on besides.
     pub(super) fn exchange(
         running: &Running<'_>,
         number: usize,
-        arguments: Result<(&[usize], &[usize])>,
+        (sends, receives): (&[usize], &[usize]),
     ) -> Result<Self> {
         let inner = running.inner();
-        let numbers = arguments.map(|(sends, receives)| [sends, receives].concat());
-        let statement = encode(0, &[], numbers.map_err(|error| error.to_string()));
+        let statement = encode(0, &[], [sends, receives].concat());
         let parts = running.all_gather(running.op(), number, 0, &statement)?;
         let rows: Result<Vec<Row>, Refusal> =
             parts.iter().enumerate().map(|(rank, part)| Row::new(rank, inner.world, part)).collect();
@@ -88,7 +86,7 @@ fn agree(rows: &[Row]) -> bool {
 
 impl Row {
     fn new(rank: usize, world: usize, part: &[u8]) -> Result<Self, Refusal> {
-        let words = decode(rank, part)?;
+        let words = decode(part);
         // The first word is for symmetric memory.
         let chunks = words.get(1..).unwrap_or_default();
         if chunks.len() != 2 * world || total(&chunks[..world]).and(total(&chunks[world..])).is_none() {

@@ -45,7 +45,7 @@ pub(crate) fn share_multicast(
     if world < 2 || world > u32::MAX as usize {
         return Ok(Err(format!("{world} ranks have none")));
     }
-    let tag = running.next_tag();
+    let tag = running.next_tag()?;
     let abilities = running.all_brought(running.op(), &ability(running, device, memory))?;
     let way = match way(running, &abilities) {
         Ok(way) => way,

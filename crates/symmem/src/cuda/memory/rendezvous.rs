@@ -127,7 +127,7 @@ impl Table {
             Some(_) => Ok(()),
             None => Buffer::new(engine.device(), self.bytes).map(|room| drop(mapped.room.set(room))),
         };
-        running.conclude(running.next_tag(), made.map_err(Halt::from))
+        running.conclude(running.next_tag()?, made.map_err(Halt::from))
     }
 
     /// Local. Where that memory is, made if need be; not while `stream` is captured.
@@ -194,7 +194,7 @@ impl Table {
             pads: Arc::new(addresses(&peers[1]).collect()),
             bytes: memory.bytes(),
             pad_bytes,
-            number: running.next_tag(),
+            number: running.next_tag()?,
             is_direct: true,
             multicast: multicast.as_ref().map(Multicast::address).map_err(String::clone),
             mapped: Some(Mapped {
@@ -228,7 +228,7 @@ impl Table {
             pads: Arc::new(addresses(&pads).collect()),
             bytes: memory.bytes(),
             pad_bytes,
-            number: running.next_tag(),
+            number: running.next_tag()?,
             is_direct: shared.is_direct,
             multicast: shared.multicast.ok_or_else(|| "the window of NCCL has none".to_owned()),
             mapped: Some(Mapped {
@@ -262,7 +262,7 @@ impl Table {
             let shared = exchange::share_made(running, engine.device(), brought, |peers| finish(&peers[0]));
             return shared.map(|(mut peers, pointers)| (peers.swap_remove(0), pointers));
         }
-        let tag = running.next_tag();
+        let tag = running.next_tag()?;
         let alone = pad.and_then(|pad| {
             let pads = exchange::alone(&pad, running.inner().rank, data.len());
             let pointers = finish(&pads)?;

@@ -325,7 +325,7 @@ impl Engine {
             false => {
                 let peers = vec![exchange::alone(&parts.control, group.rank(), world)];
                 let outcome = made(&peers).map(|made| (peers, made));
-                running.conclude(running.next_tag(), outcome.map_err(Halt::from))?
+                running.conclude(running.next_tag()?, outcome.map_err(Halt::from))?
             }
         };
         let peers = peers.swap_remove(0);

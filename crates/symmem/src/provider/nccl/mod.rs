@@ -39,7 +39,7 @@ pub(crate) fn share(
     marks: &[Mark],
     is_near: impl Fn(usize) -> bool,
 ) -> Result<Shared> {
-    let tag = running.next_tag();
+    let tag = running.next_tag()?;
     let made = Window::register(running, communicator, memory).and_then(|window| {
         let addresses = window.peers(marks).map_err(Halt::from)?;
         Ok((window, addresses))

@@ -1,0 +1,101 @@
+//! A rank that cannot make a call that all ranks make tells the others why, instead of staying away.
+//!
+//! Used by every such call for what is wrong with this rank's own arguments: the rank gets its own error, all others get
+//! [`Error::Rank`] with this rank and its words, at once, and the group goes on. What travels is a meeting like any other, with a
+//! signature that no call has, so who agrees pays nothing for it. The words are in the staging of the meeting's epoch, which
+//! nobody writes again before everybody has announced the next one.
+
+use super::signature::{is_refusal, signature};
+use super::{Group, Running};
+use crate::op::Op;
+use crate::sync::control::staging_bytes;
+use crate::sync::protocol::arrived;
+use crate::sys::copy;
+use crate::{Error, Result};
+
+impl Group {
+    /// Collective, in place of a collective on memory that this rank cannot make because of `error`: the others, who do make
+    /// it, get [`Error::Rank`] with this rank and the text of `error` instead of waiting for it, and the group goes on. Returns
+    /// `error`. For callers who check more than this crate does before they call it.
+    ///
+    /// Nobody is told where nobody waits: not on a group that has failed, nor on one of several hosts, where collectives on memory
+    /// are refused everywhere; nor while another operation of this rank runs.
+    ///
+    /// ```
+    /// use symmem::{Error, ReduceOp};
+    /// symmem::spawn(2, |group| {
+    ///     let done = match group.rank() {
+    ///         0 => group.all_reduce(ReduceOp::Sum, &mut [1.0f32; 8]),
+    ///         _ => {
+    ///             let problem = "a picture has three channels".to_owned();
+    ///             Err(group.refuse(Error::Invalid { what: "picture".to_owned(), problem }))
+    ///         }
+    ///     };
+    ///     match (group.rank(), done) {
+    ///         (0, Err(Error::Rank { rank: 1, message, .. })) => assert!(message.contains("three channels")),
+    ///         (1, Err(Error::Invalid { .. })) => {}
+    ///         (_, other) => panic!("{other:?}"),
+    ///     }
+    ///     group.barrier()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    #[cold]
+    pub fn refuse(&self, error: Error) -> Error {
+        match self.begin(Op::Refusal, None) {
+            Ok(running) if running.inner().is_local() => running.guarded(|| running.refuse(error)),
+            _ => error,
+        }
+    }
+}
+
+impl Running<'_> {
+    /// The `arguments` of this rank; what is wrong with them is told to the others, who make the call.
+    #[inline]
+    pub(crate) fn told<A>(&self, arguments: Result<A>) -> Result<A> {
+        match arguments {
+            Ok(arguments) => Ok(arguments),
+            Err(error) => Err(self.refuse(error)),
+        }
+    }
+
+    /// Tells the others that this rank cannot make the call because of `error`, in place of its first meeting. Returns `error`,
+    /// or what was still to be said about an operation before it.
+    #[cold]
+    pub(crate) fn refuse(&self, error: Error) -> Error {
+        let (inner, words) = (self.inner(), error.to_string());
+        if !inner.is_local() {
+            // Whatever comes of it, what is wrong here comes first.
+            let _ = self.all_gather_in_store(Op::Refusal, 0, 0, words.as_bytes());
+            return error;
+        }
+        let epoch = match self.next_epoch() {
+            Ok(epoch) => epoch,
+            Err(earlier) => return earlier,
+        };
+        let len = words.len().min(staging_bytes(inner.world));
+        // SAFETY: there is room for that many, and nobody reads this half of the staging before this rank announces.
+        unsafe { copy::write(words.as_ptr(), inner.map(inner.rank).staging(epoch), len) };
+        let signature = signature(Op::Refusal, 0, 0);
+        self.announce(epoch, signature, len as u64, &[]);
+        let _ = self.hear(epoch, signature, |_| true);
+        error
+    }
+
+    /// The error for a call that some rank refused at `epoch`, once all ranks are there: that of the first one that did.
+    pub(super) fn refused(&self, epoch: u64) -> Option<Error> {
+        let (inner, me) = (self.inner(), self.inner().rank);
+        let refuses = |rank: usize| arrived(inner, me, rank, epoch).is_some_and(is_refusal);
+        let rank = (0..inner.world).filter(|rank| *rank != me).find(|rank| refuses(*rank))?;
+        let len = usize::try_from(self.note(rank, epoch)).unwrap_or(usize::MAX);
+        let mut words = vec![0; len.min(staging_bytes(inner.world))];
+        // SAFETY: no longer than the staging, which its owner does not write before this rank announces the next epoch.
+        unsafe { copy::read(inner.map(rank).staging(epoch), words.as_mut_ptr(), words.len()) };
+        Some(self.refused_by(rank, &words))
+    }
+
+    /// The error for a call that `rank` refused with these `words`.
+    pub(super) fn refused_by(&self, rank: usize, words: &[u8]) -> Error {
+        Error::Rank { context: self.context(), rank, message: String::from_utf8_lossy(words).into_owned() }
+    }
+}
