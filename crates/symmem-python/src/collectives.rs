@@ -1,8 +1,9 @@
 //! Collectives: which output they have, and whether memory is symmetric.
 //!
-//! Called by the methods of `SymmetricMemory` and of `Group`. Arguments that every rank passes alike are checked here, before
-//! any peer is involved; what ranks may disagree on is the library's to compare.
+//! Called by the methods of `SymmetricMemory` and of `Group`. What is wrong with this rank's arguments is checked here and told to the
+//! others (`refusal`); what ranks may disagree on is the library's to compare.
 
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use symmem::{CancelToken, DType, ReduceOp};
 
@@ -22,7 +23,28 @@ pub(crate) fn reduce_op(name: &str) -> PyResult<ReduceOp> {
     })
 }
 
+/// The root `root`. Whether it is one of the group is the library's to check.
+pub(crate) fn root_of(root: isize) -> PyResult<usize> {
+    let problem = || PyIndexError::new_err(format!("root: rank {root} must not be negative"));
+    usize::try_from(root).map_err(|_| problem())
+}
+
+/// The reduction by the operation called `op` to `root`.
+pub(crate) fn reduce_to(op: &str, root: isize) -> PyResult<Call> {
+    Ok(Call::Reduce(reduce_op(op)?, root_of(root)?))
+}
+
 impl Call {
+    /// An error if it has no started form.
+    pub(crate) fn check_start(self) -> PyResult<()> {
+        match self {
+            Self::ReduceScatterColumns(..) | Self::Gather(_) | Self::Scatter(_) => {
+                Err(invalid(self.name(), "it has no started form. Hint: call it in a thread of its own"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Its name in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -201,9 +223,8 @@ impl<'py> Plan<'py> {
 }
 
 /// The handle of `x` if it is symmetric on this group.
-fn symmetric(
+pub(crate) fn symmetric(
     membership: &Membership,
-    call: Call,
     x: &Bound<'_, PyAny>,
     timeout_ms: u64,
 ) -> PyResult<Option<SymmetricMemory>> {
@@ -212,47 +233,57 @@ fn symmetric(
     }
     // What is no contiguous array can still be private memory, where its own errors are told.
     let Ok(operand) = Operand::input(x) else { return Ok(None) };
-    let known = find_known(&operand, membership, timeout_ms)?;
-    if known.is_some() && matches!(call, Call::AllReduce(_) | Call::Broadcast(_)) && !operand.writable {
-        return Err(invalid(call.name(), "the array is read-only"));
+    find_known(&operand, membership, timeout_ms)
+}
+
+/// `call`, unless it writes symmetric memory through an array that is read-only.
+fn writable(call: PyResult<Call>, x: &Bound<'_, PyAny>) -> PyResult<Call> {
+    match call? {
+        call @ (Call::AllReduce(_) | Call::Broadcast(_)) if !Operand::input(x)?.writable => {
+            Err(invalid(call.name(), "the array is read-only"))
+        }
+        call => Ok(call),
     }
-    Ok(known)
 }
 
 /// A collective on `x`: zero-copy where it is symmetric on this group.
 pub(crate) fn run_on_group<'py>(
     membership: &Membership,
-    call: Call,
+    call: PyResult<Call>,
     x: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
     timeout_ms: u64,
 ) -> PyResult<Py<PyAny>> {
     let py = x.py();
-    match symmetric(membership, call, x, timeout_ms)? {
-        Some(memory) => {
-            Plan::new(py, &memory, call, out, Some(x))?.run(py, &memory, Terms::new(timeout_ms, None))
-        }
-        None => private::run(&*membership.group(call.name(), timeout_ms)?, call, x, out),
+    if let Some(memory) = symmetric(membership, x, timeout_ms)? {
+        return memory.run(py, writable(call, x), out, Some(x), Terms::new(timeout_ms, None));
+    }
+    let group = membership.group("collective", timeout_ms)?;
+    match call.and_then(|call| private::Job::new(&group, call, x, out)) {
+        Ok(job) => private::run(py, &group, job),
+        Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
+        Err(error) => Err(error),
     }
 }
 
 /// Starts what [`run_on_group`] runs.
 pub(crate) fn start_on_group<'py>(
     membership: &Membership,
-    call: Call,
+    call: PyResult<Call>,
     x: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
     timeout_ms: u64,
 ) -> PyResult<Pending> {
     let py = x.py();
-    match symmetric(membership, call, x, timeout_ms)? {
-        Some(memory) => {
-            Plan::new(py, &memory, call, out, Some(x))?.start(py, &memory, Terms::new(timeout_ms, None))
-        }
-        None => {
-            // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
-            let group = membership.group(call.name(), timeout_ms)?.cancelled_by(&CancelToken::new());
-            private::start(&group, call, x, out)
-        }
+    if let Some(memory) = symmetric(membership, x, timeout_ms)? {
+        return memory.start(py, writable(call, x), out, Some(x), Terms::new(timeout_ms, None));
+    }
+    // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
+    let group = membership.group("collective", timeout_ms)?.cancelled_by(&CancelToken::new());
+    let call = call.and_then(|call| call.check_start().map(|()| call));
+    match call.and_then(|call| private::Job::new(&group, call, x, out)) {
+        Ok(job) => private::start(py, &group, &job),
+        Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
+        Err(error) => Err(error),
     }
 }

@@ -23,6 +23,7 @@ mod nccl;
 mod operand;
 mod pending;
 mod private;
+mod refusal;
 mod registry;
 mod store;
 

@@ -244,7 +244,7 @@ impl Pending {
     /// `timeout_ms=0` waits as long as the operation itself may take. When a longer wait ends with `Timeout`, or with
     /// KeyboardInterrupt, the operation goes on and can be waited for again.
     #[pyo3(signature = (timeout_ms = 0))]
-    fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Py<PyAny>> {
+    pub(crate) fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Py<PyAny>> {
         let deadline = (timeout_ms > 0).then(|| Instant::now() + Duration::from_millis(timeout_ms));
         loop {
             if let Some(result) = self.take(py) {

@@ -15,7 +15,7 @@ use crate::operand::{Operand, Place, is_tensor};
 use crate::pending::{Pending, Running, Started};
 
 /// A collective, ready to run.
-struct Job<'py> {
+pub(crate) struct Job<'py> {
     call: Call,
     dtype: DType,
     /// Absent in place, and where only the root has one.
@@ -26,7 +26,8 @@ struct Job<'py> {
 }
 
 impl<'py> Job<'py> {
-    fn new(
+    /// `call` on `x`, into `out` or a new array.
+    pub(crate) fn new(
         group: &Group,
         call: Call,
         x: &Bound<'py, PyAny>,
@@ -127,19 +128,14 @@ fn check_apart(input: Option<&Operand<'_>>, out: Option<&Operand<'_>>) -> PyResu
     Err(invalid("out", "it overlaps the input. Hint: leave it out to work in place"))
 }
 
-/// Collective. Runs `call` on `x`, into `out` or a new array; gives where the result is.
-pub(crate) fn run<'py>(
-    group: &Group,
-    call: Call,
-    x: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Py<PyAny>> {
-    let job = Job::new(group, call, x, out)?;
+/// Collective. Runs `job`; gives where the result is.
+pub(crate) fn run(py: Python<'_>, group: &Group, job: Job<'_>) -> PyResult<Py<PyAny>> {
     dispatch!(job.dtype, T => {
         // SAFETY: the type of the job; other Python threads race with it as they do with numpy.
         let (input, out) = unsafe { job.slices::<T>() };
         let in_place = job.input.is_none();
-        blocking(x.py(), || run_typed(group, call, in_place, input, out))
+        let call = job.call;
+        blocking(py, || run_typed(group, call, in_place, input, out))
     })?;
     Ok(job.result)
 }
@@ -164,29 +160,46 @@ fn run_typed<T: Element>(
     }
 }
 
-/// Collective. The first `sends[0]` rows of `x` go to rank 0, the next to rank 1 ...; `out` takes `receives[rank]` rows of each.
-pub(crate) fn all_to_all_v<'py>(
-    group: &Group,
-    x: &Bound<'py, PyAny>,
-    sends: &[usize],
-    out: &Bound<'py, PyAny>,
-    receives: &[usize],
-) -> PyResult<Py<PyAny>> {
-    let input = on_host(Call::AllToAll, Operand::input_or_copy(x)?)?;
-    let out = on_host(Call::AllToAll, Operand::output(out)?)?;
-    if input.dtype != out.dtype {
-        return Err(invalid("out", format!("its elements are {}, those of x {}", out.dtype, input.dtype)));
+/// An exchange of rows, ready to run.
+pub(crate) struct Rows<'py> {
+    input: Operand<'py>,
+    sends: Vec<usize>,
+    out: Operand<'py>,
+    receives: Vec<usize>,
+}
+
+impl<'py> Rows<'py> {
+    /// The first `sends[0]` rows of `x` go to rank 0, the next to rank 1 ...; `out` takes `receives[rank]` rows of each.
+    pub(crate) fn new(
+        (x, sends): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
+        (out, receives): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
+    ) -> PyResult<Self> {
+        let input = on_host(Call::AllToAll, Operand::input_or_copy(x)?)?;
+        let out = on_host(Call::AllToAll, Operand::output(out)?)?;
+        if input.dtype != out.dtype {
+            return Err(invalid(
+                "out",
+                format!("its elements are {}, those of x {}", out.dtype, input.dtype),
+            ));
+        }
+        check_apart(Some(&input), Some(&out))?;
+        // Ranks may have no rows at all, but agree on how long one is.
+        let row = |shape: &[usize]| shape.iter().skip(1).product::<usize>();
+        let sends = in_elements(&sends.extract::<Vec<usize>>()?, row(&input.shape));
+        let receives = in_elements(&receives.extract::<Vec<usize>>()?, row(&out.shape));
+        Ok(Self { input, sends, out, receives })
     }
-    check_apart(Some(&input), Some(&out))?;
-    // Ranks may have no rows at all, but agree on how long one is.
-    let row = |shape: &[usize]| shape.iter().skip(1).product::<usize>();
-    let (sends, receives) = (in_elements(sends, row(&input.shape)), in_elements(receives, row(&out.shape)));
-    dispatch!(input.dtype, T => {
-        // SAFETY: both are on the host, of this type, and apart.
-        let (from, to) = unsafe { (input.slice::<T>(), out.slice_mut::<T>()) };
-        blocking(x.py(), || group.all_to_all_v(from, &sends, to, &receives))
-    })?;
-    Ok(out.object.unbind())
+
+    /// Collective. Exchanges them; gives where the result is.
+    pub(crate) fn run(self, py: Python<'_>, group: &Group) -> PyResult<Py<PyAny>> {
+        let Self { input, sends, out, receives } = self;
+        dispatch!(input.dtype, T => {
+            // SAFETY: both are on the host, of this type, and apart.
+            let (from, to) = unsafe { (input.slice::<T>(), out.slice_mut::<T>()) };
+            blocking(py, || group.all_to_all_v(from, &sends, to, &receives))
+        })?;
+        Ok(out.object.unbind())
+    }
 }
 
 fn in_elements(rows: &[usize], row: usize) -> Vec<usize> {
@@ -194,14 +207,8 @@ fn in_elements(rows: &[usize], row: usize) -> Vec<usize> {
 }
 
 /// Starts what [`run`] runs.
-pub(crate) fn start<'py>(
-    group: &Group,
-    call: Call,
-    x: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Pending> {
-    let job = Job::new(group, call, x, out)?;
-    let started = dispatch!(job.dtype, T => start_typed::<T>(group, &job, x.py()))?;
+pub(crate) fn start(py: Python<'_>, group: &Group, job: &Job<'_>) -> PyResult<Pending> {
+    let started = dispatch!(job.dtype, T => start_typed::<T>(group, job, py))?;
     Ok(Pending::new(started))
 }
 

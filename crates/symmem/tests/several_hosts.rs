@@ -84,9 +84,11 @@ fn a_wrong_root_of_one_rank_is_told_to_all_and_the_group_goes_on() {
                 assert_error!(group.broadcast(0, &1u8), Error::Rank { rank: 3, message, .. } if message.contains("rank 9"));
             }
         }
-        // Collectives on memory are refused everywhere: nobody would hear of a refusal.
-        let asked = Error::Invalid { what: "x".to_owned(), problem: "wrong".to_owned() };
-        assert!(matches!(group.refuse(asked), Error::Invalid { .. }));
+        assert!(!group.is_local());
+        match group.rank() {
+            2 => group.refuse("not now")?,
+            _ => assert_error!(group.barrier(), Error::Rank { rank: 2, message, .. } if message == "not now"),
+        }
         group.barrier()
     });
 }

@@ -118,6 +118,11 @@ impl Core {
         Ok((self.pads.0[rank] + start, live.span.memory.mappings()))
     }
 
+    /// In place of a collective that this rank cannot launch.
+    pub(crate) fn refuse(&self, stream: &Stream) -> Result<()> {
+        self.live("refusal")?.span.memory.engine().refuse(stream)
+    }
+
     pub(crate) fn barrier(&self, channel: usize, within: Option<Duration>, stream: &Stream) -> Result<()> {
         let live = self.enter("barrier", within, stream)?;
         live.span.memory.barrier(channel, stream)

@@ -149,6 +149,11 @@ impl Engines {
         drop(gone);
     }
 
+    /// Whether nothing of the group can be on a device.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).engines.is_empty()
+    }
+
     /// The same engines: for handles, which tell them when they are closed.
     pub(crate) fn share(&self) -> Self {
         Self(Arc::clone(&self.0))

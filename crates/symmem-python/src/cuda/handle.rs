@@ -177,8 +177,8 @@ impl Handle for DeviceHandle {
         terms: Terms<'_, '_>,
     ) -> PyResult<()> {
         let Call::AllReduce(op) = call else {
-            let out =
-                out.map(|out| self.private("out", out).map(|address| (address, out.len))).transpose()?;
+            let out = out.map(|out| self.private("out", out).map(|address| (address, out.len))).transpose();
+            let out = out.map_err(|error| self.refuse(py, error, terms))?;
             let stream = self.stream(py, terms)?;
             // SAFETY: as for `put`.
             return py.detach(|| unsafe { self.core.run(call, out, terms.timeout, &stream) }).map_err(raise);
@@ -188,9 +188,12 @@ impl Handle for DeviceHandle {
             None => Elements::InPlace,
             Some(out) if out.len != span.len => {
                 let problem = format!("it has {} elements, the symmetric memory {}", out.len, span.len);
-                return Err(invalid("out", problem));
+                return Err(self.refuse(py, invalid("out", problem), terms));
             }
-            Some(out) => Elements::Out(self.private("out", out)?),
+            Some(out) => {
+                let out = self.private("out", out).map_err(|error| self.refuse(py, error, terms))?;
+                Elements::Out(out)
+            }
         };
         let part = (span.offset, span.len, span.dtype);
         let stream = self.stream(py, terms)?;
@@ -199,6 +202,14 @@ impl Handle for DeviceHandle {
             self.core.all_reduce(part, op, elements, Choice::Table, terms.timeout, &stream)
         })
         .map_err(raise)
+    }
+
+    fn refuse(&self, py: Python<'_>, error: PyErr, terms: Terms<'_, '_>) -> PyErr {
+        // Without a stream there is no place for it among the others' operations.
+        if let Ok(stream) = self.stream(py, terms) {
+            let _ = py.detach(|| self.core.refuse(&stream));
+        }
+        error
     }
 
     fn all_to_all_v(

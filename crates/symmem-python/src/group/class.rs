@@ -10,11 +10,11 @@ use pyo3::types::PyList;
 use symmem::{Deadline, Error};
 
 use super::{Membership, join, lock, objects, source};
-use crate::collectives::{self, reduce_op};
+use crate::collectives::{self, reduce_op, reduce_to, root_of};
 use crate::context::{self, Context};
 use crate::error::raise;
 use crate::interrupt::blocking;
-use crate::memory::Call;
+use crate::memory::{Call, Terms};
 use crate::pending::{Pending, Started};
 use crate::private;
 use crate::store;
@@ -49,7 +49,7 @@ impl Group {
     /// Runs a collective on `x`, by its handle where it is symmetric on this group.
     fn run<'py>(
         &self,
-        call: Call,
+        call: PyResult<Call>,
         x: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
         timeout_ms: u64,
@@ -59,7 +59,7 @@ impl Group {
 
     fn start<'py>(
         &self,
-        call: Call,
+        call: PyResult<Call>,
         x: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
         timeout_ms: u64,
@@ -336,7 +336,7 @@ impl Group {
     fn broadcast_object<'py>(
         &self,
         obj: &Bound<'py, PyAny>,
-        root: usize,
+        root: isize,
         timeout_ms: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         objects::broadcast(&self.membership, obj, root, timeout_ms)
@@ -354,7 +354,7 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        self.run(Call::AllReduce(reduce_op(op)?), x, out, timeout_ms)
+        self.run(reduce_op(op).map(Call::AllReduce), x, out, timeout_ms)
     }
 
     /// Starts `all_reduce`.
@@ -366,7 +366,7 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
-        self.start(Call::AllReduce(reduce_op(op)?), x, out, timeout_ms)
+        self.start(reduce_op(op).map(Call::AllReduce), x, out, timeout_ms)
     }
 
     /// Collective. The reduction of everybody's `x`, at `root`, into `out` (a new array by default). None elsewhere.
@@ -375,11 +375,11 @@ impl Group {
         &self,
         x: &Bound<'_, PyAny>,
         op: &str,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        self.run(Call::Reduce(reduce_op(op)?, root), x, out, timeout_ms)
+        self.run(reduce_to(op, root), x, out, timeout_ms)
     }
 
     /// Starts `reduce`.
@@ -388,11 +388,11 @@ impl Group {
         &self,
         x: &Bound<'_, PyAny>,
         op: &str,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
-        self.start(Call::Reduce(reduce_op(op)?, root), x, out, timeout_ms)
+        self.start(reduce_to(op, root), x, out, timeout_ms)
     }
 
     /// Collective. Everybody's `x` is one part per rank along the first dimension; gives the reduction of the parts for this rank.
@@ -404,7 +404,7 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        self.run(Call::ReduceScatter(reduce_op(op)?), x, out, timeout_ms)
+        self.run(reduce_op(op).map(Call::ReduceScatter), x, out, timeout_ms)
     }
 
     /// Starts `reduce_scatter`.
@@ -416,7 +416,7 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
-        self.start(Call::ReduceScatter(reduce_op(op)?), x, out, timeout_ms)
+        self.start(reduce_op(op).map(Call::ReduceScatter), x, out, timeout_ms)
     }
 
     /// Collective. Everybody's `x` along the first dimension, in rank order.
@@ -427,7 +427,7 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        self.run(Call::AllGather, x, out, timeout_ms)
+        self.run(Ok(Call::AllGather), x, out, timeout_ms)
     }
 
     /// Starts `all_gather`.
@@ -438,19 +438,19 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
-        self.start(Call::AllGather, x, out, timeout_ms)
+        self.start(Ok(Call::AllGather), x, out, timeout_ms)
     }
 
     /// Collective. Everybody's `x` becomes that of `root`, in place. Returns `x`.
     #[pyo3(signature = (x, root = 0, *, timeout_ms = 0))]
-    fn broadcast(&self, x: &Bound<'_, PyAny>, root: usize, timeout_ms: u64) -> PyResult<Py<PyAny>> {
-        self.run(Call::Broadcast(root), x, None, timeout_ms)
+    fn broadcast(&self, x: &Bound<'_, PyAny>, root: isize, timeout_ms: u64) -> PyResult<Py<PyAny>> {
+        self.run(root_of(root).map(Call::Broadcast), x, None, timeout_ms)
     }
 
     /// Starts `broadcast`.
     #[pyo3(signature = (x, root = 0, *, timeout_ms = 0))]
-    fn broadcast_start(&self, x: &Bound<'_, PyAny>, root: usize, timeout_ms: u64) -> PyResult<Pending> {
-        self.start(Call::Broadcast(root), x, None, timeout_ms)
+    fn broadcast_start(&self, x: &Bound<'_, PyAny>, root: isize, timeout_ms: u64) -> PyResult<Pending> {
+        self.start(root_of(root).map(Call::Broadcast), x, None, timeout_ms)
     }
 
     /// Collective. Everybody's `x` is one part per rank along the first dimension; gives, in rank order, the parts for this rank.
@@ -461,7 +461,7 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        self.run(Call::AllToAll, x, out, timeout_ms)
+        self.run(Ok(Call::AllToAll), x, out, timeout_ms)
     }
 
     /// Starts `all_to_all`.
@@ -472,7 +472,7 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
-        self.start(Call::AllToAll, x, out, timeout_ms)
+        self.start(Ok(Call::AllToAll), x, out, timeout_ms)
     }
 
     /// Collective. At `root` everybody's `x` along the first dimension, in rank order; None elsewhere.
@@ -480,11 +480,11 @@ impl Group {
     fn gather(
         &self,
         x: &Bound<'_, PyAny>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        self.run(Call::Gather(root), x, out, timeout_ms)
+        self.run(root_of(root).map(Call::Gather), x, out, timeout_ms)
     }
 
     /// Starts `gather`.
@@ -492,11 +492,11 @@ impl Group {
     fn gather_start(
         &self,
         x: &Bound<'_, PyAny>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
-        self.start(Call::Gather(root), x, out, timeout_ms)
+        self.start(root_of(root).map(Call::Gather), x, out, timeout_ms)
     }
 
     /// Collective. The `x` of `root` is one part per rank along the first dimension; gives this rank's part. Where `x` is not
@@ -505,11 +505,11 @@ impl Group {
     fn scatter(
         &self,
         x: &Bound<'_, PyAny>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        self.run(Call::Scatter(root), x, out, timeout_ms)
+        self.run(root_of(root).map(Call::Scatter), x, out, timeout_ms)
     }
 
     /// Starts `scatter`.
@@ -517,11 +517,11 @@ impl Group {
     fn scatter_start(
         &self,
         x: &Bound<'_, PyAny>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
-        self.start(Call::Scatter(root), x, out, timeout_ms)
+        self.start(root_of(root).map(Call::Scatter), x, out, timeout_ms)
     }
 
     /// Collective. The first `sends[0]` rows of `x` go to rank 0, the next `sends[1]` to rank 1, and so on; `out` takes `receives[rank]`
@@ -530,12 +530,36 @@ impl Group {
     fn all_to_all_v(
         &self,
         x: &Bound<'_, PyAny>,
-        sends: Vec<usize>,
+        sends: &Bound<'_, PyAny>,
         out: &Bound<'_, PyAny>,
-        receives: Vec<usize>,
+        receives: &Bound<'_, PyAny>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
-        private::all_to_all_v(&*self.membership.group("all_to_all_v", timeout_ms)?, x, &sends, out, &receives)
+        let (py, group) = (x.py(), self.membership.group("all_to_all_v", timeout_ms)?);
+        let rows = private::Rows::new((x, sends), (out, receives));
+        self.membership.told(py, timeout_ms, rows)?.run(py, &group)
+    }
+
+    /// Collective, in place of a collective with `x` that this rank cannot make: the others raise `RankFailed` with these
+    /// words, where they can be told. For code around this package that checks more than it does.
+    #[pyo3(signature = (words, x = None, *, timeout_ms = 0))]
+    fn _refuse(
+        &self,
+        words: &str,
+        x: Option<&Bound<'_, PyAny>>,
+        timeout_ms: u64,
+        py: Python<'_>,
+    ) -> PyResult<()> {
+        let error = crate::error::refused(words);
+        let known = x.map_or(Ok(None), |x| collectives::symmetric(&self.membership, x, timeout_ms))?;
+        match known {
+            Some(memory) => drop(memory.handle().refuse(py, error, Terms::new(timeout_ms, None))),
+            None if x.is_none_or(|x| self.membership.is_on_host(x)) => {
+                drop(self.membership.refuse(py, timeout_ms, error));
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     /// Sends `x` to rank `dst`, which must `recv` it with the same tag. Returns when it is on its way and `x` may change.

@@ -7,8 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use super::Membership;
+use crate::collectives::root_of;
 use crate::error::raise;
 use crate::interrupt::blocking;
+use crate::refusal;
 
 fn dump(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     object.py().import("pickle")?.call_method1("dumps", (object,))?.extract()
@@ -26,7 +28,7 @@ pub(super) fn all_gather<'py>(
     let py = object.py();
     let group = membership.group("all_gather_object", timeout_ms)?;
     group.check_authenticated("all_gather_object").map_err(raise)?;
-    let mine = dump(object)?;
+    let mine = dump(object).map_err(|error| refusal::tell(py, &group, error))?;
     let parts = blocking(py, || group.all_gather_bytes(&mine))?;
     let objects = parts.iter().map(|part| load(py, part)).collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, objects)
@@ -35,14 +37,18 @@ pub(super) fn all_gather<'py>(
 pub(super) fn broadcast<'py>(
     membership: &Membership,
     object: &Bound<'py, PyAny>,
-    root: usize,
+    root: isize,
     timeout_ms: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let group = membership.group("broadcast_object", timeout_ms)?;
     group.check_authenticated("broadcast_object").map_err(raise)?;
-    let is_root = membership.rank() == root;
-    let mine = if is_root { dump(object)? } else { Vec::new() };
+    let brought = || {
+        let root = root_of(root)?;
+        let is_root = membership.rank() == root;
+        Ok((root, is_root, if is_root { dump(object)? } else { Vec::new() }))
+    };
+    let (root, is_root, mine) = brought().map_err(|error| refusal::tell(py, &group, error))?;
     let theirs = blocking(py, || group.broadcast_bytes(root, &mine))?;
     if is_root { Ok(object.clone()) } else { load(py, &theirs) }
 }

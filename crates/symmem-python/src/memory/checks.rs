@@ -6,12 +6,13 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use symmem::{DType, Error};
 
-use super::{Call, SymmetricMemory};
+use super::{Call, SymmetricMemory, Terms};
 use crate::array::{self, Keep};
-use crate::collectives::reduce_op;
+use crate::collectives::{Plan, reduce_op};
 use crate::dtype;
 use crate::error::{invalid, raise};
-use crate::operand::Operand;
+use crate::operand::{Operand, Place};
+use crate::pending::Pending;
 
 impl SymmetricMemory {
     /// This rank's elements. As long as the array lives, and others of the allocation did when it was made, it is symmetric.
@@ -46,13 +47,66 @@ impl SymmetricMemory {
         (operand.address, operand.len) == (own, self.span().len)
     }
 
-    /// That an output shares no bytes with this rank's elements, which peers read meanwhile.
+    /// That an output shares no bytes with this rank's elements, which peers read meanwhile, nor with memory of a peer, who may
+    /// read it too, or write it.
     pub(crate) fn check_apart(&self, operand: &Operand<'_>) -> PyResult<()> {
-        let own = self.handle().buffer_ptrs()[self.membership().rank()] + self.span().offset;
-        if operand.address < own + self.span().bytes() && own < operand.address + operand.bytes() {
-            return Err(invalid("out", "it overlaps the memory that the operation reads"));
+        let overlaps = |start: usize, bytes: usize| {
+            operand.address < start.saturating_add(bytes) && start < operand.address + operand.bytes()
+        };
+        let (me, span) = (self.membership().rank(), self.span());
+        for (rank, base) in self.handle().buffer_ptrs().into_iter().enumerate() {
+            if rank == me && overlaps(base + span.offset, span.bytes()) {
+                return Err(invalid("out", "it overlaps the memory that the operation reads"));
+            }
+            // What is out of reach has no address.
+            if rank != me && base != 0 && overlaps(base, self.handle().buffer_size()) {
+                let problem = format!("it is memory of rank {rank}. Hint: pass memory of this rank's own");
+                return Err(invalid("out", problem));
+            }
         }
         Ok(())
+    }
+
+    /// What this rank brings to a collective; what is wrong with it is told to the others.
+    #[inline]
+    pub(crate) fn told<R>(&self, py: Python<'_>, terms: Terms<'_, '_>, brought: PyResult<R>) -> PyResult<R> {
+        match brought {
+            Ok(brought) => Ok(brought),
+            Err(error) => Err(self.handle().refuse(py, error, terms)),
+        }
+    }
+
+    /// Runs a collective into `out`; `x` is what a call in place returns, by default the memory's own array.
+    pub(crate) fn run<'py>(
+        &self,
+        py: Python<'py>,
+        call: PyResult<Call>,
+        out: Option<&Bound<'py, PyAny>>,
+        x: Option<&Bound<'py, PyAny>>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<Py<PyAny>> {
+        let plan = call.and_then(|call| Plan::new(py, self, call, out, x));
+        self.told(py, terms, plan)?.run(py, self, terms)
+    }
+
+    /// Starts one.
+    pub(crate) fn start<'py>(
+        &self,
+        py: Python<'py>,
+        call: PyResult<Call>,
+        out: Option<&Bound<'py, PyAny>>,
+        x: Option<&Bound<'py, PyAny>>,
+        terms: Terms<'_, '_>,
+    ) -> PyResult<Pending> {
+        let plan = call.and_then(|call| call.check_start().map(|()| call));
+        match plan.and_then(|call| Plan::new(py, self, call, out, x)) {
+            Ok(plan) => plan.start(py, self, terms),
+            Err(error) if self.place() == Place::Cpu => {
+                let timeout_ms = terms.timeout.map_or(0, |timeout| timeout.as_millis() as u64);
+                Err(self.membership().refuse_started(py, timeout_ms, error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// An array of what the handle gave.

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use symmem::DType;
 
 use super::{Call, Handle, Span, Terms};
-use crate::collectives::{Plan, reduce_op};
+use crate::collectives::{reduce_op, reduce_to, root_of};
 use crate::dtype;
 use crate::error::invalid;
 use crate::group::{Group, Membership};
@@ -247,10 +247,12 @@ impl SymmetricMemory {
     fn barrier(
         &self,
         py: Python<'_>,
-        channel: usize,
+        channel: isize,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        // One below 0 is no more a channel than one that is too high.
+        let channel = usize::try_from(channel).unwrap_or(usize::MAX);
         self.handle.barrier(py, channel, Terms::new(timeout_ms, stream))
     }
 
@@ -337,16 +339,21 @@ impl SymmetricMemory {
     fn all_to_all_v(
         &self,
         py: Python<'_>,
-        splits: Vec<usize>,
+        splits: &Bound<'_, PyAny>,
         out: &Bound<'_, PyAny>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Vec<usize>, Vec<usize>)> {
-        let out = Operand::output(out)?;
-        self.check_operand("out", &out)?;
-        self.check_apart(&out)?;
+        let terms = Terms::new(timeout_ms, stream);
+        let brought = || {
+            let out = Operand::output(out)?;
+            self.check_operand("out", &out)?;
+            self.check_apart(&out)?;
+            Ok((splits.extract::<Vec<usize>>()?, out))
+        };
+        let (splits, out) = self.told(py, terms, brought())?;
         let row = self.span.shape.iter().skip(1).product();
-        let received = self.handle.all_to_all_v(py, row, &splits, &out, Terms::new(timeout_ms, stream))?;
+        let received = self.handle.all_to_all_v(py, row, &splits, &out, terms)?;
         Ok((received.splits, received.offsets))
     }
 
@@ -386,8 +393,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, Call::AllReduce(reduce_op(op)?), out, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, reduce_op(op).map(Call::AllReduce), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Collective. The reduction of everybody's elements, at `root`, into `out` (a new array by default). None elsewhere.
@@ -396,13 +402,12 @@ impl SymmetricMemory {
         &self,
         py: Python<'_>,
         op: &str,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, Call::Reduce(reduce_op(op)?, root), out, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, reduce_to(op, root), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Collective. The elements are one part per rank along the first dimension, or the last one with `split_last_dim`; gives the
@@ -417,8 +422,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, self.reduce_scatter_call(op, split_last_dim)?, out, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, self.reduce_scatter_call(op, split_last_dim), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Collective. Everybody's elements along the first dimension, in rank order.
@@ -430,8 +434,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, Call::AllGather, out, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, Ok(Call::AllGather), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Collective. Everybody's elements become those of `root`, in place.
@@ -439,12 +442,11 @@ impl SymmetricMemory {
     fn broadcast(
         &self,
         py: Python<'_>,
-        root: usize,
+        root: isize,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, Call::Broadcast(root), None, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, root_of(root).map(Call::Broadcast), None, None, Terms::new(timeout_ms, stream))
     }
 
     /// Collective. The elements are one part per rank along the first dimension; gives, in rank order, the parts for this rank.
@@ -456,8 +458,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, Call::AllToAll, out, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, Ok(Call::AllToAll), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Collective. At `root` everybody's elements along the first dimension, in rank order; None elsewhere.
@@ -465,13 +466,12 @@ impl SymmetricMemory {
     fn gather(
         &self,
         py: Python<'_>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, Call::Gather(root), out, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, root_of(root).map(Call::Gather), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Collective. The elements of `root` are one part per rank along the first dimension; gives this rank's part.
@@ -479,13 +479,12 @@ impl SymmetricMemory {
     fn scatter(
         &self,
         py: Python<'_>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = Plan::new(py, self, Call::Scatter(root), out, None)?;
-        plan.run(py, self, Terms::new(timeout_ms, stream))
+        self.run(py, root_of(root).map(Call::Scatter), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Starts `all_reduce`.
@@ -498,8 +497,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, Call::AllReduce(reduce_op(op)?), out, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(py, reduce_op(op).map(Call::AllReduce), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Starts `reduce`.
@@ -508,13 +506,12 @@ impl SymmetricMemory {
         &self,
         py: Python<'_>,
         op: &str,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, Call::Reduce(reduce_op(op)?, root), out, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(py, reduce_to(op, root), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Starts `reduce_scatter`.
@@ -528,8 +525,13 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, self.reduce_scatter_call(op, split_last_dim)?, out, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(
+            py,
+            self.reduce_scatter_call(op, split_last_dim),
+            out,
+            None,
+            Terms::new(timeout_ms, stream),
+        )
     }
 
     /// Starts `all_gather`.
@@ -541,8 +543,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, Call::AllGather, out, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(py, Ok(Call::AllGather), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Starts `broadcast`.
@@ -550,12 +551,11 @@ impl SymmetricMemory {
     fn broadcast_start(
         &self,
         py: Python<'_>,
-        root: usize,
+        root: isize,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, Call::Broadcast(root), None, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(py, root_of(root).map(Call::Broadcast), None, None, Terms::new(timeout_ms, stream))
     }
 
     /// Starts `all_to_all`.
@@ -567,8 +567,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, Call::AllToAll, out, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(py, Ok(Call::AllToAll), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Starts `gather`.
@@ -576,13 +575,12 @@ impl SymmetricMemory {
     fn gather_start(
         &self,
         py: Python<'_>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, Call::Gather(root), out, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(py, root_of(root).map(Call::Gather), out, None, Terms::new(timeout_ms, stream))
     }
 
     /// Starts `scatter`.
@@ -590,13 +588,12 @@ impl SymmetricMemory {
     fn scatter_start(
         &self,
         py: Python<'_>,
-        root: usize,
+        root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        let plan = Plan::new(py, self, Call::Scatter(root), out, None)?;
-        plan.start(py, self, Terms::new(timeout_ms, stream))
+        self.start(py, root_of(root).map(Call::Scatter), out, None, Terms::new(timeout_ms, stream))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::error::{invalid, raise};
 use crate::interrupt::blocking;
 use crate::operand::{Operand, Place};
 use crate::pending::{Pending, Running, Started};
+use crate::refusal;
 
 /// The memory as bytes; operations on elements cast it.
 type Bytes = symmem::SymmetricMemory<u8>;
@@ -195,6 +196,15 @@ impl Handle for Host {
             let out = out.map(|out| unsafe { out.slice_mut::<T>() });
             self.wait(py, call.name(), terms, |memory| run(memory.cast::<T>()?, call, out))
         })
+    }
+
+    fn refuse(&self, py: Python<'_>, error: PyErr, terms: Terms<'_, '_>) -> PyErr {
+        // Of closed memory nobody waits for anything.
+        let Ok(memory) = self.open("refusal") else { return error };
+        match terms.timeout {
+            None => refusal::tell(py, memory.group(), error),
+            Some(timeout) => refusal::tell(py, memory.within(timeout).group(), error),
+        }
     }
 
     fn all_to_all_v(

@@ -159,6 +159,9 @@ pub(crate) trait Handle: Send + Sync {
         terms: Terms<'_, '_>,
     ) -> PyResult<()>;
 
+    /// Tells the others about `error` in place of a collective of this handle, as far as can be; what to raise.
+    fn refuse(&self, py: Python<'_>, error: PyErr, terms: Terms<'_, '_>) -> PyErr;
+
     /// Collective. The first `splits[0]` rows of `row` elements go to rank 0, the next to rank 1 ...
     fn all_to_all_v(
         &self,

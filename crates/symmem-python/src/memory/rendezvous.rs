@@ -25,12 +25,14 @@ pub(crate) fn open(
     membership: &Membership,
     timeout_ms: u64,
 ) -> PyResult<SymmetricMemory> {
-    let operand = Operand::input(x)?;
-    let Some((block, span)) = locate(&operand) else {
-        let problem = "the array is not in symmetric memory of this rank. Hint: allocate it with symmem.empty; memory of a \
-                       peer, or a copy of symmetric memory, cannot be rendezvoused";
-        return Err(invalid("rendezvous", problem));
-    };
+    let located = Operand::input(x).and_then(|operand| {
+        locate(&operand).ok_or_else(|| {
+            let problem = "the array is not in symmetric memory of this rank. Hint: allocate it with symmem.empty; memory of a \
+                           peer, or a copy of symmetric memory, cannot be rendezvoused";
+            invalid("rendezvous", problem)
+        })
+    });
+    let (block, span) = membership.told(x.py(), timeout_ms, located)?;
     let handle = attach(x.py(), membership, &block, &span, timeout_ms)?;
     membership.remember(&block, &handle);
     Ok(SymmetricMemory::new(handle, span, membership, &block, is_torch(x)))

@@ -36,7 +36,8 @@ fn get_symm_mem_workspace(py: Python<'_>, group: &Group, min_size: usize) -> PyR
         return Ok(old.memory(membership));
     }
     let context = membership.context();
-    let memory = Memory::Host(context.alloc::<u8>(min_size).map_err(raise)?);
+    let memory = membership.told(py, 0, context.alloc::<u8>(min_size).map_err(raise))?;
+    let memory = Memory::Host(memory);
     let block = registry::register(memory, context);
     let span = Span { offset: 0, shape: vec![min_size], dtype: DType::U8, len: min_size };
     let handle = attach(py, membership, &block, &span, 0)?;

@@ -148,6 +148,11 @@ impl Group {
         &self.inner.store
     }
 
+    /// Whether all ranks are on this host, so that they can share memory.
+    pub fn is_local(&self) -> bool {
+        self.inner.is_local()
+    }
+
     /// The process of each rank.
     pub fn pids(&self) -> Vec<u32> {
         self.inner.members.iter().map(|member| member.process.pid).collect()

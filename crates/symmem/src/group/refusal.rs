@@ -6,7 +6,7 @@
 //! nobody writes again before everybody has announced the next one.
 
 use super::signature::{is_refusal, signature};
-use super::{Group, Running};
+use super::{Group, Pending, Running};
 use crate::op::Op;
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::arrived;
@@ -14,38 +14,34 @@ use crate::sys::copy;
 use crate::{Error, Result};
 
 impl Group {
-    /// Collective, in place of a collective on memory that this rank cannot make because of `error`: the others, who do make
-    /// it, get [`Error::Rank`] with this rank and the text of `error` instead of waiting for it, and the group goes on. Returns
-    /// `error`. For callers who check more than this crate does before they call it.
+    /// Collective, in place of a collective that this rank cannot make: the others, who do make it, get [`Error::Rank`] with this
+    /// rank and its `words` instead of waiting for it, and the group goes on. For callers who check more than this crate does
+    /// before they call it.
     ///
-    /// Nobody is told where nobody waits: not on a group that has failed, nor on one of several hosts, where collectives on memory
-    /// are refused everywhere; nor while another operation of this rank runs.
+    /// An error means that nobody was told: the group has failed, or another operation of this rank is running. Collectives on
+    /// memory are errors everywhere on a group of several hosts, and need no refusal ([`Group::is_local`]).
     ///
     /// ```
     /// use symmem::{Error, ReduceOp};
     /// symmem::spawn(2, |group| {
-    ///     let done = match group.rank() {
-    ///         0 => group.all_reduce(ReduceOp::Sum, &mut [1.0f32; 8]),
-    ///         _ => {
-    ///             let problem = "a picture has three channels".to_owned();
-    ///             Err(group.refuse(Error::Invalid { what: "picture".to_owned(), problem }))
-    ///         }
-    ///     };
-    ///     match (group.rank(), done) {
-    ///         (0, Err(Error::Rank { rank: 1, message, .. })) => assert!(message.contains("three channels")),
-    ///         (1, Err(Error::Invalid { .. })) => {}
-    ///         (_, other) => panic!("{other:?}"),
+    ///     if group.rank() == 1 {
+    ///         group.refuse("a picture has three channels")?;
+    ///     } else {
+    ///         let told = group.all_reduce(ReduceOp::Sum, &mut [1.0f32; 8]);
+    ///         assert!(matches!(told, Err(Error::Rank { rank: 1, message, .. }) if message.contains("three channels")));
     ///     }
     ///     group.barrier()
     /// })?;
     /// # Ok::<(), symmem::Error>(())
     /// ```
-    #[cold]
-    pub fn refuse(&self, error: Error) -> Error {
-        match self.begin(Op::Refusal, None) {
-            Ok(running) if running.inner().is_local() => running.guarded(|| running.refuse(error)),
-            _ => error,
-        }
+    pub fn refuse(&self, words: &str) -> Result<()> {
+        self.operate(Op::Refusal, None, |running| running.tell(words))
+    }
+
+    /// Collective, started. [`Group::refuse`] in place of a started collective, in its turn.
+    pub fn refuse_start(&self, words: &str) -> Result<Pending<()>> {
+        let (group, words) = (self.for_helper(), words.to_owned());
+        self.start(Op::Refusal, move || group.refuse(&words))
     }
 }
 
@@ -63,23 +59,28 @@ impl Running<'_> {
     /// or what was still to be said about an operation before it.
     #[cold]
     pub(crate) fn refuse(&self, error: Error) -> Error {
-        let (inner, words) = (self.inner(), error.to_string());
-        if !inner.is_local() {
-            // Whatever comes of it, what is wrong here comes first.
-            let _ = self.all_gather_in_store(Op::Refusal, 0, 0, words.as_bytes());
-            return error;
+        match self.tell(&error.to_string()) {
+            // Whatever came of it, what is wrong here comes first.
+            Ok(()) => error,
+            Err(earlier) => earlier,
         }
-        let epoch = match self.next_epoch() {
-            Ok(epoch) => epoch,
-            Err(earlier) => return earlier,
-        };
+    }
+
+    /// Meets the others, once, to tell them these `words`. An error is about what was before: they were not told.
+    fn tell(&self, words: &str) -> Result<()> {
+        let inner = self.inner();
+        if !inner.is_local() {
+            let _ = self.all_gather_in_store(Op::Refusal, 0, 0, words.as_bytes());
+            return Ok(());
+        }
+        let epoch = self.next_epoch()?;
         let len = words.len().min(staging_bytes(inner.world));
         // SAFETY: there is room for that many, and nobody reads this half of the staging before this rank announces.
         unsafe { copy::write(words.as_ptr(), inner.map(inner.rank).staging(epoch), len) };
         let signature = signature(Op::Refusal, 0, 0);
         self.announce(epoch, signature, len as u64, &[]);
         let _ = self.hear(epoch, signature, |_| true);
-        error
+        Ok(())
     }
 
     /// The error for a call that some rank refused at `epoch`, once all ranks are there: that of the first one that did.

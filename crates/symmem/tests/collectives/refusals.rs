@@ -433,18 +433,21 @@ fn several_ranks_with_wrong_arguments_are_told_apart() {
 fn long_words_are_cut() {
     symmem::spawn(2, |group| {
         let group = group.within(PATIENCE);
-        let problem = "ä".repeat(1 << 20);
         match group.rank() {
-            0 => {
-                let error = group.refuse(Error::Invalid { what: "x".into(), problem });
-                assert!(matches!(error, Error::Invalid { .. }));
-            }
+            0 => group.refuse(&format!("x: {}", "ä".repeat(1 << 20)))?,
             _ => match group.barrier() {
                 Err(Error::Rank { rank: 0, message, .. }) => {
                     assert!(message.starts_with("x: ää") && message.len() < 1 << 20, "{}", message.len());
                 }
                 other => panic!("{other:?}"),
             },
+        }
+        match group.rank() {
+            0 => group.refuse_start("not now")?.wait()?,
+            _ => {
+                let told = group.barrier_start()?.wait();
+                assert!(matches!(told, Err(Error::Rank { rank: 0, message, .. }) if message == "not now"));
+            }
         }
         group.barrier()
     })

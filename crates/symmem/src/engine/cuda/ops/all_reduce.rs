@@ -24,7 +24,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// `f32`, sum and average, to the bit what `docs/numerics.md` says, on all ranks, by every algorithm but `Multimem`.
     pub fn all_reduce(&self, op: ReduceOp, stream: &Stream) -> Result<()> {
         let own = self.own_address();
-        self.launch_all_reduce(Form::InPlace, op, own, own, stream)
+        self.engine.told(stream, self.launch_all_reduce(Form::InPlace, op, own, own, stream))
     }
 
     /// Collective, in the order of `stream`. `out`, as long as this memory, becomes the reduction of everybody's memory,
@@ -36,9 +36,13 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
     ) -> Result<()> {
         let out = out.into();
-        self.check_part("out", out.len(), out.device())?;
-        self.check_apart("out", out.device_ptr())?;
-        self.launch_all_reduce(Form::Out, op, self.own_address(), out.device_ptr(), stream)
+        let done = self
+            .check_part("out", out.len(), out.device())
+            .and_then(|()| self.check_apart("out", out.device_ptr()))
+            .and_then(|()| {
+                self.launch_all_reduce(Form::Out, op, self.own_address(), out.device_ptr(), stream)
+            });
+        self.engine.told(stream, done)
     }
 
     /// Collective, in the order of `stream`. `out` becomes the reduction of everybody's `input`; this memory is a place to
@@ -51,9 +55,17 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
     ) -> Result<()> {
         let (input, out) = (input.into(), out.into());
-        self.check_part("input", input.len(), input.device())?;
-        self.check_part("out", out.len(), out.device())?;
         let (from, to) = (input.device_ptr(), out.device_ptr());
+        let done = self
+            .check_part("input", input.len(), input.device())
+            .and_then(|()| self.check_part("out", out.len(), out.device()))
+            .and_then(|()| self.check_private(from, to))
+            .and_then(|()| self.launch_all_reduce(Form::Private, op, from, to, stream));
+        self.engine.told(stream, done)
+    }
+
+    /// An error if private input and output are not apart from each other, or the same, and from this memory.
+    fn check_private(&self, from: u64, to: u64) -> Result<()> {
         if from != to && overlap(from, to, self.bytes()) {
             return Err(Error::invalid(
                 "out",
@@ -61,8 +73,7 @@ impl<T: Element> SymmetricMemory<T> {
             ));
         }
         self.check_apart("input", from)?;
-        self.check_apart("out", to)?;
-        self.launch_all_reduce(Form::Private, op, from, to, stream)
+        self.check_apart("out", to)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -109,7 +120,7 @@ impl<T: Element> SymmetricMemory<T> {
         let mode = mode_of(op, T::DTYPE)?;
         let bytes = self.bytes();
         if bytes == 0 {
-            return Ok(());
+            return self.meet_for_nothing(form.op(), stream);
         }
         let agreed = &engine.inner.agreed;
         let algorithm = agreed.choose(form, bytes, engine.forced, &engine.tune)?;

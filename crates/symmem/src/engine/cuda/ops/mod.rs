@@ -1,8 +1,9 @@
 //! The operations of the CUDA engine, one file for each kind. All return as soon as the work is on its stream.
 //!
 //! Every one checks, before anything is launched: the process is the rank, the group is whole, the stream is of the engine's
-//! device, and the arguments are right. What a rank refuses it alone has not launched: the others wait for it until their
-//! deadline, so arguments must be right on all ranks.
+//! device, and the arguments are right. Arguments that are wrong on one rank alone are told to the others by a launch that
+//! agrees with no operation ([`Engine::refuse`]): all fail at once, as ranks that disagree do. Where that cannot be (a stream of
+//! another device, NCCL) the others wait until their deadline.
 
 mod all_reduce;
 mod barrier;

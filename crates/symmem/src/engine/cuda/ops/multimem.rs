@@ -34,32 +34,35 @@ impl<T: Element> SymmetricMemory<T> {
     /// `input` may be this rank's own part of the memory.
     pub fn all_gather_from<'a>(&self, input: impl Into<DeviceSlice<'a, T>>, stream: &Stream) -> Result<()> {
         const OP: Op = Op::AllGatherMemory;
-        let input = input.into();
-        if input.len() * self.world_size() != self.len {
-            let problem =
-                format!("{} elements of each rank do not make the memory's {}", input.len(), self.len);
-            return Err(Error::invalid(OP.name(), problem));
-        }
-        self.engine.check_memory("input", input.device())?;
-        let (from, bytes) = (input.device_ptr(), input.len() * size_of::<T>());
-        self.check_source(from, bytes)?;
-        if !self.engine.uses_multimem() {
-            let problem = "into symmetric memory it is done by multicast only. Hint: choose it with using(Algorithm::Multimem), or take all_gather, whose output is this rank's own";
-            return Err(Error::invalid(OP.name(), problem));
-        }
-        let work = Work {
-            op: OP,
-            routine: Routine::MultimemGather,
-            // Bytes have no type; the first one's kernel is everybody's.
-            number: 0,
-            reduction: None,
-            root: None,
-            count: bytes,
-            input: from,
-            output: 0,
-            mode: 0,
+        let launch = || {
+            let input = input.into();
+            if input.len() * self.world_size() != self.len {
+                let problem =
+                    format!("{} elements of each rank do not make the memory's {}", input.len(), self.len);
+                return Err(Error::invalid(OP.name(), problem));
+            }
+            self.engine.check_memory("input", input.device())?;
+            let (from, bytes) = (input.device_ptr(), input.len() * size_of::<T>());
+            self.check_source(from, bytes)?;
+            if !self.engine.uses_multimem() {
+                let problem = "into symmetric memory it is done by multicast only. Hint: choose it with using(Algorithm::Multimem), or take all_gather, whose output is this rank's own";
+                return Err(Error::invalid(OP.name(), problem));
+            }
+            let work = Work {
+                op: OP,
+                routine: Routine::MultimemGather,
+                // Bytes have no type; the first one's kernel is everybody's.
+                number: 0,
+                reduction: None,
+                root: None,
+                count: bytes,
+                input: from,
+                output: 0,
+                mode: 0,
+            };
+            self.launch_multimem(&work, bytes, stream)
         };
-        self.launch_multimem(&work, bytes, stream)
+        self.engine.told(stream, launch())
     }
 
     /// `reduce`, of checked arguments.
@@ -117,7 +120,7 @@ impl<T: Element> SymmetricMemory<T> {
         let multicast = self.need_multicast()?;
         let function = engine.routine(work.routine, work.number)?;
         if bytes == 0 {
-            return Ok(());
+            return self.meet_for_nothing(work.op, stream);
         }
         let (grid, threads) = engine.inner.agreed.shape(work.routine, work.number, bytes, &engine.tune);
         tracing::trace!(op = work.op.name(), bytes, grid, threads, "collective by multicast");

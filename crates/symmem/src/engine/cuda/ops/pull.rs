@@ -40,33 +40,45 @@ struct Work {
 impl<T: Element> SymmetricMemory<T> {
     /// Collective, in the order of `stream`. `out` becomes everybody's memory, in rank order.
     pub fn all_gather<'a>(&self, out: impl Into<DeviceSliceMut<'a, T>>, stream: &Stream) -> Result<()> {
-        let output = self.output(Op::AllGatherMemory, out.into(), self.len * self.world_size())?;
-        let (op, bytes) = (Op::AllGatherMemory, self.bytes());
-        self.pull(&Reading { op, root: None, start: 0, bytes, output, reads: true }, stream)
+        let launch = || {
+            let output = self.output(Op::AllGatherMemory, out.into(), self.len * self.world_size())?;
+            let (op, bytes) = (Op::AllGatherMemory, self.bytes());
+            self.pull(&Reading { op, root: None, start: 0, bytes, output, reads: true }, stream)
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Collective, in the order of `stream`. The memory is one chunk per rank; `out` becomes everybody's chunk for this rank, in rank
     /// order.
     pub fn all_to_all<'a>(&self, out: impl Into<DeviceSliceMut<'a, T>>, stream: &Stream) -> Result<()> {
-        let output = self.output(Op::AllToAll, out.into(), self.len)?;
-        let bytes = self.chunk(Op::AllToAll, self.len)? * size_of::<T>();
-        let (op, start) = (Op::AllToAll, bytes * self.rank());
-        self.pull(&Reading { op, root: None, start, bytes, output, reads: true }, stream)
+        let launch = || {
+            let output = self.output(Op::AllToAll, out.into(), self.len)?;
+            let bytes = self.chunk(Op::AllToAll, self.len)? * size_of::<T>();
+            let (op, start) = (Op::AllToAll, bytes * self.rank());
+            self.pull(&Reading { op, root: None, start, bytes, output, reads: true }, stream)
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Collective, in the order of `stream`. Everybody's memory becomes that of rank `root`.
     pub fn broadcast(&self, root: usize, stream: &Stream) -> Result<()> {
-        let (op, output, reads) = (Op::BroadcastMemory, self.own_address(), self.rank() != root);
-        let bytes = self.bytes();
-        self.pull(&Reading { op, root: Some(root), start: 0, bytes, output, reads }, stream)
+        let launch = || {
+            let (op, output, reads) = (Op::BroadcastMemory, self.own_address(), self.rank() != root);
+            let bytes = self.bytes();
+            self.pull(&Reading { op, root: Some(root), start: 0, bytes, output, reads }, stream)
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Collective, in the order of `stream`. `out` of rank `root` becomes everybody's memory, in rank order; the others give `None`.
     pub fn gather(&self, root: usize, out: Option<DeviceSliceMut<'_, T>>, stream: &Stream) -> Result<()> {
-        let (op, reads) = (Op::Gather, self.rank() == root);
-        let output = self.rooted_output(op, reads, out, self.len * self.world_size())?;
-        let (root, bytes) = (Some(root), self.bytes());
-        self.pull(&Reading { op, root, start: 0, bytes, output, reads }, stream)
+        let launch = || {
+            let (op, reads) = (Op::Gather, self.rank() == root);
+            let output = self.rooted_output(op, reads, out, self.len * self.world_size())?;
+            let (root, bytes) = (Some(root), self.bytes());
+            self.pull(&Reading { op, root, start: 0, bytes, output, reads }, stream)
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Collective, in the order of `stream`. The memory of rank `root` is one chunk per rank; `out` becomes this rank's.
@@ -76,11 +88,14 @@ impl<T: Element> SymmetricMemory<T> {
         out: impl Into<DeviceSliceMut<'a, T>>,
         stream: &Stream,
     ) -> Result<()> {
-        let chunk = self.chunk(Op::Scatter, self.len)?;
-        let output = self.output(Op::Scatter, out.into(), chunk)?;
-        let (op, root, bytes) = (Op::Scatter, Some(root), chunk * size_of::<T>());
-        let start = bytes * self.rank();
-        self.pull(&Reading { op, root, start, bytes, output, reads: true }, stream)
+        let launch = || {
+            let chunk = self.chunk(Op::Scatter, self.len)?;
+            let output = self.output(Op::Scatter, out.into(), chunk)?;
+            let (op, root, bytes) = (Op::Scatter, Some(root), chunk * size_of::<T>());
+            let start = bytes * self.rank();
+            self.pull(&Reading { op, root, start, bytes, output, reads: true }, stream)
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Collective, in the order of `stream`. `out` of rank `root` becomes the reduction of everybody's memory; the others give `None`. Element
@@ -92,13 +107,16 @@ impl<T: Element> SymmetricMemory<T> {
         out: Option<DeviceSliceMut<'_, T>>,
         stream: &Stream,
     ) -> Result<()> {
-        let (op, reads) = (Op::Reduce, self.rank() == root);
-        let output = self.rooted_output(op, reads, out, self.len)?;
-        if self.engine.uses_multimem() {
-            return self.reduce_by_multimem(reduce, root, output, stream);
-        }
-        let (root, bytes) = (Some(root), self.bytes());
-        self.reduce_portion(reduce, &Reading { op, root, start: 0, bytes, output, reads }, 1, stream)
+        let launch = || {
+            let (op, reads) = (Op::Reduce, self.rank() == root);
+            let output = self.rooted_output(op, reads, out, self.len)?;
+            if self.engine.uses_multimem() {
+                return self.reduce_by_multimem(reduce, root, output, stream);
+            }
+            let (root, bytes) = (Some(root), self.bytes());
+            self.reduce_portion(reduce, &Reading { op, root, start: 0, bytes, output, reads }, 1, stream)
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Collective, in the order of `stream`. The memory is one chunk per rank; `out` becomes the reduction of everybody's chunk for this
@@ -109,11 +127,19 @@ impl<T: Element> SymmetricMemory<T> {
         out: impl Into<DeviceSliceMut<'a, T>>,
         stream: &Stream,
     ) -> Result<()> {
-        let chunk = self.chunk(Op::ReduceScatter, self.len)?;
-        let output = self.output(Op::ReduceScatter, out.into(), chunk)?;
-        let (op, bytes) = (Op::ReduceScatter, chunk * size_of::<T>());
-        let start = bytes * self.rank();
-        self.reduce_portion(reduce, &Reading { op, root: None, start, bytes, output, reads: true }, 1, stream)
+        let launch = || {
+            let chunk = self.chunk(Op::ReduceScatter, self.len)?;
+            let output = self.output(Op::ReduceScatter, out.into(), chunk)?;
+            let (op, bytes) = (Op::ReduceScatter, chunk * size_of::<T>());
+            let start = bytes * self.rank();
+            self.reduce_portion(
+                reduce,
+                &Reading { op, root: None, start, bytes, output, reads: true },
+                1,
+                stream,
+            )
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Collective, in the order of `stream`. The memory is a matrix of `columns` columns, row after row, and the columns are divided among
@@ -126,15 +152,19 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
     ) -> Result<()> {
         const OP: Op = Op::ReduceScatterColumns;
-        if columns == 0 || !self.len.is_multiple_of(columns) {
-            let problem = format!("{} elements are not divisible by {columns} columns", self.len);
-            return Err(Error::invalid(OP.name(), problem));
-        }
-        let (rows, width) = (self.len / columns, self.chunk(OP, columns)?);
-        let output = self.output(OP, out.into(), rows * width)?;
-        let bytes = width * size_of::<T>();
-        let reading = Reading { op: OP, root: None, start: bytes * self.rank(), bytes, output, reads: true };
-        self.reduce_portion(reduce, &reading, rows, stream)
+        let launch = || {
+            if columns == 0 || !self.len.is_multiple_of(columns) {
+                let problem = format!("{} elements are not divisible by {columns} columns", self.len);
+                return Err(Error::invalid(OP.name(), problem));
+            }
+            let (rows, width) = (self.len / columns, self.chunk(OP, columns)?);
+            let output = self.output(OP, out.into(), rows * width)?;
+            let bytes = width * size_of::<T>();
+            let reading =
+                Reading { op: OP, root: None, start: bytes * self.rank(), bytes, output, reads: true };
+            self.reduce_portion(reduce, &reading, rows, stream)
+        };
+        self.engine.told(stream, launch())
     }
 
     /// Elements per rank, if they come out even.
@@ -240,7 +270,7 @@ impl<T: Element> SymmetricMemory<T> {
         }
         engine.check(op, None, stream)?;
         if work.bytes == 0 {
-            return Ok(());
+            return self.meet_for_nothing(op, stream);
         }
         let (routine, number) = (work.routine, work.number);
         let (grid, threads) = engine.inner.agreed.shape(routine, number, work.bytes, &engine.tune);
