@@ -335,6 +335,7 @@ class Group:
         *,
         timeout_ms: int = 0,
     ) -> Any: ...
+    def _refuse(self, words: str, x: Any = None, *, timeout_ms: int = 0) -> None: ...
 
 @final
 class Mailbox:

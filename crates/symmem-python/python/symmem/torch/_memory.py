@@ -88,7 +88,9 @@ def find(tensor: Tensor, group: GroupLike) -> symmem.SymmetricMemory:
 
 def _open(tensor: Tensor, group: GroupLike) -> symmem.SymmetricMemory:
     if not symmem.is_symm_mem_tensor(tensor):
-        raise symmem.Invalid("the tensor must be allocated with symmem.torch.empty() or empty_strided_p2p()")
+        text = "the tensor must be allocated with symmem.torch.empty() or empty_strided_p2p()"
+        resolve(group)._refuse(text, tensor)
+        raise symmem.Invalid(text)
     return symmem.rendezvous(tensor, resolve(group))
 
 

@@ -18,19 +18,25 @@ from symmem.torch._groups import GroupLike, resolve
 from symmem.torch._memory import SymmetricMemory, find
 
 
-def _check_like(name: str, out: Tensor, like: Tensor) -> None:
+def _refused(text: str, group: GroupLike, tensor: Tensor) -> symmem.Invalid:
+    """The error to raise on this rank; the others, who call the operation, are told of it."""
+    resolve(group)._refuse(text, tensor)
+    return symmem.Invalid(text)
+
+
+def _check_like(name: str, out: Tensor, like: Tensor, group: GroupLike) -> None:
     if out.dtype != like.dtype or out.device != like.device:
-        raise symmem.Invalid(
-            f"{name}: the output is {out.dtype} on {out.device}, the input {like.dtype} on {like.device}"
-        )
+        text = f"{name}: the output is {out.dtype} on {out.device}, the input {like.dtype} on {like.device}"
+        raise _refused(text, group, like)
     if out.shape != like.shape:
-        raise symmem.Invalid(f"{name}: the output has sizes {list(out.shape)}, the input {list(like.shape)}")
-    _check_contiguous(name, "output", out)
+        text = f"{name}: the output has sizes {list(out.shape)}, the input {list(like.shape)}"
+        raise _refused(text, group, like)
+    _check_contiguous(name, "output", out, group, like)
 
 
-def _check_contiguous(name: str, what: str, tensor: Tensor) -> None:
+def _check_contiguous(name: str, what: str, tensor: Tensor, group: GroupLike, like: Tensor | None = None) -> None:
     if not tensor.is_contiguous():
-        raise symmem.Invalid(f"{name}: the {what} must be contiguous")
+        raise _refused(f"{name}: the {what} must be contiguous", group, tensor if like is None else like)
 
 
 def _reduce_into(
@@ -38,7 +44,7 @@ def _reduce_into(
 ) -> Tensor:
     """The all_reduce of a symmetric tensor into another one. Eager code on GPUs comes here: keep it short."""
     if not input.is_contiguous():
-        _check_contiguous(name, "input", input)
+        _check_contiguous(name, "input", input, group)
     if input.numel() == 0:
         return out
     if input.is_cuda:
@@ -56,7 +62,7 @@ def _reduce_in_place(
     if found is not None:
         device.reduce(input, op, group, found, 0, 0, found.count, how)
         return input
-    _check_contiguous(name, "input", input)
+    _check_contiguous(name, "input", input, group)
     if input.numel() == 0:
         return input
     if input.is_cuda:
@@ -83,7 +89,7 @@ def one_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike
     if found is not None and out in found.outputs:
         device.reduce(input, reduce_op, group_name, found, 0, out.data_ptr(), found.count)
         return out
-    _check_like("one_shot_all_reduce_out", out, input)
+    _check_like("one_shot_all_reduce_out", out, input, group_name)
     if found is not None:
         found.outputs.remember(out)
     return _reduce_into("one_shot_all_reduce_out", input, reduce_op, group_name, out)
@@ -107,14 +113,15 @@ def one_shot_all_reduce_copy_out(
 ) -> Tensor:
     """`one_shot_all_reduce_copy` into `out`."""
     name = "one_shot_all_reduce_copy"
-    _check_contiguous(name, "input", local_input)
-    _check_contiguous(name, "symmetric buffer", symm_buffer)
-    _check_like(name, out, local_input)
+    _check_contiguous(name, "input", local_input, group_name, symm_buffer)
+    _check_contiguous(name, "symmetric buffer", symm_buffer, group_name)
+    _check_like(name, out, local_input, group_name)
     if local_input.numel() > symm_buffer.numel() or local_input.dtype != symm_buffer.dtype:
-        raise symmem.Invalid(
+        text = (
             f"{name}: {local_input.numel()} {local_input.dtype} elements do not fit into a symmetric buffer "
             f"of {symm_buffer.numel()} {symm_buffer.dtype}"
         )
+        raise _refused(text, group_name, symm_buffer)
     if local_input.numel() == 0:
         return out
     if symm_buffer.is_cuda:
@@ -140,7 +147,7 @@ def two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike
 
     Torch's version overwrites the input, this does not.
     """
-    _check_like("two_shot_all_reduce_out", output, input)
+    _check_like("two_shot_all_reduce_out", output, input, group_name)
     return _reduce_into("two_shot_all_reduce_out", input, reduce_op, group_name, output)
 
 
@@ -160,7 +167,7 @@ def multimem_one_shot_all_reduce_out(
 ) -> Tensor:
     """`one_shot_all_reduce_out`, by multicast where there is any."""
     name = "multimem_one_shot_all_reduce_out"
-    _check_like(name, out, input)
+    _check_like(name, out, input, group_name)
     return _reduce_into(name, input, reduce_op, group_name, out, device.BY_MULTICAST)
 
 
@@ -169,14 +176,14 @@ def multimem_one_shot_reduce_out(
 ) -> Tensor:
     """The reduction of all ranks' symmetric `input` into the root's `out`; the others' stays as it is."""
     name = "multimem_one_shot_reduce_out"
-    _check_contiguous(name, "input", input)
+    _check_contiguous(name, "input", input, group_name)
     handle = find(input, group_name)
     if not 0 <= root < handle.world_size:
-        raise symmem.Invalid(f"{name}: root must be in [0, {handle.world_size}), not {root}")
+        raise _refused(f"{name}: root must be in [0, {handle.world_size}), not {root}", group_name, input)
     if handle.rank != root:
         handle.reduce(reduce_op, root)
         return out
-    _check_like(name, out, input)
+    _check_like(name, out, input, group_name)
     handle.reduce(reduce_op, root, out)
     return out
 
@@ -187,10 +194,9 @@ def multimem_all_gather_out(input: Tensor, group_name: GroupLike, out: Tensor) -
     group = find(out, group_name).group
     expected = [input.shape[0] * group.size, *input.shape[1:]] if input.dim() else [group.size]
     if list(out.shape) != expected or out.dtype != input.dtype:
-        raise symmem.Invalid(
-            f"{name}: the output is {list(out.shape)} {out.dtype}, not {expected} {input.dtype}"
-        )
-    _check_contiguous(name, "output", out)
+        text = f"{name}: the output is {list(out.shape)} {out.dtype}, not {expected} {input.dtype}"
+        raise _refused(text, group_name, out)
+    _check_contiguous(name, "output", out, group_name)
     group.all_gather(input.contiguous(), out)
     return out
 
@@ -201,27 +207,29 @@ def reduce_scatter_out(input: Tensor, group_name: GroupLike, split_last_dim: boo
     Parts are slices of a one-dimensional tensor, or with `split_last_dim` of the last dimension.
     """
     name = "reduce_scatter_out"
-    _check_contiguous(name, "input", input)
-    _check_contiguous(name, "output", output)
+    _check_contiguous(name, "input", input, group_name)
+    _check_contiguous(name, "output", output, group_name, input)
     if output.dtype != input.dtype:
-        raise symmem.Invalid(f"{name}: the output is {output.dtype}, the input {input.dtype}")
+        raise _refused(f"{name}: the output is {output.dtype}, the input {input.dtype}", group_name, input)
     if input.numel() == 0:
         return output
     handle = find(input, group_name)
-    _check_parts(name, input, handle.world_size, split_last_dim, output)
+    problem = _problem_of_parts(input, handle.world_size, split_last_dim, output)
+    if problem:
+        raise _refused(f"{name}: {problem}", group_name, input)
     handle.reduce_scatter("sum", output, split_last_dim)
     return output
 
 
-def _check_parts(name: str, input: Tensor, ranks: int, split_last_dim: bool, output: Tensor) -> None:
+def _problem_of_parts(input: Tensor, ranks: int, split_last_dim: bool, output: Tensor) -> str:
+    """What is wrong with the sizes; nothing for nothing."""
     last = input.shape[-1] if input.dim() else 1
     if last % ranks:
-        raise symmem.Invalid(f"{name}: the last dimension, {last}, must be divisible by the {ranks} ranks")
+        return f"the last dimension, {last}, must be divisible by the {ranks} ranks"
     if not split_last_dim and input.dim() != 1:
-        raise symmem.Invalid(f"{name}: without split_last_dim the input must be 1-D, not {input.dim()}-D")
+        return f"without split_last_dim the input must be 1-D, not {input.dim()}-D"
     expected = [*input.shape[:-1], last // ranks]
-    if list(output.shape) != expected:
-        raise symmem.Invalid(f"{name}: the output has sizes {list(output.shape)}, not {expected}")
+    return "" if list(output.shape) == expected else f"the output has sizes {list(output.shape)}, not {expected}"
 
 
 def stream_write_value32_(input: Tensor, offset: int, val: int) -> Tensor:
@@ -280,13 +288,12 @@ def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
 
 def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
     """This rank's part, along the first dimension, of the sum or average of all ranks' `tensor`."""
-    if reduce_op not in ("sum", "avg"):
-        raise ValueError(f"reduce_op must be sum or avg, not {reduce_op}")
     group = resolve(group_name)
+    if reduce_op not in ("sum", "avg"):
+        raise _refused(f"reduce_op must be sum or avg, not {reduce_op}", group, tensor)
     if tensor.shape[0] % group.size:
-        raise symmem.Invalid(
-            f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
-        )
+        text = f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
+        raise _refused(text, group, tensor)
     out = tensor.new_empty((tensor.shape[0] // group.size, *tensor.shape[1:]))
     group.reduce_scatter(tensor.contiguous(), reduce_op, out)
     return out
@@ -299,7 +306,8 @@ def get(dst: Tensor, hdl: SymmetricMemory, peer: int, offset: int = 0) -> Tensor
     """
     if dst.device != hdl.device:
         raise symmem.Invalid(f"get: dst is on {dst.device}, the symmetric memory on {hdl.device}")
-    _check_contiguous("get", "destination", dst)
+    if not dst.is_contiguous():
+        raise symmem.Invalid("get: the destination must be contiguous")
     if offset < 0:
         raise symmem.Invalid(f"get: offset must be non-negative, not {offset}")
     if not 0 <= peer < hdl.world_size:
@@ -320,7 +328,8 @@ def get(dst: Tensor, hdl: SymmetricMemory, peer: int, offset: int = 0) -> Tensor
 
 def put_signal(src: Tensor, hdl: SymmetricMemory, peer: int) -> None:
     """Writes `src` to the start of `peer`'s tensor, then raises this rank's signal there."""
-    _check_contiguous("put_signal", "source", src)
+    if not src.is_contiguous():
+        raise symmem.Invalid("put_signal: the source must be contiguous")
     hdl.get_remote_tensor(peer, src.shape, src.dtype).copy_(src)
     hdl.put_signal(peer)
 

@@ -157,6 +157,24 @@ mod tests {
         assert_ne!(mixed(&[1, 2]), mixed(&[2, 1]));
     }
 
+    /// 24 bits of a hash: two launches agree by accident once in 2^24, whatever they differ in.
+    #[test]
+    fn numbers_and_bytes_collide_no_more_often_than_chance() {
+        let families: [fn(u64) -> Statement; 4] = [
+            |at| Statement { memory: (at, 0), ..statement() },
+            |at| Statement { memory: (at << 20, 0), ..statement() },
+            |at| Statement { memory: (3, at * 4096), ..statement() },
+            |at| Statement { bytes: at * 16, ..statement() },
+        ];
+        for make in families {
+            let mut all: Vec<u32> = (0..50_000).map(|at| make(at).signature()).collect();
+            all.sort_unstable();
+            let twins = all.windows(2).filter(|pair| pair[0] == pair[1]).count();
+            // About 75 are expected of 50000 random ones.
+            assert!(twins < 300, "{twins}");
+        }
+    }
+
     #[test]
     fn people_can_read_it() {
         assert_eq!(statement().to_string(), "all_reduce(sum, bf16, 4096 bytes, two_shot, 8x512) on memory 3");

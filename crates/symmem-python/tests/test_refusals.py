@@ -1,0 +1,343 @@
+"""Every wrong argument of every collective: on one rank it is an error of all, at once, and the group goes on.
+
+The rank itself raises its own error, the others `RankFailed` with its words. Where a rank need not hear from everybody it
+may return before it can know, and its next operation raises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import symmem
+
+RANKS = 3
+#: The rank whose argument is wrong.
+WRONG = 1
+N = 12
+#: Seconds. Nobody waits for a timeout, which is 30; a machine that is busy with other things takes its time.
+AT_ONCE = 5.0
+
+#: Methods that are collective and have nothing in them that can be wrong on one rank and be told: the group's own barriers and
+#: copies, the end of a handle, and what finds its members in another way.
+WITHOUT_ROWS = {
+    "Group": {"barrier", "barrier_start", "clone", "local", "subgroup", "survivors", "from_env", "from_torch"},
+    "SymmetricMemory": {"close"},
+}
+#: Calls on symmetric memory in which a rank need not hear from all.
+ONE_WAY = {"broadcast", "broadcast_start", "reduce", "reduce_start"}
+
+
+class Stage:
+    """What calls are made on."""
+
+    def __init__(self, group: symmem.Group) -> None:
+        self.group = group
+        self.x = np.full(N, group.rank, dtype=np.float32)
+        self.array = symmem.empty(N, dtype="float32")
+        self.array[:] = self.x
+        self.memory = symmem.rendezvous(self.array, group)
+
+    def peer(self, elements: int) -> Any:
+        """Memory of another rank."""
+        return self.memory.get_buffer(self.group.next, [elements], "float32")
+
+    def frozen(self) -> Any:
+        """Symmetric memory that Python may not write."""
+        view = np.asarray(self.array)
+        view.flags.writeable = False
+        return view
+
+
+Call = Callable[[Stage, bool], Any]
+
+
+def out(wrong: bool, elements: int = N, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    return np.zeros(elements + wrong, dtype=dtype)
+
+
+def op(wrong: bool) -> str:
+    return "foo" if wrong else "sum"
+
+
+def root(wrong: bool) -> int:
+    return 99 if wrong else 0
+
+
+def dtype(wrong: bool) -> str:
+    return "int16" if wrong else "float32"
+
+
+def strided(wrong: bool, elements: int) -> Any:
+    """Not contiguous if it is wrong."""
+    return np.zeros(2 * elements, dtype="float32")[::2] if wrong else np.zeros(elements, dtype="float32")
+
+
+PRIVATE: dict[str, dict[str, Call]] = {
+    "all_reduce": {
+        "type": lambda on, wrong: on.group.all_reduce("text" if wrong else on.x),
+        "element type": lambda on, wrong: on.group.all_reduce(np.array(["a"]) if wrong else on.x),
+        "op": lambda on, wrong: on.group.all_reduce(on.x, op(wrong)),
+        "op for floats": lambda on, wrong: on.group.all_reduce(on.x, "xor" if wrong else "sum"),
+        "contiguity": lambda on, wrong: on.group.all_reduce(strided(wrong, N)),
+        "out": lambda on, wrong: on.group.all_reduce(on.x, out=out(wrong)),
+        "out's type": lambda on, wrong: on.group.all_reduce(on.x, out=[0] if wrong else out(False)),
+        "out's dtype": lambda on, wrong: on.group.all_reduce(on.x, out=out(False, N, dtype(wrong))),
+        "out's place": lambda on, wrong: on.group.all_reduce(on.x[:6], out=on.x[3:9] if wrong else out(False, 6)),
+        "read-only": lambda on, wrong: on.group.all_reduce(on.frozen() if wrong else on.array),
+        "symmetric op": lambda on, wrong: on.group.all_reduce(on.array, op(wrong)),
+    },
+    "all_reduce_start": {
+        "op": lambda on, wrong: on.group.all_reduce_start(on.x, op(wrong)).wait(),
+        "out": lambda on, wrong: on.group.all_reduce_start(on.array, out=out(wrong)).wait(),
+        "type": lambda on, wrong: on.group.all_reduce_start("text" if wrong else on.x).wait(),
+        "symmetric op": lambda on, wrong: on.group.all_reduce_start(on.array, op(wrong)).wait(),
+    },
+    "reduce": {
+        "op": lambda on, wrong: on.group.reduce(on.x, op(wrong)),
+        "root": lambda on, wrong: on.group.reduce(on.x, root=root(wrong)),
+        "negative root": lambda on, wrong: on.group.reduce(on.x, root=-1 if wrong else 0),
+        "out": lambda on, wrong: on.group.reduce(on.x, root=WRONG, out=out(wrong)),
+        "out's dtype": lambda on, wrong: on.group.reduce(on.x, root=WRONG, out=out(False, N, dtype(wrong))),
+    },
+    "reduce_start": {
+        "op": lambda on, wrong: on.group.reduce_start(on.x, op(wrong)).wait(),
+        "root": lambda on, wrong: on.group.reduce_start(on.x, root=root(wrong)).wait(),
+    },
+    "reduce_scatter": {
+        "op": lambda on, wrong: on.group.reduce_scatter(on.x, op(wrong)),
+        "shape": lambda on, wrong: on.group.reduce_scatter(on.x[: N - wrong]),
+        "scalar": lambda on, wrong: on.group.reduce_scatter(np.float32(1) if wrong else on.x),
+        "out": lambda on, wrong: on.group.reduce_scatter(on.x, out=out(wrong, N // RANKS)),
+    },
+    "reduce_scatter_start": {
+        "shape": lambda on, wrong: on.group.reduce_scatter_start(on.x[: N - wrong]).wait(),
+        "out": lambda on, wrong: on.group.reduce_scatter_start(on.x, out=out(wrong, N // RANKS)).wait(),
+    },
+    "all_gather": {
+        "type": lambda on, wrong: on.group.all_gather(object() if wrong else on.x),
+        "out": lambda on, wrong: on.group.all_gather(on.x, out(wrong, N * RANKS)),
+        "out's contiguity": lambda on, wrong: on.group.all_gather(on.x, strided(wrong, N * RANKS)),
+    },
+    "all_gather_start": {
+        "out": lambda on, wrong: on.group.all_gather_start(on.x, out(wrong, N * RANKS)).wait(),
+        "out's dtype": lambda on, wrong: on.group.all_gather_start(on.x, out(False, N * RANKS, dtype(wrong))).wait(),
+    },
+    "broadcast": {
+        "type": lambda on, wrong: on.group.broadcast(None if wrong else on.x),
+        "root": lambda on, wrong: on.group.broadcast(on.x, root(wrong)),
+        "negative root": lambda on, wrong: on.group.broadcast(on.x, -1 if wrong else 0),
+        "contiguity": lambda on, wrong: on.group.broadcast(strided(wrong, N)),
+    },
+    "broadcast_start": {
+        "root": lambda on, wrong: on.group.broadcast_start(on.x, root(wrong)).wait(),
+    },
+    "all_to_all": {
+        "shape": lambda on, wrong: on.group.all_to_all(on.x[: N - wrong]),
+        "out": lambda on, wrong: on.group.all_to_all(on.x, out(wrong)),
+    },
+    "all_to_all_start": {
+        "out": lambda on, wrong: on.group.all_to_all_start(on.x, out(wrong)).wait(),
+    },
+    "gather": {
+        "root": lambda on, wrong: on.group.gather(on.x, root(wrong)),
+        "out": lambda on, wrong: on.group.gather(on.x, WRONG, out(wrong, N * RANKS)),
+    },
+    "gather_start": {
+        # It has no started form: nobody waits, and everybody says so.
+        "form": lambda on, wrong: on.group.gather_start(on.x, 0),
+    },
+    "scatter": {
+        "root": lambda on, wrong: on.group.scatter(on.x, root(wrong), out(False, N // RANKS)),
+        "shape": lambda on, wrong: on.group.scatter(on.x[: N - wrong], WRONG, out(False, N // RANKS)),
+        "no out": lambda on, wrong: on.group.scatter(None, 0, None) if wrong else scatter(on),
+    },
+    "scatter_start": {
+        "form": lambda on, wrong: on.group.scatter_start(on.x, 0),
+    },
+    "all_to_all_v": {
+        "type": lambda on, wrong: on.group.all_to_all_v("text" if wrong else on.x[:3], [1] * 3, out(False, 3), [1] * 3),
+        "splits": lambda on, wrong: on.group.all_to_all_v(on.x[:3], [1] * (3 - wrong), out(False, 3), [1] * 3),
+        "splits' type": lambda on, wrong: on.group.all_to_all_v(
+            on.x[:3], ["a"] if wrong else [1] * 3, out(False, 3), [1] * 3
+        ),
+        "negative splits": lambda on, wrong: on.group.all_to_all_v(
+            on.x[:3], [-1, 2, 2] if wrong else [1] * 3, out(False, 3), [1] * 3
+        ),
+        "out": lambda on, wrong: on.group.all_to_all_v(on.x[:3], [1] * 3, out(wrong, 3), [1] * 3),
+        "out's dtype": lambda on, wrong: on.group.all_to_all_v(
+            on.x[:3], [1] * 3, out(False, 3, dtype(wrong)), [1] * 3
+        ),
+    },
+    "all_gather_object": {
+        "pickle": lambda on, wrong: on.group.all_gather_object((lambda: 0) if wrong else 1),
+    },
+    "broadcast_object": {
+        "root": lambda on, wrong: on.group.broadcast_object(1, root(wrong)),
+        "negative root": lambda on, wrong: on.group.broadcast_object(1, -1 if wrong else 0),
+        "pickle": lambda on, wrong: on.group.broadcast_object((lambda: 0) if wrong else 1, WRONG),
+    },
+}
+
+
+def scatter(on: Stage) -> Any:
+    return on.group.scatter(on.x if on.group.rank == 0 else None, 0, out(False, N // RANKS))
+
+
+def outputs(method: str, elements: int, **options: Any) -> dict[str, Call]:
+    """What can be wrong with `out` of a method of `SymmetricMemory`."""
+
+    def call(on: Stage, array: Any) -> Any:
+        done = getattr(on.memory, method)(out=array, **options)
+        return done.wait() if method.endswith("_start") else done
+
+    return {
+        "out": lambda on, wrong: call(on, out(wrong, elements)),
+        "out's type": lambda on, wrong: call(on, "text" if wrong else out(False, elements)),
+        "out's dtype": lambda on, wrong: call(on, out(False, elements, dtype(wrong))),
+        "out's contiguity": lambda on, wrong: call(on, strided(wrong, elements)),
+        "out in the memory": lambda on, wrong: call(on, np.asarray(on.array)[1:5] if wrong else out(False, elements)),
+        "out of a peer": lambda on, wrong: call(on, on.peer(N) if wrong else out(False, elements)),
+    }
+
+
+SYMMETRIC: dict[str, dict[str, Call]] = {
+    "barrier": {
+        "channel": lambda on, wrong: on.memory.barrier(10**9 if wrong else 0),
+        "negative channel": lambda on, wrong: on.memory.barrier(-1 if wrong else 0),
+    },
+    "all_reduce": {"op": lambda on, wrong: on.memory.all_reduce(op(wrong))} | outputs("all_reduce", N),
+    "all_reduce_start": {"op": lambda on, wrong: on.memory.all_reduce_start(op(wrong)).wait()}
+    | outputs("all_reduce_start", N),
+    "reduce": {
+        "op": lambda on, wrong: on.memory.reduce(op(wrong)),
+        "root": lambda on, wrong: on.memory.reduce(root=root(wrong)),
+        "negative root": lambda on, wrong: on.memory.reduce(root=-1 if wrong else 0),
+    }
+    | outputs("reduce", N, root=WRONG),
+    "reduce_start": {"root": lambda on, wrong: on.memory.reduce_start(root=root(wrong)).wait()}
+    | outputs("reduce_start", N, root=WRONG),
+    "reduce_scatter": {"op": lambda on, wrong: on.memory.reduce_scatter(op(wrong))}
+    | outputs("reduce_scatter", N // RANKS),
+    "reduce_scatter_start": {"op": lambda on, wrong: on.memory.reduce_scatter_start(op(wrong)).wait()}
+    | outputs("reduce_scatter_start", N // RANKS),
+    "all_gather": outputs("all_gather", N * RANKS),
+    "all_gather_start": outputs("all_gather_start", N * RANKS),
+    "broadcast": {
+        "root": lambda on, wrong: on.memory.broadcast(root(wrong)),
+        "negative root": lambda on, wrong: on.memory.broadcast(-1 if wrong else 0),
+    },
+    "broadcast_start": {"root": lambda on, wrong: on.memory.broadcast_start(root(wrong)).wait()},
+    "all_to_all": outputs("all_to_all", N),
+    "all_to_all_start": outputs("all_to_all_start", N),
+    "gather": {"root": lambda on, wrong: on.memory.gather(root(wrong))} | outputs("gather", N * RANKS, root=WRONG),
+    "gather_start": {"form": lambda on, wrong: on.memory.gather_start(0)},
+    "scatter": {"root": lambda on, wrong: on.memory.scatter(root(wrong))} | outputs("scatter", N // RANKS),
+    "scatter_start": {"form": lambda on, wrong: on.memory.scatter_start(0)},
+    "all_to_all_v": {
+        "splits": lambda on, wrong: on.memory.all_to_all_v([1] * (3 - wrong), out(False, 3)),
+        "splits' type": lambda on, wrong: on.memory.all_to_all_v("abc" if wrong else [1] * 3, out(False, 3)),
+        "out": lambda on, wrong: on.memory.all_to_all_v([1] * 3, out(False, 2 if wrong else 3)),
+        "out's dtype": lambda on, wrong: on.memory.all_to_all_v([1] * 3, out(False, 3, dtype(wrong))),
+        "out of a peer": lambda on, wrong: on.memory.all_to_all_v([1] * 3, on.peer(3) if wrong else out(False, 3)),
+    },
+}
+
+FUNCTIONS: dict[str, dict[str, Call]] = {
+    "rendezvous": {
+        "private array": lambda on, wrong: symmem.rendezvous(on.x if wrong else symmem.empty(4), on.group),
+        "type": lambda on, wrong: symmem.rendezvous("text" if wrong else symmem.empty(4), on.group),
+    },
+    "get_symm_mem_workspace": {
+        "size": lambda on, wrong: symmem.get_symm_mem_workspace(on.group, 1 << 50 if wrong else 4096),
+    },
+}
+
+FAMILIES: dict[str, dict[str, dict[str, Call]]] = {
+    "Group": PRIVATE,
+    "SymmetricMemory": SYMMETRIC,
+    "functions": FUNCTIONS,
+}
+
+
+def try_row(stage: Stage, name: str, method: str, call: Call) -> str:
+    """Makes the call; the words of what it raises on this rank."""
+    group, wrong = stage.group, stage.group.rank == WRONG
+    start = time.monotonic()
+    raised: Exception | None = None
+    try:
+        call(stage, wrong)
+        if method in ONE_WAY and not wrong:
+            group.barrier()
+    except Exception as exception:
+        raised = exception
+    elapsed = time.monotonic() - start
+    assert raised is not None, f"{name}: nothing was raised on rank {group.rank}"
+    assert elapsed < AT_ONCE, f"{name}: {raised!r} after {elapsed:.1f} s on rank {group.rank}"
+    assert group.failure is None, f"{name}: {raised!r} {group.failure}"
+    if not wrong:
+        assert isinstance(raised, symmem.RankFailed) and raised.culprit == WRONG, f"{name}: {raised!r}"
+    return str(raised)
+
+
+def go_on(stage: Stage, name: str) -> None:
+    stage.array[:] = stage.x[:] = stage.group.rank
+    sums = stage.memory.all_reduce("sum", np.zeros(N, dtype="float32"))
+    assert (sums == RANKS).all(), f"after {name}: {sums}"
+    assert (stage.group.all_reduce(stage.x.copy()) == RANKS).all(), f"after {name}"
+
+
+def refuse_all(group: symmem.Group, family: str) -> None:
+    stage = Stage(group)
+    for method, rows in FAMILIES[family].items():
+        for argument, call in rows.items():
+            name = f"{family}.{method} with a wrong {argument}"
+            if argument == "form":
+                continue
+            words = try_row(stage, name, method, call)
+            go_on(stage, name)
+            # The others say what the rank itself says.
+            all_words = group.all_gather_object(words)
+            assert all(all_words[WRONG] in theirs or theirs in all_words[WRONG] for theirs in all_words), all_words
+
+
+def test_a_wrong_argument_of_private_memory_is_told_to_all(run: Any) -> None:
+    run(refuse_all, RANKS, "Group")
+
+
+def test_a_wrong_argument_of_symmetric_memory_is_told_to_all(run: Any) -> None:
+    run(refuse_all, RANKS, "SymmetricMemory")
+
+
+def test_a_wrong_argument_of_a_rendezvous_is_told_to_all(run: Any) -> None:
+    run(refuse_all, RANKS, "functions")
+
+
+def no_started_form(group: symmem.Group) -> None:
+    stage = Stage(group)
+    for family in (PRIVATE, SYMMETRIC):
+        for method, rows in family.items():
+            for call in (call for argument, call in rows.items() if argument == "form"):
+                try:
+                    call(stage, False)
+                except symmem.Invalid as raised:
+                    assert "no started form" in str(raised), raised
+                else:
+                    raise AssertionError(f"{method} was started")
+    go_on(stage, "forms that are not there")
+
+
+def test_what_has_no_started_form_says_so_everywhere(threads: Any) -> None:
+    threads(no_started_form, RANKS)
+
+
+def test_every_collective_has_a_row() -> None:
+    for family, rows in (("Group", PRIVATE), ("SymmetricMemory", SYMMETRIC)):
+        methods = vars(getattr(symmem, family)).items()
+        documented = {name: (method.__doc__ or "") for name, method in methods if not name.startswith("__")}
+        collective = {name for name, doc in documented.items() if doc.startswith(("Collective", "Starts"))}
+        collective -= {"_refuse", "isend", "irecv"}
+        assert collective - WITHOUT_ROWS[family] == set(rows), collective ^ set(rows)
