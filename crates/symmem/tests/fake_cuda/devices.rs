@@ -3,7 +3,7 @@
 use symmem::cuda::{Device, Engine};
 use symmem::{Error, Group, Result};
 
-use crate::common::{config_with_secret, same_ranks_with};
+use crate::common::{config, config_with_secret, same_ranks_with};
 use crate::{DEVICES, check, engine, everybodys, fake};
 
 /// Ranks 0 and 1 on one device, the others on their own.
