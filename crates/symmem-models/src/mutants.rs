@@ -1,4 +1,4 @@
-//! Each place whose memory order a proof relies on, removed in turn: the models must notice.
+//! Each place that a proof relies on, removed in turn: the models must notice.
 //!
 //! A site that no model misses would be a site that is not needed, or a model that is too weak.
 
@@ -27,6 +27,10 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
         // the two Acquires, and loom moreover lets any two SeqCst fences order all that is around them.
         Site::PutRelease | Site::TakeAcquire => vec![(pad::CARRIES_WRITES, Disorder), (pad::REUSE, Disorder)],
         Site::TakeRelease | Site::PutAcquire => vec![(pad::CARRIES_READS, Disorder), (pad::REUSE, Disorder)],
+        Site::ConsumedWait => {
+            let one_way = [staging::PARCELS, staging::ROOT, staging::BOTH_KINDS, staging::THREE_RANKS];
+            one_way.into_iter().map(|model| (model, Disorder)).collect()
+        }
     }
 }
 
@@ -74,4 +78,9 @@ fn the_release_of_a_slot_is_missed() {
 #[test]
 fn the_acquire_of_a_free_slot_is_missed() {
     is_missed(Site::PutAcquire);
+}
+
+#[test]
+fn the_wait_for_consumed_staging_is_missed() {
+    is_missed(Site::ConsumedWait);
 }

@@ -1,7 +1,7 @@
 //! What a group is made of: its members, their control segments, and the state of this rank's operations.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::engine::team::Crew;
 use crate::error::Cause;
 use crate::sync::control::{Control, ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
-use crate::sync::protocol::{Bell, Meeting, Signature, Slot};
+use crate::sync::protocol::{Bell, Meeting, Owed, Slot};
 use crate::sys::channel::Endpoint;
 use crate::sys::life::{self, Life, ProcessId};
 use crate::sys::memfd::Segment;
@@ -85,32 +85,6 @@ pub(crate) struct Inner {
     pub(crate) worker: Worker,
     /// Shares the work of large ones.
     pub(crate) crew: Crew,
-}
-
-/// A signature, or none. Only the running operation uses it, and `busy` orders one operation after the other.
-#[derive(Debug, Default)]
-pub(crate) struct Owed {
-    /// 0: none. No signature's word is 0.
-    word: AtomicU64,
-    size: AtomicU64,
-}
-
-impl Owed {
-    #[inline]
-    pub(crate) fn set(&self, signature: Signature) {
-        self.word.store(signature.word, Ordering::Relaxed);
-        self.size.store(signature.size, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn take(&self) -> Option<Signature> {
-        let word = self.word.load(Ordering::Relaxed);
-        if word == 0 {
-            return None;
-        }
-        self.word.store(0, Ordering::Relaxed);
-        Some(Signature { word, size: self.size.load(Ordering::Relaxed) })
-    }
 }
 
 impl Meeting for Inner {

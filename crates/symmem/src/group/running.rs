@@ -25,7 +25,7 @@ use crate::error::{Cause, Context};
 use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict};
 use crate::sync::ladder::Ladder;
-use crate::sync::protocol::{Signature, announce, arrived, note, unpack};
+use crate::sync::protocol::{self, Signature, announce, arrived, note, unpack};
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -309,13 +309,13 @@ impl<'a> Running<'a> {
     #[inline]
     pub(crate) fn next_epoch(&self) -> Result<u64> {
         let inner = self.inner();
-        let epoch = inner.epoch.load(Ordering::Relaxed);
-        if !cfg!(symmem_mutant = "no_consumed_wait")
-            && let Some(signature) = inner.owed.take()
-        {
-            self.hear(epoch, signature, |_| true)?;
-        }
-        Ok(epoch + 1)
+        protocol::next_epoch(&inner.epoch, &inner.owed, |epoch, signature| self.hear_owed(epoch, signature))
+    }
+
+    /// Out of line, so that the common case, in which nobody is owed, is a load and a branch.
+    #[inline(never)]
+    fn hear_owed(&self, epoch: u64, signature: Signature) -> Result<()> {
+        self.hear(epoch, signature, |_| true)
     }
 
     /// Tells every peer that this rank is at `epoch`, with a note and a parcel.
@@ -333,18 +333,12 @@ impl<'a> Running<'a> {
     pub(crate) fn hear(&self, epoch: u64, signature: Signature, who: impl Fn(usize) -> bool) -> Result<()> {
         let inner = self.inner();
         let me = inner.rank;
-        let mut agree = true;
-        for peer in (0..inner.world).filter(|peer| *peer != me) {
-            if !who(peer) {
-                inner.owed.set(signature);
-                continue;
-            }
+        let wait = |peer: usize| {
             let missing = |rank: usize| who(rank) && arrived(inner, me, rank, epoch).is_none();
-            let theirs = self
-                .wait(peer, missing, || arrived(inner, me, peer, epoch))
-                .map_err(|interrupt| self.fail(interrupt, missing))?;
-            agree &= theirs == signature;
-        }
+            self.wait(peer, missing, || arrived(inner, me, peer, epoch))
+                .map_err(|interrupt| self.fail(interrupt, missing))
+        };
+        let agree = protocol::hear(inner.world, me, &inner.owed, signature, &who, wait)?;
         if agree { Ok(()) } else { Err(self.mismatch(epoch, signature)) }
     }
 

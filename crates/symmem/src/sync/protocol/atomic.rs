@@ -1,12 +1,12 @@
 //! Atomics, fences and the futex, real or loom's; and the list of places where their order matters.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Each place whose memory order a proof relies on. The models remove one at a time and must fail.
+/// Each place whose memory order, or whose being there at all, a proof relies on. The models remove one at a time and must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(loom), allow(dead_code))]
 pub(crate) enum Site {
@@ -26,13 +26,22 @@ pub(crate) enum Site {
     TakeAcquire,
     /// Handing the slot back.
     TakeRelease,
+    /// Waiting, before the next epoch, for whoever was not heard in the current one.
+    ConsumedWait,
 }
 
-/// A sequentially consistent fence at `site`.
+/// A fence of `order` at `site`.
 #[cfg(not(loom))]
 #[inline(always)]
-pub(crate) fn fence(_site: Site) {
-    std::sync::atomic::fence(Ordering::SeqCst);
+pub(crate) fn fence(_site: Site, order: Ordering) {
+    std::sync::atomic::fence(order);
+}
+
+/// Whether what is done at `site` is done: always, but for the one whose absence the stress test must notice.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn is_kept(site: Site) -> bool {
+    !(cfg!(symmem_mutant = "no_consumed_wait") && matches!(site, Site::ConsumedWait))
 }
 
 /// `order`, which the proof for `site` relies on.
@@ -43,7 +52,7 @@ pub(crate) fn order(_site: Site, order: Ordering) -> Ordering {
 }
 
 #[cfg(loom)]
-pub(crate) use mutant::{fence, order, remove};
+pub(crate) use mutant::{fence, is_kept, order, remove};
 
 #[cfg(loom)]
 mod mutant {
@@ -52,22 +61,22 @@ mod mutant {
 
     static REMOVED: Mutex<Option<Site>> = Mutex::new(None);
 
-    fn is_removed(site: Site) -> bool {
-        *REMOVED.lock().unwrap_or_else(|poison| poison.into_inner()) == Some(site)
+    pub(crate) fn is_kept(site: Site) -> bool {
+        *REMOVED.lock().unwrap_or_else(|poison| poison.into_inner()) != Some(site)
     }
 
-    /// From now on `site` has no fence, or the weakest order.
+    /// From now on `site` has no fence, or the weakest order, or does nothing.
     pub(crate) fn remove(site: Option<Site>) {
         *REMOVED.lock().unwrap_or_else(|poison| poison.into_inner()) = site;
     }
 
-    pub(crate) fn fence(site: Site) {
-        if !is_removed(site) {
-            loom::sync::atomic::fence(Ordering::SeqCst);
+    pub(crate) fn fence(site: Site, order: Ordering) {
+        if is_kept(site) {
+            loom::sync::atomic::fence(order);
         }
     }
 
     pub(crate) fn order(site: Site, order: Ordering) -> Ordering {
-        if is_removed(site) { Ordering::Relaxed } else { order }
+        if is_kept(site) { order } else { Ordering::Relaxed }
     }
 }

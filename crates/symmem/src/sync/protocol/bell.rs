@@ -28,7 +28,7 @@ impl Bell {
     /// The publisher's half, to be called once after the stores and before the bells of all ranks concerned.
     #[inline]
     pub(crate) fn publish_fence() {
-        fence(Site::RingFence);
+        fence(Site::RingFence, Ordering::SeqCst);
     }
 
     /// Wakes the owner if it sleeps. The caller has stored what the owner waits for and passed
@@ -53,7 +53,7 @@ impl Bell {
     pub(crate) fn sleep(&self, timeout: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let seen = self.count.load(Ordering::Relaxed);
         self.waiters.fetch_add(1, Ordering::Relaxed);
-        fence(Site::SleepFence);
+        fence(Site::SleepFence, Ordering::SeqCst);
         let already = ready();
         if !already {
             self.futex_wait(seen, timeout);
