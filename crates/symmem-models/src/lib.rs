@@ -10,9 +10,11 @@
 //! | `pad` | a signal carries the sender's writes, and its slot's return the receiver's reads |
 //! | `meeting` | a barrier carries everybody's writes; two halves of a slot and two parities of staging are enough |
 //! | `staging` | a rank that need not hear from all may go on, if its next operation waits for them |
+//! | `borrow` | nobody borrows what a peer may still be at, and a borrow sees what the one before it left |
 //! | `mutants` | each fence, ordering and wait that the protocols name is needed: without it one of these models fails |
 #![cfg(all(test, loom))]
 
+mod borrow;
 mod harness;
 mod meeting;
 mod mutants;

@@ -4,7 +4,7 @@
 
 use crate::harness::{Failure, Model, failure_without};
 use crate::protocol::atomic::Site;
-use crate::{meeting, pad, staging, wait};
+use crate::{borrow, meeting, pad, staging, wait};
 
 /// The models that fail without `site`, and how.
 fn witnesses(site: Site) -> Vec<(Model, Failure)> {
@@ -31,6 +31,30 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
             let one_way = [staging::PARCELS, staging::ROOT, staging::BOTH_KINDS, staging::THREE_RANKS];
             one_way.into_iter().map(|model| (model, Disorder)).collect()
         }
+        Site::BorrowAcquire => vec![
+            (borrow::TWO_WRITERS, Disorder),
+            (borrow::READER_AND_WRITER, Disorder),
+            (borrow::LATE_READ, Disorder),
+            (borrow::LATE_WRITE_WRITER, Disorder),
+        ],
+        Site::GiveBackRelease => vec![
+            (borrow::TWO_WRITERS, Disorder),
+            (borrow::READER_AND_WRITER, Disorder),
+            (borrow::SUCCESS, Disorder),
+            (borrow::LATE_WRITE, Disorder),
+        ],
+        Site::ShareAcquire => vec![
+            (borrow::READER_AND_WRITER, Disorder),
+            (borrow::SUCCESS, Disorder),
+            (borrow::LATE_WRITE, Disorder),
+        ],
+        Site::UnshareRelease => vec![(borrow::READER_AND_WRITER, Disorder), (borrow::LATE_READ, Disorder)],
+        Site::PoisonLook => {
+            let late = [borrow::LATE_WRITE, borrow::LATE_WRITE_WRITER, borrow::LATE_READ];
+            late.into_iter().map(|model| (model, Disorder)).collect()
+        }
+        // Only where no borrow orders poison and refusal.
+        Site::PoisonRelease | Site::PoisonAcquire => vec![(borrow::CAUSE, Disorder)],
     }
 }
 
@@ -83,4 +107,39 @@ fn the_acquire_of_a_free_slot_is_missed() {
 #[test]
 fn the_wait_for_consumed_staging_is_missed() {
     is_missed(Site::ConsumedWait);
+}
+
+#[test]
+fn the_acquire_of_a_borrow_for_writing_is_missed() {
+    is_missed(Site::BorrowAcquire);
+}
+
+#[test]
+fn the_release_of_a_borrow_for_writing_is_missed() {
+    is_missed(Site::GiveBackRelease);
+}
+
+#[test]
+fn the_acquire_of_a_borrow_for_reading_is_missed() {
+    is_missed(Site::ShareAcquire);
+}
+
+#[test]
+fn the_release_of_a_borrow_for_reading_is_missed() {
+    is_missed(Site::UnshareRelease);
+}
+
+#[test]
+fn the_look_at_the_poison_after_the_borrow_is_missed() {
+    is_missed(Site::PoisonLook);
+}
+
+#[test]
+fn the_release_of_a_poison_is_missed() {
+    is_missed(Site::PoisonRelease);
+}
+
+#[test]
+fn the_acquire_of_a_poison_is_missed() {
+    is_missed(Site::PoisonAcquire);
 }

@@ -1,11 +1,12 @@
 //! The block behind an allocation: its memory, who borrows it, whether it is poisoned, and its rendezvous so far.
 
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Tables;
 use super::rendezvous::Table;
 use crate::provider::Memory;
+use crate::sync::protocol::{Borrows, Refusal};
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -15,10 +16,9 @@ pub(crate) struct Block {
     memory: Arc<dyn Memory>,
     bytes: usize,
     signal_pad_size: usize,
-    /// 0: free; n > 0: n shared borrows; -1: one exclusive borrow.
-    borrows: AtomicI32,
-    /// Why the memory can no longer be trusted; set once.
-    poison: OnceLock<String>,
+    borrows: Borrows,
+    /// Why the memory can no longer be trusted; set once, before the poison of `borrows`.
+    cause: OnceLock<String>,
     /// Live `Allocation`s of this block.
     users: AtomicUsize,
     /// Its rendezvous so far.
@@ -31,8 +31,8 @@ impl Block {
             memory,
             bytes,
             signal_pad_size,
-            borrows: AtomicI32::new(0),
-            poison: OnceLock::new(),
+            borrows: Borrows::new(),
+            cause: OnceLock::new(),
             users: AtomicUsize::new(0),
             tables: Tables::default(),
         }
@@ -69,51 +69,52 @@ impl Block {
     /// Borrows for reading, until [`Block::release_shared`].
     #[inline]
     pub(super) fn borrow_shared(&self, op: &'static str) -> Result<()> {
-        self.check_usable(op)?;
-        let one_more = |borrows: i32| (borrows >= 0).then_some(borrows + 1);
-        // Acquire: after the exclusive borrower's release, its writes are visible.
-        match self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::Borrowed { op, borrowed_by: "local_mut or a running operation" }),
-        }
+        check_process(op)?;
+        self.borrows.share().map_err(|refusal| self.refused(op, refusal))
     }
 
     #[inline]
     pub(super) fn release_shared(&self) {
-        self.borrows.fetch_sub(1, Ordering::Release);
+        self.borrows.unshare();
     }
 
     /// Borrows for writing, until [`Block::release_exclusive`].
     #[inline]
     pub(super) fn borrow_exclusive(&self, op: &'static str) -> Result<()> {
-        self.check_usable(op)?;
-        match self.borrows.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(()),
-            Err(-1) => Err(Error::Borrowed { op, borrowed_by: "local_mut or a running operation" }),
-            Err(_) => Err(Error::Borrowed { op, borrowed_by: "local" }),
-        }
+        check_process(op)?;
+        self.borrows.take().map_err(|refusal| self.refused(op, refusal))
     }
 
     #[inline]
     pub(super) fn release_exclusive(&self) {
-        self.borrows.store(0, Ordering::Release);
+        self.borrows.give_back();
     }
 
-    /// Marks the memory as left in an unknown state by a group that failed. Final.
+    /// Marks the memory as left in an unknown state by a group that failed. Final. An operation that let peers work on the
+    /// memory calls this before it gives its borrow back, see [`Borrows`].
     pub(super) fn poison(&self, cause: String) {
-        let _ = self.poison.set(cause);
+        let _ = self.cause.set(cause);
+        self.borrows.poison();
     }
 
     /// Whether this process may use the memory: it is the rank's own, and no group failed under it.
-    #[inline]
     pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
-        // A forked child shares the memory, but no borrow of it that either takes.
-        if fork::is_child() {
-            return Err(Error::Forked { op });
-        }
-        match self.poison.get() {
-            None => Ok(()),
-            Some(cause) => Err(Error::Poisoned { op, cause: cause.clone() }),
+        check_process(op)?;
+        if self.borrows.is_poisoned() { Err(self.refused(op, Refusal::Poisoned)) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refused(&self, op: &'static str, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Shared => Error::Borrowed { op, borrowed_by: "local" },
+            Refusal::Exclusive => Error::Borrowed { op, borrowed_by: "local_mut or a running operation" },
+            Refusal::Poisoned => Error::Poisoned { op, cause: self.cause.get().cloned().unwrap_or_default() },
         }
     }
+}
+
+/// Refuses a forked child, which shares the memory, but no borrow of it that either takes.
+#[inline]
+fn check_process(op: &'static str) -> Result<()> {
+    if fork::is_child() { Err(Error::Forked { op }) } else { Ok(()) }
 }

@@ -28,6 +28,20 @@ pub(crate) enum Site {
     TakeRelease,
     /// Waiting, before the next epoch, for whoever was not heard in the current one.
     ConsumedWait,
+    /// Borrowing for reading, after who wrote.
+    ShareAcquire,
+    /// Giving back what was borrowed for reading.
+    UnshareRelease,
+    /// Borrowing for writing, after who read or wrote.
+    BorrowAcquire,
+    /// Giving back what was borrowed for writing.
+    GiveBackRelease,
+    /// Poisoning, after why was stored.
+    PoisonRelease,
+    /// Seeing the poison, before why is read.
+    PoisonAcquire,
+    /// Looking at the poison after the borrow was taken.
+    PoisonLook,
 }
 
 /// A fence of `order` at `site`.

@@ -5,11 +5,13 @@
 
 pub(crate) mod atomic;
 mod bell;
+mod borrow;
 mod consumed;
 mod meet;
 mod pad;
 
 pub(crate) use bell::Bell;
+pub(crate) use borrow::{Borrows, Refusal};
 pub(crate) use consumed::{Owed, hear, next_epoch};
 pub(crate) use meet::{Meeting, PARCEL_WORDS, Signature, Slot, announce, arrived, note, unpack};
 pub(crate) use pad::{try_put, try_take};
