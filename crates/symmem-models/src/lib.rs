@@ -11,6 +11,7 @@
 //! | `meeting` | a barrier carries everybody's writes; two halves of a slot and two parities of staging are enough |
 //! | `staging` | a rank that need not hear from all may go on, if its next operation waits for them |
 //! | `borrow` | nobody borrows what a peer may still be at, and a borrow sees what the one before it left |
+//! | `ring` | a slot of mail is filled after it was emptied and emptied after it was filled |
 //! | `mutants` | each fence, ordering and wait that the protocols name is needed: without it one of these models fails |
 #![cfg(all(test, loom))]
 
@@ -21,5 +22,6 @@ mod mutants;
 mod pad;
 #[path = "../../symmem/src/sync/protocol/mod.rs"]
 mod protocol;
+mod ring;
 mod staging;
 mod wait;

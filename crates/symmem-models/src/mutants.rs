@@ -4,7 +4,7 @@
 
 use crate::harness::{Failure, Model, failure_without};
 use crate::protocol::atomic::Site;
-use crate::{borrow, meeting, pad, staging, wait};
+use crate::{borrow, meeting, pad, ring, staging, wait};
 
 /// The models that fail without `site`, and how.
 fn witnesses(site: Site) -> Vec<(Model, Failure)> {
@@ -18,6 +18,7 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
             (pad::RING, Deadlock),
             (pad::REUSE_ASLEEP, Deadlock),
             (meeting::SLEEP, Deadlock),
+            (ring::ASLEEP, Deadlock),
         ],
         Site::SlotRelease | Site::SlotAcquire => {
             let meetings = [meeting::ONCE, meeting::REUSE, meeting::SLEEP, staging::PARCELS];
@@ -55,6 +56,9 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
         }
         // Only where no borrow orders poison and refusal.
         Site::PoisonRelease | Site::PoisonAcquire => vec![(borrow::CAUSE, Disorder)],
+        // Without bells, as for the pad.
+        Site::HeadRelease | Site::HeadAcquire => vec![(ring::ONCE, Disorder), (ring::REUSE, Disorder)],
+        Site::TailRelease | Site::TailAcquire => vec![(ring::REUSE, Disorder)],
     }
 }
 
@@ -142,4 +146,24 @@ fn the_release_of_a_poison_is_missed() {
 #[test]
 fn the_acquire_of_a_poison_is_missed() {
     is_missed(Site::PoisonAcquire);
+}
+
+#[test]
+fn the_release_of_a_filled_slot_is_missed() {
+    is_missed(Site::HeadRelease);
+}
+
+#[test]
+fn the_acquire_of_a_filled_slot_is_missed() {
+    is_missed(Site::HeadAcquire);
+}
+
+#[test]
+fn the_release_of_an_emptied_slot_is_missed() {
+    is_missed(Site::TailRelease);
+}
+
+#[test]
+fn the_acquire_of_an_emptied_slot_is_missed() {
+    is_missed(Site::TailAcquire);
 }

@@ -4,21 +4,17 @@
 //! is a few slots; a message takes as many as it needs, one after the other.
 //!
 //! # Memory ordering
-//! `head` counts the slots that the sender has filled, `tail` those that the receiver has emptied; each is written by one
-//! rank and only grows. The sender fills a slot only when it has seen (Acquire) that the receiver emptied it (Release, after
-//! its last read), and then raises `head` (Release); the receiver reads a slot only when it has seen (Acquire) that. So
-//! nobody writes what another reads. Whoever raised a word passes [`Bell::publish_fence`] and rings the other's bell; who
-//! waits for mail looks at the words between announcing that it sleeps and sleeping (see [`Bell`]), so no wake-up is lost.
+//! [`Counts`] says whose a slot is. Whoever raised a count passes [`Bell::publish_fence`] and rings the other's bell; who
+//! waits for mail looks at the counts between announcing that it sleeps and sleeping (see [`Bell`]), so no wake-up is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::SymmetricMemory;
-use crate::sync::protocol::Bell;
+pub(super) use crate::sync::protocol::SLOTS;
+use crate::sync::protocol::{Bell, Counts};
 use crate::sys::copy;
 use crate::{Group, Result};
 
-/// Slots of a ring: one is filled while another is emptied, and a rank that is late finds something to do.
-pub(super) const SLOTS: u64 = 4;
 /// Bytes of all rings of a rank, and the bounds of what one slot holds.
 const RINGS_OF_A_RANK: usize = 4 << 20;
 const SLOT_BOUNDS: (usize, usize) = (2 << 10, 32 << 10);
@@ -43,16 +39,6 @@ pub(super) struct Label {
     pub(super) total: usize,
     /// Bytes in this slot.
     pub(super) bytes: usize,
-}
-
-/// A word alone in its cache line.
-#[repr(C, align(64))]
-struct Line(AtomicU64);
-
-#[repr(C)]
-struct Counts {
-    head: Line,
-    tail: Line,
 }
 
 #[repr(C, align(64))]
@@ -116,19 +102,13 @@ impl Rings {
     /// The ring for `rank` to fill by `me`, if it has a free slot: what [`Free::fill`] fills.
     pub(super) fn free_slot(&self, me: usize, rank: usize) -> Option<Free<'_>> {
         let ring = self.between(me, rank);
-        // Relaxed: only this rank writes it, and the desk's lock orders its threads.
-        let head = ring.counts().head.0.load(Ordering::Relaxed);
-        let tail = ring.counts().tail.0.load(Ordering::Acquire);
-        (head.wrapping_sub(tail) < SLOTS).then_some(Free { ring, head })
+        ring.counts().free().map(|head| Free { ring, head })
     }
 
     /// The oldest slot that `rank` filled for `me`, if there is one.
     pub(super) fn filled_slot(&self, me: usize, rank: usize) -> Option<Filled<'_>> {
         let ring = self.between(rank, me);
-        // Relaxed: as above.
-        let tail = ring.counts().tail.0.load(Ordering::Relaxed);
-        let head = ring.counts().head.0.load(Ordering::Acquire);
-        (head != tail).then(|| Filled { label: ring.label(tail), ring, tail })
+        ring.counts().filled().map(|tail| Filled { label: ring.label(tail), ring, tail })
     }
 }
 
@@ -162,7 +142,7 @@ impl Ring<'_> {
 
     fn label(&self, count: u64) -> Label {
         let (head, _) = self.at(count);
-        // Relaxed: published by `head` of the counts.
+        // Relaxed: published by the count of filled slots.
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let kind = match read(&head.kind) {
             1 => Kind::First,
@@ -198,9 +178,9 @@ impl Free<'_> {
         ] {
             word.store(value, Ordering::Relaxed);
         }
-        // SAFETY: the slot has room for them, and is this rank's until `head` is raised.
+        // SAFETY: the slot has room for them, and is this rank's until it is handed over.
         unsafe { copy::write(bytes.as_ptr(), to, bytes.len()) };
-        self.ring.counts().head.0.store(self.head.wrapping_add(1), Ordering::Release);
+        self.ring.counts().fill(self.head);
     }
 }
 
@@ -216,13 +196,13 @@ impl Filled<'_> {
     pub(super) fn read(&self, out: &mut [u8]) {
         assert!(out.len() <= self.label.bytes, "more than the slot holds");
         let (_, from) = self.ring.at(self.tail);
-        // SAFETY: the slot has that many bytes, and is this rank's until `tail` is raised.
+        // SAFETY: the slot has that many bytes, and is this rank's until it is handed back.
         unsafe { copy::read(from, out.as_mut_ptr(), out.len()) };
     }
 
     /// Hands the slot back.
     pub(super) fn empty(self) {
-        self.ring.counts().tail.0.store(self.tail.wrapping_add(1), Ordering::Release);
+        self.ring.counts().empty(self.tail);
     }
 }
 

@@ -42,6 +42,14 @@ pub(crate) enum Site {
     PoisonAcquire,
     /// Looking at the poison after the borrow was taken.
     PoisonLook,
+    /// Handing over a slot of a ring that was filled.
+    HeadRelease,
+    /// Seeing that a slot was filled.
+    HeadAcquire,
+    /// Handing back a slot of a ring that was emptied.
+    TailRelease,
+    /// Seeing that a slot was emptied.
+    TailAcquire,
 }
 
 /// A fence of `order` at `site`.

@@ -9,9 +9,11 @@ mod borrow;
 mod consumed;
 mod meet;
 mod pad;
+mod ring;
 
 pub(crate) use bell::Bell;
 pub(crate) use borrow::{Borrows, Refusal};
 pub(crate) use consumed::{Owed, hear, next_epoch};
 pub(crate) use meet::{Meeting, PARCEL_WORDS, Signature, Slot, announce, arrived, note, unpack};
 pub(crate) use pad::{try_put, try_take};
+pub(crate) use ring::{Counts, SLOTS};
