@@ -12,9 +12,11 @@
 //! | `staging` | a rank that need not hear from all may go on, if its next operation waits for them |
 //! | `borrow` | nobody borrows what a peer may still be at, and a borrow sees what the one before it left |
 //! | `ring` | a slot of mail is filled after it was emptied and emptied after it was filled |
+//! | `ballot` | a ballot is read whole or not at all |
 //! | `mutants` | each fence, ordering and wait that the protocols name is needed: without it one of these models fails |
 #![cfg(all(test, loom))]
 
+mod ballot;
 mod borrow;
 mod harness;
 mod meeting;

@@ -4,7 +4,7 @@
 
 use crate::harness::{Failure, Model, failure_without};
 use crate::protocol::atomic::Site;
-use crate::{borrow, meeting, pad, ring, staging, wait};
+use crate::{ballot, borrow, meeting, pad, ring, staging, wait};
 
 /// The models that fail without `site`, and how.
 fn witnesses(site: Site) -> Vec<(Model, Failure)> {
@@ -59,6 +59,9 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
         // Without bells, as for the pad.
         Site::HeadRelease | Site::HeadAcquire => vec![(ring::ONCE, Disorder), (ring::REUSE, Disorder)],
         Site::TailRelease | Site::TailAcquire => vec![(ring::REUSE, Disorder)],
+        Site::CastRelease | Site::BallotAcquire => vec![(ballot::ONCE, Disorder), (ballot::ANEW, Disorder)],
+        // A mix needs a vote that overwrites another.
+        Site::CastFence | Site::BallotFence => vec![(ballot::ANEW, Disorder)],
     }
 }
 
@@ -166,4 +169,24 @@ fn the_release_of_an_emptied_slot_is_missed() {
 #[test]
 fn the_acquire_of_an_emptied_slot_is_missed() {
     is_missed(Site::TailAcquire);
+}
+
+#[test]
+fn the_writers_fence_of_a_ballot_is_missed() {
+    is_missed(Site::CastFence);
+}
+
+#[test]
+fn the_release_of_a_ballot_is_missed() {
+    is_missed(Site::CastRelease);
+}
+
+#[test]
+fn the_acquire_of_a_ballot_is_missed() {
+    is_missed(Site::BallotAcquire);
+}
+
+#[test]
+fn the_readers_fence_of_a_ballot_is_missed() {
+    is_missed(Site::BallotFence);
 }

@@ -24,7 +24,7 @@ use super::join::Join;
 use super::running::Stop;
 use crate::error::Halt;
 use crate::op::Op;
-use crate::sync::control::Ballot;
+use crate::sync::protocol::{ALIVE_WORDS, Sheet};
 use crate::sys::ids;
 use crate::{Error, Result};
 
@@ -42,42 +42,17 @@ struct Seen {
 impl Seen {
     /// The ballot of who takes part in no election.
     const NOTHING: Self = Self { generation: 0, alive: BTreeSet::new(), port: 0, nonce: 0 };
-}
 
-impl Ballot {
-    /// Publishes `seen`. Readers that catch it half-written see an odd round and come back.
-    fn cast(&self, seen: &Seen) {
-        // Odd first, with Release fences around the fields on both sides: a sequence lock with one writer.
-        let old = self.round.load(Ordering::Relaxed);
-        self.round.store(old | 1, Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        for (index, word) in self.alive.iter().enumerate() {
-            let bits = (0..64)
-                .filter(|bit| seen.alive.contains(&(index * 64 + bit)))
-                .fold(0, |bits, bit| bits | 1 << bit);
-            word.store(bits, Ordering::Relaxed);
-        }
-        self.generation.store(seen.generation, Ordering::Relaxed);
-        self.port.store(u32::from(seen.port), Ordering::Relaxed);
-        self.nonce.store(seen.nonce, Ordering::Relaxed);
-        self.round.store((old | 1) + 1, Ordering::Release);
+    fn to_sheet(&self) -> Sheet {
+        let mut alive = [0; ALIVE_WORDS];
+        self.alive.iter().for_each(|rank| alive[rank / 64] |= 1 << (rank % 64));
+        Sheet { generation: self.generation, alive, port: u32::from(self.port), nonce: self.nonce }
     }
 
-    fn read(&self) -> Option<Seen> {
-        let round = self.round.load(Ordering::Acquire);
-        if round == 0 || round % 2 == 1 {
-            return None;
-        }
-        let words = self.alive.iter().map(|word| word.load(Ordering::Relaxed));
-        let bits = |(index, word): (usize, u64)| {
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit)
-        };
-        let alive = words.enumerate().flat_map(bits).collect();
-        let generation = self.generation.load(Ordering::Relaxed);
-        let port = self.port.load(Ordering::Relaxed) as u16;
-        let nonce = self.nonce.load(Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        (self.round.load(Ordering::Relaxed) == round).then_some(Seen { generation, alive, port, nonce })
+    fn of_sheet(sheet: Sheet) -> Self {
+        let is_set = |rank: &usize| sheet.alive[rank / 64] >> (rank % 64) & 1 == 1;
+        let alive = (0..64 * ALIVE_WORDS).filter(is_set).collect();
+        Self { generation: sheet.generation, alive, port: sheet.port as u16, nonce: sheet.nonce }
     }
 }
 
@@ -110,7 +85,7 @@ impl Group {
         match &outcome {
             Ok(_) => inner.elections.store(generation, Ordering::Relaxed),
             // Who tries again meets those who come later: the same election, in which this ballot no longer counts.
-            Err(_) => inner.own().survivors.cast(&Seen::NOTHING),
+            Err(_) => inner.own().survivors.cast(&Seen::NOTHING.to_sheet()),
         }
         outcome
     }
@@ -226,7 +201,7 @@ impl Election<'_> {
         let (port, nonce) = office.map_or((0, 0), |office| (office.server.port(), office.nonce));
         let ballot = Seen { generation: self.generation, alive: self.alive.clone(), port, nonce };
         if self.ballot(self.inner.rank).as_ref() != Some(&ballot) {
-            self.inner.own().survivors.cast(&ballot);
+            self.inner.own().survivors.cast(&ballot.to_sheet());
         }
         Ok(())
     }
@@ -246,7 +221,7 @@ impl Election<'_> {
 
     /// The ballot of `rank` in this election.
     fn ballot(&self, rank: usize) -> Option<Seen> {
-        let ballot = self.inner.map(rank).control().survivors.read();
+        let ballot = self.inner.map(rank).control().survivors.read().map(Seen::of_sheet);
         ballot.filter(|ballot| ballot.generation == self.generation)
     }
 

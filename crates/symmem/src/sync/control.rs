@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::Result;
 use crate::error::Cause;
 use crate::op::Op;
-use crate::sync::protocol::{Bell, Slot};
+use crate::sync::protocol::{ALIVE_WORDS, Ballot, Bell, Slot};
 use crate::sys::life::ProcessId;
 use crate::sys::memfd::{Mapping, Segment};
 
@@ -27,8 +27,9 @@ pub(crate) fn staging_bytes(world: usize) -> usize {
     let (least, most) = STAGING_BOUNDS;
     (STAGING_OF_ALL / world).clamp(least, most) & !63
 }
-/// Most ranks a group can have.
-pub(crate) const MAX_WORLD: usize = 1024;
+/// Most ranks a group can have: as many as a ballot has room for.
+pub(crate) const MAX_WORLD: usize = 64 * ALIVE_WORDS;
+const _: () = assert!(MAX_WORLD == 1024);
 /// Bytes of an abort reason that are kept.
 const REASON: usize = 240;
 const LAST_OPS: usize = 32;
@@ -53,6 +54,7 @@ pub(crate) struct Control {
     left: Line<AtomicU32>,
     pub(crate) waiting: Waiting,
     pub(crate) counters: CounterWords,
+    /// The owner's vote on who is alive, see `group::survivors`.
     pub(crate) survivors: Ballot,
     last_ops: [AtomicU64; LAST_OPS],
     reason_len: AtomicU32,
@@ -91,20 +93,6 @@ impl CounterWords {
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
-}
-
-/// The owner's vote on who is alive, see `group::survivors`.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub(crate) struct Ballot {
-    /// Even: the fields below are whole; odd: being written. Grows with every vote.
-    pub(crate) round: AtomicU64,
-    pub(crate) generation: AtomicU64,
-    pub(crate) alive: [AtomicU64; MAX_WORLD / 64],
-    /// Port of the new store, on the ballot of the lowest living rank.
-    pub(crate) port: AtomicU32,
-    /// A random number that names the new group, with the port.
-    pub(crate) nonce: AtomicU64,
 }
 
 /// Why the group is dead, in one word, so that the first cause wins by one compare-and-swap.

@@ -50,6 +50,14 @@ pub(crate) enum Site {
     TailRelease,
     /// Seeing that a slot was emptied.
     TailAcquire,
+    /// The fence between the odd round of a ballot and its words.
+    CastFence,
+    /// Making the round of a ballot even.
+    CastRelease,
+    /// Seeing an even round.
+    BallotAcquire,
+    /// The fence between the words of a ballot and the second look at its round.
+    BallotFence,
 }
 
 /// A fence of `order` at `site`.

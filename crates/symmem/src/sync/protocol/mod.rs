@@ -4,6 +4,7 @@
 //! ordering in turn. Nothing here knows about groups, deadlines or mappings.
 
 pub(crate) mod atomic;
+mod ballot;
 mod bell;
 mod borrow;
 mod consumed;
@@ -11,6 +12,7 @@ mod meet;
 mod pad;
 mod ring;
 
+pub(crate) use ballot::{ALIVE_WORDS, Ballot, Sheet};
 pub(crate) use bell::Bell;
 pub(crate) use borrow::{Borrows, Refusal};
 pub(crate) use consumed::{Owed, hear, next_epoch};
