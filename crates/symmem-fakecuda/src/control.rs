@@ -6,7 +6,9 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::node::{Work, record};
 use crate::state::state;
+use crate::stream::captured;
 
 thread_local! {
     /// Calls that this thread has made.
@@ -62,6 +64,8 @@ pub enum Kind {
     RdmaMemory = 16,
     /// Memory made without it, so far.
     PlainMemory = 17,
+    /// Uses, by replays of graphs, of memory, events or modules that were given back since they were captured, so far.
+    Stale = 18,
 }
 
 /// Makes the `n`-th call of this thread from now on fail, once; 1 is the next one, 0 none.
@@ -87,6 +91,21 @@ pub extern "C" fn fakecuda_launched() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn fakecuda_launched_word(index: u32) -> u64 {
     LAUNCHED.with_borrow(|(_, words)| words.get(index as usize).copied().unwrap_or(0))
+}
+
+/// Records work of another library, on memory at these addresses, in the graph that `stream` is captured into. False, and nothing
+/// is recorded, if it is not captured.
+///
+/// # Safety
+/// `count` addresses are at `addresses`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fakecuda_capture(stream: u64, addresses: *const u64, count: usize) -> bool {
+    let mut state = state();
+    let Ok(Some(graph)) = captured(&state, stream) else { return false };
+    // SAFETY: as the caller promises.
+    let addresses = unsafe { std::slice::from_raw_parts(addresses, count) };
+    let used: Vec<_> = addresses.iter().filter(|at| **at != 0).map(|at| (*at, 1)).collect();
+    record(&mut state, graph, &used, Work::Foreign).is_ok()
 }
 
 /// Notes a launch.
@@ -123,6 +142,7 @@ pub extern "C" fn fakecuda_live(kind: u32) -> i64 {
         15 => state.imports[0],
         16 => state.made[1],
         17 => state.made[0],
+        18 => state.stale,
         _ => return -1,
     };
     count as i64

@@ -1,21 +1,20 @@
-//! Ordinary allocations, registered host memory, copies and fills. All of it happens within the call.
+//! Ordinary allocations, registered host memory, copies and fills. All of it happens within the call, or, on a stream that is
+//! captured, when the graph is launched.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::device::current;
-use crate::result::{Code, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, Outcome, call, put};
-use crate::state::State;
-use crate::stream::is_captured;
+use crate::node::{Work, give};
+use crate::result::{Code, INVALID_VALUE, OUT_OF_MEMORY, call, put};
+use crate::state::{Region, State};
 
-/// Whether work on `stream` is to be done: not while it is captured.
-fn begin(state: &State, stream: u64, ranges: &[(u64, usize)]) -> Result<bool, Code> {
-    current()?;
-    let captured = is_captured(state, stream)?;
-    let accessible = ranges.iter().all(|(address, bytes)| state.is_accessible(*address, *bytes));
-    if accessible { Ok(!captured) } else { Err(ILLEGAL_ADDRESS) }
+/// Where memory of `bytes` was that is gone, if any was: real allocators give the same address out again, too.
+fn vacancy(state: &mut State, bytes: usize) -> *mut c_void {
+    let found = state.vacant.iter().rposition(|(_, vacant)| *vacant == bytes);
+    found.map_or(ptr::null_mut(), |at| state.vacant.remove(at).0 as *mut c_void)
 }
 
 #[unsafe(no_mangle)]
@@ -26,10 +25,12 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Code {
             return Err(INVALID_VALUE);
         }
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a fresh mapping, wherever the kernel likes.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, flags) };
+        let wish = vacancy(state, bytes);
+        // SAFETY: a fresh mapping, there if nothing else is, or wherever the kernel likes.
+        let at = unsafe { mmap_anonymous(wish, bytes, prot, flags) };
         let at = at.map_err(|_| OUT_OF_MEMORY)? as u64;
-        state.allocations.insert(at, bytes);
+        let serial = state.number();
+        state.allocations.insert(at, Region { bytes, serial });
         // SAFETY: the caller's place for the result.
         unsafe { put(address, at) }
     })
@@ -38,7 +39,8 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Code {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
     call(c"cuMemFree_v2", |state| {
-        let bytes = state.allocations.remove(&address).ok_or(INVALID_VALUE)?;
+        let bytes = state.allocations.remove(&address).ok_or(INVALID_VALUE)?.bytes;
+        state.vacant.push((address, bytes));
         // SAFETY: mapped by `cuMemAlloc_v2`.
         unsafe { munmap(address as *mut c_void, bytes) }.map_err(|_| INVALID_VALUE)
     })
@@ -51,7 +53,8 @@ unsafe extern "C" fn cuMemHostRegister_v2(host: *mut c_void, bytes: usize, _flag
         if host.is_null() || bytes == 0 || state.registered.contains_key(&(host as u64)) {
             return Err(INVALID_VALUE);
         }
-        state.registered.insert(host as u64, bytes);
+        let serial = state.number();
+        state.registered.insert(host as u64, Region { bytes, serial });
         Ok(())
     })
 }
@@ -81,71 +84,46 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: u64) -> Code {
     call(c"cuMemcpyHtoDAsync_v2", |state| {
-        if begin(state, stream, &[(to, bytes)])? {
-            // SAFETY: accessible, as just checked; `from` is the caller's.
-            unsafe { ptr::copy(from.cast::<u8>(), to as *mut u8, bytes) };
-        }
-        Ok(())
+        give(state, stream, &[(to, bytes)], Work::Copy { to, from: from as u64, bytes })
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: u64) -> Code {
     call(c"cuMemcpyDtoHAsync_v2", |state| {
-        if begin(state, stream, &[(from, bytes)])? {
-            // SAFETY: accessible, as just checked; `to` is the caller's.
-            unsafe { ptr::copy(from as *const u8, to.cast::<u8>(), bytes) };
-        }
-        Ok(())
+        give(state, stream, &[(from, bytes)], Work::Copy { to: to as u64, from, bytes })
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> Code {
     call(c"cuMemcpyDtoDAsync_v2", |state| {
-        if begin(state, stream, &[(to, bytes), (from, bytes)])? {
-            // SAFETY: both are accessible, as just checked.
-            unsafe { ptr::copy(from as *const u8, to as *mut u8, bytes) };
-        }
-        Ok(())
+        give(state, stream, &[(to, bytes), (from, bytes)], Work::Copy { to, from, bytes })
     })
 }
 
-/// Sets `count` elements at `to`.
-fn fill<T: Copy>(state: &State, to: u64, value: T, count: usize, stream: u64) -> Outcome {
-    let bytes = count.checked_mul(size_of::<T>()).ok_or(INVALID_VALUE)?;
-    if !to.is_multiple_of(align_of::<T>() as u64) {
+/// Sets `count` words at `to`.
+fn fill_words(state: &mut State, to: u64, value: u32, count: usize, stream: u64) -> Result<(), Code> {
+    let bytes = count.checked_mul(size_of::<u32>()).ok_or(INVALID_VALUE)?;
+    if !to.is_multiple_of(align_of::<u32>() as u64) {
         return Err(INVALID_VALUE);
     }
-    if begin(state, stream, &[(to, bytes)])? {
-        // SAFETY: accessible and aligned, as just checked; any bits are such a number.
-        unsafe { std::slice::from_raw_parts_mut(to as *mut T, count) }.fill(value);
-    }
-    Ok(())
+    give(state, stream, &[(to, bytes)], Work::FillWords { to, value, count })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) -> Code {
     call(c"cuMemsetD8Async", |state| {
-        // A whole mapping of zeros is given back to the system instead: control blocks are large, and mostly untouched.
-        let whole = state.mappings.get(&to).is_some_and(|mapped| mapped.bytes == count);
-        if value == 0 && whole && begin(state, stream, &[(to, count)])? {
-            // SAFETY: mapped from a memfd, as just checked, which reads as zeros afterwards.
-            let emptied = unsafe { madvise(to as *mut c_void, count, Advice::LinuxRemove) };
-            if emptied.is_ok() {
-                return Ok(());
-            }
-        }
-        fill(state, to, value, count, stream)
+        give(state, stream, &[(to, count)], Work::FillBytes { to, value, count })
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) -> Code {
-    call(c"cuMemsetD32Async", |state| fill(state, to, value, count, stream))
+    call(c"cuMemsetD32Async", |state| fill_words(state, to, value, count, stream))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamWriteValue32_v2(stream: u64, to: u64, value: u32, _flags: c_uint) -> Code {
-    call(c"cuStreamWriteValue32_v2", |state| fill(state, to, value, 1, stream))
+    call(c"cuStreamWriteValue32_v2", |state| fill_words(state, to, value, 1, stream))
 }

@@ -1,16 +1,27 @@
-//! Graphs: nothing is recorded, but what a graph keeps alive is.
+//! Graphs: what was captured in them, and what they keep alive.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
 
 use crate::control;
+use crate::node::{Node, Work, give, record, replay};
 use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, SUCCESS, UNKNOWN, call, put};
 use crate::state::{State, state};
+use crate::stream::captured;
 
 /// Something that goes when the last graph that keeps it does.
 pub(crate) struct UserObject {
     data: usize,
     destroy: unsafe extern "C" fn(*mut c_void),
     references: usize,
+}
+
+/// A graph, or an executable form of one.
+#[derive(Clone, Default)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Arc<Node>>,
+    /// Objects, and how many references to them.
+    kept: Vec<(u64, usize)>,
 }
 
 /// To be called without the lock: it may call the driver.
@@ -28,7 +39,7 @@ impl Farewell {
 
 pub(crate) fn new_graph(state: &mut State) -> u64 {
     let number = state.number();
-    state.graphs.insert(number, Vec::new());
+    state.graphs.insert(number, Graph::default());
     number
 }
 
@@ -45,7 +56,7 @@ fn release(state: &mut State, object: u64, count: usize) -> Result<Option<Farewe
 
 /// Ends a graph; what only it kept is to be told.
 fn end(state: &mut State, graph: u64) -> Result<Vec<Farewell>, Code> {
-    let kept = state.graphs.remove(&graph).ok_or(INVALID_HANDLE)?;
+    let kept = state.graphs.remove(&graph).ok_or(INVALID_HANDLE)?.kept;
     Ok(kept.into_iter().filter_map(|(object, count)| release(state, object, count).ok().flatten()).collect())
 }
 
@@ -65,24 +76,75 @@ fn call_with_farewells(
     SUCCESS
 }
 
+/// Makes another graph of the same work, which keeps the same.
+///
+/// # Safety
+/// `copy` can be written, or is null.
+unsafe fn copy_graph(state: &mut State, copy: *mut u64, graph: u64) -> Result<(), Code> {
+    let made = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+    let number = state.number();
+    // SAFETY: as promised by the caller.
+    unsafe { put(copy, number) }?;
+    for (object, count) in &made.kept {
+        state.objects.get_mut(object).ok_or(INVALID_HANDLE)?.references += count;
+    }
+    state.graphs.insert(number, made);
+    Ok(())
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphInstantiateWithFlags(executable: *mut u64, graph: u64, _flags: u64) -> Code {
-    call(c"cuGraphInstantiateWithFlags", |state| {
-        let kept = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
-        let number = state.number();
+    // SAFETY: the caller's place for the result.
+    call(c"cuGraphInstantiateWithFlags", |state| unsafe { copy_graph(state, executable, graph) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphClone(clone: *mut u64, graph: u64) -> Code {
+    // SAFETY: the caller's place for the result.
+    call(c"cuGraphClone", |state| unsafe { copy_graph(state, clone, graph) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphCreate(graph: *mut u64, _flags: c_uint) -> Code {
+    call(c"cuGraphCreate", |state| {
+        let number = new_graph(state);
         // SAFETY: the caller's place for the result.
-        unsafe { put(executable, number) }?;
-        for (object, count) in &kept {
-            state.objects.get_mut(object).ok_or(INVALID_HANDLE)?.references += count;
-        }
-        state.graphs.insert(number, kept);
-        Ok(())
+        unsafe { put(graph, number) }
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphLaunch(graph: u64, _stream: u64) -> Code {
-    call(c"cuGraphLaunch", |state| state.graphs.get(&graph).map(drop).ok_or(INVALID_HANDLE))
+unsafe extern "C" fn cuGraphAddChildGraphNode(
+    node: *mut u64,
+    graph: u64,
+    _dependencies: *const u64,
+    _count: usize,
+    child: u64,
+) -> Code {
+    call(c"cuGraphAddChildGraphNode", |state| {
+        // The node has a copy of the child, which keeps what the child keeps.
+        let Graph { nodes, kept } = state.graphs.get(&child).ok_or(INVALID_HANDLE)?.clone();
+        for (object, count) in &kept {
+            state.objects.get_mut(object).ok_or(INVALID_HANDLE)?.references += count;
+        }
+        record(state, graph, &[], Work::Child(nodes))?;
+        let parent = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
+        parent.kept.extend(kept);
+        let number = parent.nodes.last().map_or(0, |node| node.number);
+        // SAFETY: the caller's place for the result.
+        unsafe { put(node, number) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphLaunch(graph: u64, stream: u64) -> Code {
+    call(c"cuGraphLaunch", |state| {
+        let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.nodes.clone();
+        match captured(state, stream)? {
+            None => replay(state, &nodes),
+            Some(_) => give(state, stream, &[], Work::Child(nodes)),
+        }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -96,17 +158,27 @@ unsafe extern "C" fn cuGraphExecDestroy(graph: u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphGetNodes(graph: u64, _nodes: *mut u64, count: *mut usize) -> Code {
+unsafe extern "C" fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Code {
     call(c"cuGraphGetNodes", |state| {
-        state.graphs.get(&graph).ok_or(INVALID_HANDLE)?;
+        let found = &state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.nodes;
+        if !nodes.is_null() {
+            // SAFETY: the caller's number, and its room for as many nodes.
+            let room = unsafe { std::slice::from_raw_parts_mut(nodes, count.as_ref().copied().unwrap_or(0)) };
+            room.iter_mut().zip(found).for_each(|(to, node)| *to = node.number);
+        }
         // SAFETY: the caller's place for the result.
-        unsafe { put(count, 0) }
+        unsafe { put(count, found.len()) }
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphNodeGetType(_node: u64, _kind: *mut c_uint) -> Code {
-    call(c"cuGraphNodeGetType", |_| Err(INVALID_HANDLE))
+unsafe extern "C" fn cuGraphNodeGetType(node: u64, kind: *mut c_uint) -> Code {
+    call(c"cuGraphNodeGetType", |state| {
+        let mut all = state.graphs.values().flat_map(|graph| &graph.nodes);
+        let found = all.find(|known| known.number == node).ok_or(INVALID_HANDLE)?.work.kind();
+        // SAFETY: the caller's place for the result.
+        unsafe { put(kind, found) }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -143,7 +215,7 @@ unsafe extern "C" fn cuGraphRetainUserObject(graph: u64, object: u64, count: c_u
         if flags & 1 == 0 {
             kept.references += count as usize;
         }
-        state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?.push((object, count as usize));
+        state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?.kept.push((object, count as usize));
         Ok(())
     })
 }

@@ -188,7 +188,8 @@ unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usize, handle:
         if !reserved || !free || bytes == 0 || offset != 0 || bytes > backing.bytes {
             return Err(INVALID_VALUE);
         }
-        state.mappings.insert(address, Mapped { bytes, backing, accessible: false });
+        let serial = state.number();
+        state.mappings.insert(address, Mapped { bytes, serial, backing, accessible: false });
         Ok(())
     })
 }

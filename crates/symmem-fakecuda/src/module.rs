@@ -1,9 +1,9 @@
-//! Modules and kernels: any image loads, any name is found, and a launch does nothing.
+//! Modules and kernels: any image loads, any name is found, and a launch does nothing; captured, it uses its memory.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
-use crate::control::launched;
 use crate::device::current;
+use crate::node::{Work, give};
 use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, call, put};
 use crate::state::State;
 
@@ -23,7 +23,7 @@ unsafe fn load(state: &mut State, module: *mut u64, image: *const c_void) -> Res
     Ok(())
 }
 
-fn name_of(state: &State, function: u64) -> Result<&CString, Code> {
+pub(crate) fn name_of(state: &State, function: u64) -> Result<&CString, Code> {
     let mut all = state.modules.values().flatten();
     all.find(|(number, _)| *number == function).map(|(_, name)| name).ok_or(INVALID_HANDLE)
 }
@@ -120,34 +120,56 @@ unsafe extern "C" fn cuLaunchKernel(
     _block_y: c_uint,
     _block_z: c_uint,
     _shared: c_uint,
-    _stream: u64,
+    stream: u64,
     parameters: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Code {
     // SAFETY: the caller's parameters.
-    unsafe { launch(c"cuLaunchKernel", function, parameters) }
+    unsafe { launch(c"cuLaunchKernel", function, stream, parameters) }
+}
+
+/// `CUlaunchConfig`, as far as it is looked at.
+#[repr(C)]
+struct Config {
+    shape: [c_uint; 7],
+    stream: u64,
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernelEx(
-    _config: *const c_void,
+    config: *const Config,
     function: u64,
     parameters: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Code {
+    // SAFETY: the caller's config.
+    let stream = unsafe { config.as_ref() }.map_or(0, |config| config.stream);
     // SAFETY: the caller's parameters.
-    unsafe { launch(c"cuLaunchKernelEx", function, parameters) }
+    unsafe { launch(c"cuLaunchKernelEx", function, stream, parameters) }
 }
 
+/// Words of the parameter of this project's kernels, as far as all of them have them: `Launch<8>`.
+const WORDS: usize = 31;
+/// How the names of these kernels begin.
+const KNOWN: [&[u8]; 6] = [b"all_", b"pull", b"reduce_", b"barrier", b"put_signal", b"wait_signal"];
+
 /// # Safety
-/// The kernels that tests launch have one parameter, of at least twelve words.
-unsafe fn launch(name: &'static CStr, function: u64, parameters: *mut *mut c_void) -> Code {
+/// Kernels with the names of this project's have its parameter.
+unsafe fn launch(name: &'static CStr, function: u64, stream: u64, parameters: *mut *mut c_void) -> Code {
     call(name, |state| {
-        let name = name_of(state, function)?.clone();
+        let kernel = name_of(state, function)?.to_bytes();
+        let is_known = kernel == b"copy" || KNOWN.iter().any(|start| kernel.starts_with(start));
         // SAFETY: as promised.
-        let words = unsafe { parameters.as_ref().map(|first| first.cast::<[u64; 12]>().read_unaligned()) };
-        launched(name, words.unwrap_or_default());
-        state.launches += 1;
-        Ok(())
+        let first = unsafe { parameters.as_ref() }.filter(|_| is_known);
+        let all = first.map_or([0; WORDS], |first| {
+            // SAFETY: as promised.
+            unsafe { first.cast::<[u64; WORDS]>().read_unaligned() }
+        });
+        let mut words = [0; 12];
+        words.copy_from_slice(&all[..12]);
+        // Whatever of it is an address is memory that the kernel uses.
+        let addresses = all.into_iter().filter(|word| state.serial_at(*word, 1).is_some());
+        let used: Vec<_> = addresses.map(|address| (address, 1)).collect();
+        give(state, stream, &used, Work::Launch { function, words })
     })
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::graph::UserObject;
+use crate::graph::{Graph, UserObject};
 use crate::result::{Code, INVALID_HANDLE};
 
 /// Everything, under one lock.
@@ -22,23 +22,27 @@ pub(crate) struct State {
     pub(crate) ranges: BTreeMap<u64, usize>,
     /// Mappings in them, by first address.
     pub(crate) mappings: BTreeMap<u64, Mapped>,
-    /// Ordinary allocations: bytes by first address.
-    pub(crate) allocations: BTreeMap<u64, usize>,
-    /// Registered host memory: bytes by first address.
-    pub(crate) registered: BTreeMap<u64, usize>,
+    /// Ordinary allocations, by first address.
+    pub(crate) allocations: BTreeMap<u64, Region>,
+    /// Addresses of allocations that are gone, with their bytes: the next one of that size is put there again.
+    pub(crate) vacant: Vec<(u64, usize)>,
+    /// Registered host memory, by first address.
+    pub(crate) registered: BTreeMap<u64, Region>,
     /// Streams, and the graph that is captured on them.
     pub(crate) streams: HashMap<u64, Option<u64>>,
-    pub(crate) events: HashMap<u64, Instant>,
+    pub(crate) events: HashMap<u64, Recorded>,
     /// The kernels of each, with their names.
     pub(crate) modules: HashMap<u64, Vec<(u64, CString)>>,
-    /// Graphs and their executable forms: what they keep.
-    pub(crate) graphs: HashMap<u64, Vec<(u64, usize)>>,
+    /// Graphs and their executable forms.
+    pub(crate) graphs: HashMap<u64, Graph>,
     pub(crate) objects: HashMap<u64, UserObject>,
     /// Memory that is part of a multicast object.
     pub(crate) bindings: Vec<Binding>,
     /// Things done in an order that real drivers suffer from.
     pub(crate) violations: usize,
     pub(crate) launches: usize,
+    /// Uses, by replays, of something that was given back since it was captured.
+    pub(crate) stale: usize,
     /// Imports so far: by descriptor, by fabric handle.
     pub(crate) imports: [usize; 2],
     /// Memory made so far: without GPUDirect RDMA, with it.
@@ -54,9 +58,26 @@ pub(crate) struct Backing {
     pub(crate) multicast: bool,
 }
 
+/// Memory that is neither mapped nor reserved piece by piece.
+#[derive(Clone, Copy)]
+pub(crate) struct Region {
+    pub(crate) bytes: usize,
+    /// Tells it apart from what is at its address later.
+    pub(crate) serial: u64,
+}
+
+/// An event.
+pub(crate) struct Recorded {
+    pub(crate) at: Instant,
+    /// The graph in whose capture it was recorded last.
+    pub(crate) graph: Option<u64>,
+}
+
 /// A mapping.
 pub(crate) struct Mapped {
     pub(crate) bytes: usize,
+    /// Tells it apart from what is mapped there later.
+    pub(crate) serial: u64,
     pub(crate) backing: Arc<Backing>,
     pub(crate) accessible: bool,
 }
@@ -80,18 +101,22 @@ impl State {
 
     /// Whether all of `bytes` from `address` on can be accessed.
     pub(crate) fn is_accessible(&self, address: u64, bytes: usize) -> bool {
-        let holds = |start: u64, length: usize| {
-            let end = address.checked_add(bytes as u64);
-            end.is_some_and(|end| end <= start + length as u64)
+        bytes == 0 || self.serial_at(address, bytes).is_some()
+    }
+
+    /// What tells the memory with `bytes` from `address` on apart from what is there at other times; `None` if they cannot be
+    /// accessed.
+    pub(crate) fn serial_at(&self, address: u64, bytes: usize) -> Option<u64> {
+        let end = address.checked_add(bytes as u64)?;
+        let below = |table: &BTreeMap<u64, Region>| {
+            let (start, region) = table.range(..=address).next_back()?;
+            (end <= start + region.bytes as u64).then_some(region.serial)
         };
-        let below = |table: &BTreeMap<u64, usize>| {
-            table.range(..=address).next_back().is_some_and(|(start, length)| holds(*start, *length))
+        let mapped = || {
+            let (start, mapped) = self.mappings.range(..=address).next_back()?;
+            (mapped.accessible && end <= start + mapped.bytes as u64).then_some(mapped.serial)
         };
-        let mapped = self.mappings.range(..=address).next_back();
-        bytes == 0
-            || below(&self.allocations)
-            || below(&self.registered)
-            || mapped.is_some_and(|(start, mapped)| mapped.accessible && holds(*start, mapped.bytes))
+        below(&self.allocations).or_else(|| below(&self.registered)).or_else(mapped)
     }
 }
 

@@ -5,21 +5,22 @@ use std::time::Instant;
 
 use crate::device::{current, current_context};
 use crate::graph::new_graph;
+use crate::node::{Work, give};
 use crate::result::{Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, Outcome, call, put};
-use crate::state::State;
+use crate::state::{Recorded, State};
 
 /// Handles of the default streams: null, legacy, per thread.
 const DEFAULTS: std::ops::RangeInclusive<u64> = 0..=2;
 
-fn check_stream(state: &State, stream: u64) -> Outcome {
+pub(crate) fn check_stream(state: &State, stream: u64) -> Outcome {
     let known = DEFAULTS.contains(&stream) || state.streams.contains_key(&stream);
     if known { Ok(()) } else { Err(INVALID_HANDLE) }
 }
 
-/// Whether work on `stream` goes into a graph.
-pub(crate) fn is_captured(state: &State, stream: u64) -> Result<bool, Code> {
+/// The graph that work on `stream` goes into.
+pub(crate) fn captured(state: &State, stream: u64) -> Result<Option<u64>, Code> {
     check_stream(state, stream)?;
-    Ok(state.streams.get(&stream).is_some_and(Option::is_some))
+    Ok(state.streams.get(&stream).copied().flatten())
 }
 
 #[unsafe(no_mangle)]
@@ -61,8 +62,15 @@ unsafe extern "C" fn cuStreamQuery(stream: u64) -> Code {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Code {
     call(c"cuStreamWaitEvent", |state| {
-        check_stream(state, stream)?;
-        state.events.get(&event).map(drop).ok_or(INVALID_HANDLE)
+        let mine = captured(state, stream)?;
+        let graph = state.events.get(&event).ok_or(INVALID_HANDLE)?.graph;
+        // Who waits for work that is captured is captured with it, until the capture ends.
+        let joins =
+            graph.filter(|graph| mine.is_none() && state.streams.values().any(|of| *of == Some(*graph)));
+        if let Some(graph) = joins {
+            state.streams.insert(stream, Some(graph));
+        }
+        Ok(())
     })
 }
 
@@ -83,7 +91,10 @@ unsafe extern "C" fn cuStreamBeginCapture_v2(stream: u64, _mode: c_uint) -> Code
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> Code {
     call(c"cuStreamEndCapture", |state| {
-        let captured = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?.take().ok_or(ILLEGAL_STATE)?;
+        let captured = state.streams.get(&stream).ok_or(INVALID_HANDLE)?.ok_or(ILLEGAL_STATE)?;
+        for of in state.streams.values_mut().filter(|of| **of == Some(captured)) {
+            *of = None;
+        }
         // SAFETY: the caller's place for the result.
         unsafe { put(graph, captured) }
     })
@@ -100,8 +111,7 @@ unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     _count: *mut usize,
 ) -> Code {
     call(c"cuStreamGetCaptureInfo_v3", |state| {
-        check_stream(state, stream)?;
-        let captured = state.streams.get(&stream).copied().flatten();
+        let captured = captured(state, stream)?;
         // SAFETY: the caller's place for the result.
         unsafe { put(status, c_uint::from(captured.is_some())) }?;
         for to in [id, graph].into_iter().filter(|to| !to.is_null()) {
@@ -124,7 +134,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut u64, _flags: c_uint) -> Code {
         let number = state.number();
         // SAFETY: the caller's place for the result.
         unsafe { put(event, number) }?;
-        state.events.insert(number, Instant::now());
+        state.events.insert(number, Recorded { at: Instant::now(), graph: None });
         Ok(())
     })
 }
@@ -137,16 +147,24 @@ unsafe extern "C" fn cuEventDestroy_v2(event: u64) -> Code {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Code {
     call(c"cuEventRecord", |state| {
-        check_stream(state, stream)?;
-        *state.events.get_mut(&event).ok_or(INVALID_HANDLE)? = Instant::now();
+        let graph = captured(state, stream)?;
+        let recorded = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
+        *recorded = Recorded { at: Instant::now(), graph };
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, _flags: c_uint) -> Code {
-    // SAFETY: the same call, as far as it is needed here.
-    unsafe { cuEventRecord(event, stream) }
+unsafe extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) -> Code {
+    // CU_EVENT_RECORD_EXTERNAL: in a capture it is work like any other.
+    if flags & 1 == 0 {
+        // SAFETY: the same call.
+        return unsafe { cuEventRecord(event, stream) };
+    }
+    call(c"cuEventRecordWithFlags", |state| {
+        state.events.get(&event).ok_or(INVALID_HANDLE)?;
+        give(state, stream, &[], Work::Record { event })
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -162,7 +180,7 @@ unsafe extern "C" fn cuEventSynchronize(event: u64) -> Code {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> Code {
     call(c"cuEventElapsedTime", |state| {
-        let time = |event: u64| state.events.get(&event).copied().ok_or(INVALID_HANDLE);
+        let time = |event: u64| state.events.get(&event).map(|recorded| recorded.at).ok_or(INVALID_HANDLE);
         let elapsed = time(end)?.saturating_duration_since(time(start)?);
         // SAFETY: the caller's place for the result.
         unsafe { put(milliseconds, elapsed.as_secs_f32() * 1e3) }

@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::clique::Part;
 use crate::comm::comm;
 use crate::control::{Code, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS, call, failure, lock};
+use crate::memory::is_captured;
 use crate::reduce::{reduce, size_of_type};
 
 /// The second half of an operation.
@@ -45,9 +46,18 @@ fn run(firsts: Vec<First>) -> Result<Code, Code> {
     Ok(SUCCESS)
 }
 
+/// Where an operation goes, and the memory it uses: in a graph it is recorded, with that, and does nothing.
+struct Place {
+    stream: *mut c_void,
+    memory: [u64; 2],
+}
+
 /// An operation: now, or when the group ends.
-fn operation(name: &str, first: impl FnOnce() -> Result<Second, Code> + 'static) -> Code {
+fn operation(name: &str, place: &Place, first: impl FnOnce() -> Result<Second, Code> + 'static) -> Code {
     call(name, || {
+        if is_captured(place.stream as u64, &place.memory) {
+            return Ok(SUCCESS);
+        }
         if DEPTH.get() > 0 {
             QUEUE.with_borrow_mut(|queue| queue.push(Box::new(first)));
             return Ok(SUCCESS);
@@ -77,12 +87,12 @@ fn store(address: u64, bytes: &[u8]) {
 fn collective(
     name: &'static str,
     handle: *mut c_void,
-    from: u64,
+    place: &Place,
     sent: usize,
     receive: impl FnOnce(&[Part], usize) -> Result<(), Code> + 'static,
 ) -> Code {
-    let handle = handle as usize;
-    operation(name, move || {
+    let (handle, from) = (handle as usize, place.memory[0]);
+    operation(name, place, move || {
         let found = comm(handle as *mut c_void)?;
         let (clique, rank, step) = {
             let mut comm = lock(&found);
@@ -117,12 +127,18 @@ extern "C" fn ncclAllReduce(
     dtype: c_int,
     op: c_int,
     comm: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
-    collective("ncclAllReduce", comm, from, total(count, dtype), move |parts, _| {
-        store(to, &reduce(&slices(parts), dtype, op)?);
-        Ok(())
-    })
+    collective(
+        "ncclAllReduce",
+        comm,
+        &Place { stream, memory: [from, to] },
+        total(count, dtype),
+        move |parts, _| {
+            store(to, &reduce(&slices(parts), dtype, op)?);
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -134,14 +150,20 @@ extern "C" fn ncclReduce(
     op: c_int,
     root: c_int,
     comm: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
-    collective("ncclReduce", comm, from, total(count, dtype), move |parts, rank| {
-        if rank == root as usize {
-            store(to, &reduce(&slices(parts), dtype, op)?);
-        }
-        Ok(())
-    })
+    collective(
+        "ncclReduce",
+        comm,
+        &Place { stream, memory: [from, to] },
+        total(count, dtype),
+        move |parts, rank| {
+            if rank == root as usize {
+                store(to, &reduce(&slices(parts), dtype, op)?);
+            }
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -152,14 +174,20 @@ extern "C" fn ncclReduceScatter(
     dtype: c_int,
     op: c_int,
     comm: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
     let part = total(count, dtype);
-    collective("ncclReduceScatter", comm, from, part * world_of(comm), move |parts, rank| {
-        let mine: Vec<&[u8]> = parts.iter().map(|all| &all[rank * part..(rank + 1) * part]).collect();
-        store(to, &reduce(&mine, dtype, op)?);
-        Ok(())
-    })
+    collective(
+        "ncclReduceScatter",
+        comm,
+        &Place { stream, memory: [from, to] },
+        part * world_of(comm),
+        move |parts, rank| {
+            let mine: Vec<&[u8]> = parts.iter().map(|all| &all[rank * part..(rank + 1) * part]).collect();
+            store(to, &reduce(&mine, dtype, op)?);
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -170,12 +198,18 @@ extern "C" fn ncclBroadcast(
     dtype: c_int,
     root: c_int,
     comm: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
-    collective("ncclBroadcast", comm, from, total(count, dtype), move |parts, _| {
-        store(to, &parts[root as usize]);
-        Ok(())
-    })
+    collective(
+        "ncclBroadcast",
+        comm,
+        &Place { stream, memory: [from, to] },
+        total(count, dtype),
+        move |parts, _| {
+            store(to, &parts[root as usize]);
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -185,12 +219,18 @@ extern "C" fn ncclAllGather(
     count: usize,
     dtype: c_int,
     comm: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
-    collective("ncclAllGather", comm, from, total(count, dtype), move |parts, _| {
-        store(to, &slices(parts).concat());
-        Ok(())
-    })
+    collective(
+        "ncclAllGather",
+        comm,
+        &Place { stream, memory: [from, to] },
+        total(count, dtype),
+        move |parts, _| {
+            store(to, &slices(parts).concat());
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -200,14 +240,20 @@ extern "C" fn ncclAlltoAll(
     count: usize,
     dtype: c_int,
     comm: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
     let part = total(count, dtype);
-    collective("ncclAlltoAll", comm, from, part * world_of(comm), move |parts, rank| {
-        let mine: Vec<&[u8]> = parts.iter().map(|all| &all[rank * part..(rank + 1) * part]).collect();
-        store(to, &mine.concat());
-        Ok(())
-    })
+    collective(
+        "ncclAlltoAll",
+        comm,
+        &Place { stream, memory: [from, to] },
+        part * world_of(comm),
+        move |parts, rank| {
+            let mine: Vec<&[u8]> = parts.iter().map(|all| &all[rank * part..(rank + 1) * part]).collect();
+            store(to, &mine.concat());
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -218,14 +264,20 @@ extern "C" fn ncclGather(
     dtype: c_int,
     root: c_int,
     comm: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
-    collective("ncclGather", comm, from, total(count, dtype), move |parts, rank| {
-        if rank == root as usize {
-            store(to, &slices(parts).concat());
-        }
-        Ok(())
-    })
+    collective(
+        "ncclGather",
+        comm,
+        &Place { stream, memory: [from, to] },
+        total(count, dtype),
+        move |parts, rank| {
+            if rank == root as usize {
+                store(to, &slices(parts).concat());
+            }
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -236,12 +288,12 @@ extern "C" fn ncclScatter(
     dtype: c_int,
     root: c_int,
     handle: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
     let part = total(count, dtype);
     let is_root = comm(handle).is_ok_and(|comm| lock(&comm).rank == root as usize);
     let sent = if is_root { part * world_of(handle) } else { 0 };
-    collective("ncclScatter", handle, from, sent, move |parts, rank| {
+    collective("ncclScatter", handle, &Place { stream, memory: [from, to] }, sent, move |parts, rank| {
         let all = &parts[root as usize];
         store(to, all.get(rank * part..(rank + 1) * part).ok_or(INVALID_ARGUMENT)?);
         Ok(())
@@ -255,10 +307,10 @@ extern "C" fn ncclSend(
     dtype: c_int,
     peer: c_int,
     handle: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
     let handle = handle as usize;
-    operation("ncclSend", move || {
+    operation("ncclSend", &Place { stream, memory: [from, 0] }, move || {
         let found = comm(handle as *mut c_void)?;
         let comm = lock(&found);
         comm.clique.send(comm.rank, peer as usize, bytes(from, total(count, dtype)));
@@ -273,10 +325,10 @@ extern "C" fn ncclRecv(
     dtype: c_int,
     peer: c_int,
     handle: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
     let handle = handle as usize;
-    operation("ncclRecv", move || {
+    operation("ncclRecv", &Place { stream, memory: [0, to] }, move || {
         let found = comm(handle as *mut c_void)?;
         let (clique, rank) = {
             let comm = lock(&found);
@@ -300,10 +352,10 @@ extern "C" fn ncclSignal(
     context: c_int,
     flags: c_uint,
     handle: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
     let handle = handle as usize;
-    operation("ncclSignal", move || {
+    operation("ncclSignal", &Place { stream, memory: [0; 2] }, move || {
         if (signal, context, flags) != (0, 0, 0) {
             return Err(INVALID_ARGUMENT);
         }
@@ -329,12 +381,12 @@ unsafe extern "C" fn ncclWaitSignal(
     count: c_int,
     wanted: *const Wanted,
     handle: *mut c_void,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> Code {
     // SAFETY: as many descriptions as said.
     let wanted = unsafe { std::slice::from_raw_parts(wanted, count as usize) }.to_vec();
     let handle = handle as usize;
-    operation("ncclWaitSignal", move || {
+    operation("ncclWaitSignal", &Place { stream, memory: [0; 2] }, move || {
         if wanted.iter().any(|wanted| (wanted.signal, wanted.context) != (0, 0)) {
             return Err(INVALID_ARGUMENT);
         }

@@ -16,6 +16,7 @@ struct Driver {
     alloc: unsafe extern "C" fn(*mut u64, usize) -> c_int,
     free: unsafe extern "C" fn(u64) -> c_int,
     context: unsafe extern "C" fn(*mut usize) -> c_int,
+    capture: unsafe extern "C" fn(u64, *const u64, usize) -> bool,
 }
 
 fn driver() -> Option<&'static Driver> {
@@ -28,6 +29,7 @@ fn driver() -> Option<&'static Driver> {
                 alloc: *library.get(b"cuMemAlloc_v2").ok()?,
                 free: *library.get(b"cuMemFree_v2").ok()?,
                 context: *library.get(b"cuCtxGetCurrent").ok()?,
+                capture: *library.get(b"fakecuda_capture").ok()?,
             };
             std::mem::forget(library);
             Some(driver)
@@ -46,6 +48,12 @@ pub(crate) fn current_device() -> Result<c_int, Code> {
         return Err(failure(INVALID_ARGUMENT, "no device is current"));
     }
     Ok((context >> 12) as c_int - 1)
+}
+
+/// Whether `stream` is captured; then the graph knows that work on memory at these addresses is a part of it.
+pub(crate) fn is_captured(stream: u64, addresses: &[u64]) -> bool {
+    // SAFETY: as many addresses as said.
+    driver().is_some_and(|driver| unsafe { (driver.capture)(stream, addresses.as_ptr(), addresses.len()) })
 }
 
 /// How many consecutive ranks load and store each other's memory.

@@ -230,6 +230,11 @@ pub(crate) fn violations() -> i64 {
     (control().live)(13)
 }
 
+/// Uses, by replays of graphs, of what was given back since it was captured.
+pub(crate) fn stale() -> i64 {
+    (control().live)(18)
+}
+
 /// Imports of this process so far: by descriptor, by fabric handle.
 pub(crate) fn imports() -> (i64, i64) {
     ((control().live)(15), (control().live)(14))

@@ -9,6 +9,7 @@ mod cuda;
 #[path = "../nccl_cases/mod.rs"]
 mod nccl_cases;
 
+mod captures;
 mod collectives;
 mod communicator;
 mod failures;
