@@ -123,13 +123,13 @@ impl<T: Element> Allocation<T> {
     /// All elements, to be read by an operation.
     pub fn as_slice(&self) -> Result<DeviceSlice<'_, T>> {
         // SAFETY: the allocation's own memory.
-        unsafe { DeviceSlice::from_raw(self.device_ptr(), self.len, self.device()) }
+        unsafe { DeviceSlice::from_parts(self.device_ptr(), self.len, self.device(), Some(&self.block)) }
     }
 
     /// All elements, to be written by an operation.
     pub fn as_slice_mut(&mut self) -> Result<DeviceSliceMut<'_, T>> {
         // SAFETY: the allocation's own memory.
-        unsafe { DeviceSliceMut::from_raw(self.device_ptr(), self.len, self.device()) }
+        unsafe { DeviceSliceMut::from_parts(self.device_ptr(), self.len, self.device(), Some(&self.block)) }
     }
 
     /// Collective over the engine's group: everybody maps everybody's allocation, which must agree in size and element

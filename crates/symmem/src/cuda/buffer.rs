@@ -2,16 +2,20 @@
 //!
 //! Public. A [`Buffer`] is known to its own rank only; memory that peers reach is an
 //! [`Allocation`](super::Allocation). What it guarantees: copies between host and device are done when the call returns, so
-//! host memory is never read or written later.
+//! host memory is never read or written later; and memory that a captured operation was given lives as long as any graph
+//! that was made of the capture.
 
+use std::any::Any;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::sys;
 
 use super::driver::check;
+use super::owner::{Owner, Place};
 use super::{Device, Stream, queues};
 use crate::engine::cuda::all_idle;
 use crate::memory::Element;
@@ -21,17 +25,23 @@ use crate::{Error, Result};
 /// `len` elements of device memory.
 ///
 /// Local to drop: while operations of engines on its device are under way it is kept, because freeing it would wait for
-/// them, and they for peers.
+/// them, and they for peers. Graphs keep the memory of what was captured in them.
 #[derive(Debug)]
 pub struct Buffer<T: Element> {
-    memory: ManuallyDrop<Block>,
+    block: Arc<Block>,
     len: usize,
     _elements: PhantomData<T>,
 }
 
-/// What the driver gave.
+/// The memory of a buffer, which graphs share.
 #[derive(Debug)]
 struct Block {
+    memory: Memory,
+}
+
+/// What the driver gave.
+#[derive(Debug)]
+struct Memory {
     device: Device,
     /// 0: nothing.
     address: u64,
@@ -55,8 +65,8 @@ impl<T: Element> Buffer<T> {
             // SAFETY: writes one address.
             check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) })?;
         }
-        let memory = ManuallyDrop::new(Block { device: device.clone(), address, bytes });
-        Ok(Self { memory, len, _elements: PhantomData })
+        let memory = Memory { device: device.clone(), address, bytes };
+        Ok(Self { block: Arc::new(Block { memory }), len, _elements: PhantomData })
     }
 
     /// Memory with these elements.
@@ -78,12 +88,12 @@ impl<T: Element> Buffer<T> {
 
     /// First byte on the device; 0 if there are no elements.
     pub fn device_ptr(&self) -> u64 {
-        self.memory.address
+        self.block.memory.address
     }
 
     /// Its device.
     pub fn device(&self) -> &Device {
-        &self.memory.device
+        &self.block.memory.device
     }
 
     /// Writes all elements, after the work that is on `stream`, and waits until they are there.
@@ -100,7 +110,8 @@ impl<T: Element> Buffer<T> {
 
     /// Sets every byte, in the order of `stream`; the host does not wait.
     pub fn fill_bytes(&self, byte: u8, stream: &Stream) -> Result<()> {
-        // SAFETY: the buffer's own memory, which is freed only after all work is done.
+        stream.keep_if_captured(&[Some(&self.block)])?;
+        // SAFETY: the buffer's own memory, which is freed only after all work is done, and after the graph if it is captured.
         unsafe { fill_bytes(self.device_ptr(), self.len * size_of::<T>(), byte, stream) }
     }
 
@@ -110,6 +121,7 @@ impl<T: Element> Buffer<T> {
             address: self.device_ptr(),
             len: self.len,
             device: self.device(),
+            owner: Some(&self.block),
             _elements: PhantomData,
         }
     }
@@ -120,29 +132,30 @@ impl<T: Element> Buffer<T> {
             address: self.device_ptr(),
             len: self.len,
             device: self.device(),
+            owner: Some(&self.block),
             _elements: PhantomData,
         }
     }
 }
 
-impl<T: Element> Drop for Buffer<T> {
+impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: taken once, here; nothing uses it afterwards.
-        let block = unsafe { ManuallyDrop::take(&mut self.memory) };
-        if block.address == 0 {
+        let nothing = Memory { device: self.memory.device.clone(), address: 0, bytes: 0 };
+        let memory = mem::replace(&mut self.memory, nothing);
+        if memory.address == 0 {
             return;
         }
-        if KEPT.fetch_add(block.bytes, Ordering::Relaxed) + block.bytes > MOST_KEPT {
-            KEPT.fetch_sub(block.bytes, Ordering::Relaxed);
+        if KEPT.fetch_add(memory.bytes, Ordering::Relaxed) + memory.bytes > MOST_KEPT {
+            KEPT.fetch_sub(memory.bytes, Ordering::Relaxed);
             return;
         }
-        let device = block.device.ordinal();
-        graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(Kept(block)));
+        let device = memory.device.ordinal();
+        graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(Kept(memory)));
     }
 }
 
-/// A block that waits to be freed.
-struct Kept(Block);
+/// Memory that waits to be freed.
+struct Kept(Memory);
 
 impl Drop for Kept {
     fn drop(&mut self) {
@@ -150,7 +163,7 @@ impl Drop for Kept {
     }
 }
 
-impl Drop for Block {
+impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 {
             // SAFETY: made by `Buffer::new`. The driver waits for the work of the context before it frees.
@@ -165,6 +178,8 @@ pub struct DeviceSlice<'a, T: Element> {
     address: u64,
     len: usize,
     device: &'a Device,
+    /// What graphs keep; `None`: whoever made the slice has promised to.
+    owner: Option<&'a dyn Owner>,
     _elements: PhantomData<&'a [T]>,
 }
 
@@ -174,6 +189,8 @@ pub struct DeviceSliceMut<'a, T: Element> {
     address: u64,
     len: usize,
     device: &'a Device,
+    /// What graphs keep; `None`: whoever made the slice has promised to.
+    owner: Option<&'a dyn Owner>,
     _elements: PhantomData<&'a mut [T]>,
 }
 
@@ -182,10 +199,42 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     ///
     /// # Safety
     /// The memory is mapped on `device`, and stays so until all work that was given this slice is done; nobody writes it
-    /// meanwhile.
+    /// meanwhile. Work that was captured is done when no graph is left that was made of the capture.
     pub unsafe fn from_raw(address: u64, len: usize, device: &'a Device) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::from_parts(address, len, device, None) }
+    }
+
+    /// [`DeviceSlice::from_raw`] of memory that stays as long as `owner`, which graphs keep.
+    ///
+    /// # Safety
+    /// The memory is mapped on `device` as long as `owner`, or a clone of it, lives, and at least until all uncaptured work that
+    /// was given this slice is done; nobody writes it meanwhile.
+    pub unsafe fn from_owner(
+        address: u64,
+        len: usize,
+        device: &'a Device,
+        owner: &'a Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::from_parts(address, len, device, Some(owner)) }
+    }
+
+    /// # Safety
+    /// As for [`DeviceSlice::from_owner`]; without an owner as for [`DeviceSlice::from_raw`].
+    pub(crate) unsafe fn from_parts(
+        address: u64,
+        len: usize,
+        device: &'a Device,
+        owner: Option<&'a dyn Owner>,
+    ) -> Result<Self> {
         check_foreign::<T>(address, len)?;
-        Ok(Self { address, len, device, _elements: PhantomData })
+        Ok(Self { address, len, device, owner, _elements: PhantomData })
+    }
+
+    /// Where it is, and whose.
+    pub(crate) fn place(&self) -> Place<'a> {
+        Place { address: self.address, owner: self.owner }
     }
 
     /// Number of elements.
@@ -220,10 +269,42 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     ///
     /// # Safety
     /// The memory is mapped on `device`, and stays so until all work that was given this slice is done; nobody else reads or
-    /// writes it meanwhile.
+    /// writes it meanwhile. Work that was captured is done when no graph is left that was made of the capture.
     pub unsafe fn from_raw(address: u64, len: usize, device: &'a Device) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::from_parts(address, len, device, None) }
+    }
+
+    /// [`DeviceSliceMut::from_raw`] of memory that stays as long as `owner`, which graphs keep.
+    ///
+    /// # Safety
+    /// The memory is mapped on `device` as long as `owner`, or a clone of it, lives, and at least until all uncaptured work that
+    /// was given this slice is done; nobody else reads or writes it meanwhile.
+    pub unsafe fn from_owner(
+        address: u64,
+        len: usize,
+        device: &'a Device,
+        owner: &'a Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::from_parts(address, len, device, Some(owner)) }
+    }
+
+    /// # Safety
+    /// As for [`DeviceSliceMut::from_owner`]; without an owner as for [`DeviceSliceMut::from_raw`].
+    pub(crate) unsafe fn from_parts(
+        address: u64,
+        len: usize,
+        device: &'a Device,
+        owner: Option<&'a dyn Owner>,
+    ) -> Result<Self> {
         check_foreign::<T>(address, len)?;
-        Ok(Self { address, len, device, _elements: PhantomData })
+        Ok(Self { address, len, device, owner, _elements: PhantomData })
+    }
+
+    /// Where it is, and whose.
+    pub(crate) fn place(&self) -> Place<'a> {
+        Place { address: self.address, owner: self.owner }
     }
 
     /// Number of elements.
@@ -250,12 +331,18 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<DeviceSliceMut<'_, T>> {
         let (start, len) = part::<T>(range, self.len)?;
         let address = self.address + (start * size_of::<T>()) as u64;
-        Ok(DeviceSliceMut { address, len, device: self.device, _elements: PhantomData })
+        Ok(DeviceSliceMut { address, len, device: self.device, owner: self.owner, _elements: PhantomData })
     }
 
     /// The same memory, to be read.
     pub fn as_slice(&self) -> DeviceSlice<'_, T> {
-        DeviceSlice { address: self.address, len: self.len, device: self.device, _elements: PhantomData }
+        DeviceSlice {
+            address: self.address,
+            len: self.len,
+            device: self.device,
+            owner: self.owner,
+            _elements: PhantomData,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! to.
 
 use std::ptr;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUevent_record_flags, CUresult};
 
@@ -14,15 +15,19 @@ use crate::Result;
 
 /// A point in a stream's work.
 #[derive(Debug)]
-pub struct Event {
+pub struct Event(Arc<Inner>);
+
+/// Shared with the graphs that set the point.
+#[derive(Debug)]
+struct Inner {
     device: Device,
     raw: CUevent,
 }
 
 // SAFETY: the driver takes events from every thread; the handle is only a number here.
-unsafe impl Send for Event {}
+unsafe impl Send for Inner {}
 // SAFETY: as above.
-unsafe impl Sync for Event {}
+unsafe impl Sync for Inner {}
 
 impl Event {
     /// An event that only orders. Cheaper than one that times.
@@ -40,12 +45,12 @@ impl Event {
         let mut raw = ptr::null_mut();
         // SAFETY: writes one handle.
         check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
-        Ok(Self { device: device.clone(), raw })
+        Ok(Self(Arc::new(Inner { device: device.clone(), raw })))
     }
 
     /// Sets the point after all work that is on `stream` now.
     pub fn record(&self, stream: &Stream) -> Result<()> {
-        self.record_in(&self.device.bind()?, stream)
+        self.record_in(&self.0.device.bind()?, stream)
     }
 
     /// The same where the context is bound already.
@@ -53,22 +58,25 @@ impl Event {
     pub(crate) fn record_in(&self, _bound: &Bound<'_>, stream: &Stream) -> Result<()> {
         let _turn = queues::turn();
         // SAFETY: both are live.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw()) })
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0.raw, stream.raw()) })
     }
 
-    /// In a capture: sets the point each time the graph comes here, as [`Event::record`] does outside.
+    /// In a capture: sets the point each time the graph comes here, as [`Event::record`] does outside. The graph keeps the event.
     pub fn record_in_graph(&self, stream: &Stream) -> Result<()> {
         let flags = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
-        let _bound = self.device.bind()?;
+        stream.keep_if_captured(&[Some(&self.0)])?;
+        let _bound = self.0.device.bind()?;
         // SAFETY: both are live.
-        check("cuEventRecordWithFlags", unsafe { sys::cuEventRecordWithFlags(self.raw, stream.raw(), flags) })
+        check("cuEventRecordWithFlags", unsafe {
+            sys::cuEventRecordWithFlags(self.0.raw, stream.raw(), flags)
+        })
     }
 
     /// Whether the point was reached; also true if it was never set.
     pub fn query(&self) -> Result<bool> {
-        let _bound = self.device.bind()?;
+        let _bound = self.0.device.bind()?;
         // SAFETY: a live event.
-        match unsafe { sys::cuEventQuery(self.raw) } {
+        match unsafe { sys::cuEventQuery(self.0.raw) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             code => check("cuEventQuery", code).map(|()| true),
         }
@@ -76,33 +84,33 @@ impl Event {
 
     /// Waits until the point is reached.
     pub fn synchronize(&self) -> Result<()> {
-        let _bound = self.device.bind()?;
+        let _bound = self.0.device.bind()?;
         // SAFETY: a live event.
-        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
+        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.0.raw) })
     }
 
     /// Milliseconds from `earlier` to this one. Both must have been made by [`Event::timed`] and be reached.
     pub fn elapsed_ms_since(&self, earlier: &Event) -> Result<f32> {
         let function = driver()?.elapsed_time;
-        let _bound = self.device.bind()?;
+        let _bound = self.0.device.bind()?;
         let mut elapsed = 0.0;
         // SAFETY: both are live; writes one number.
-        check("cuEventElapsedTime", unsafe { function(&mut elapsed, earlier.raw, self.raw) })?;
+        check("cuEventElapsedTime", unsafe { function(&mut elapsed, earlier.0.raw, self.0.raw) })?;
         Ok(elapsed)
     }
 
     /// The driver's handle, valid as long as this event.
     pub fn raw(&self) -> CUevent {
-        self.raw
+        self.0.raw
     }
 
     /// Its device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.0.device
     }
 }
 
-impl Drop for Event {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: made here. The driver keeps what streams still wait for.
         self.device.release("cuEventDestroy", || unsafe { sys::cuEventDestroy_v2(self.raw) });

@@ -1,7 +1,7 @@
 //! Graphs: captured work, ready to be launched again and again.
 //!
 //! Public, made by [`Stream::end_capture`]. What it guarantees: what was handed to [`Graph::keep`] lives as long as the
-//! graph, and what an operation put into a capture with `Stream::keep_in_capture` lives as long as any executable form
+//! graph, and as any graph that it was captured into by [`Graph::launch`]; what an operation put into a capture with `Stream::keep_in_capture` lives as long as any executable form
 //! of that graph, also where somebody else (PyTorch) captured it.
 
 use std::any::Any;
@@ -15,18 +15,20 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{check, trace_release};
+use super::owner::Keep;
 use super::stream::is_capturing_here;
 use super::{Device, Stream, queues};
 use crate::Result;
-
-type Keep = Arc<dyn Any + Send + Sync>;
 
 /// What graphs no longer need. The driver says so on a thread that must not call CUDA, and the last owner of memory
 /// frees it; so it lies here until [`reap`].
 static DONE: Mutex<Vec<Keep>> = Mutex::new(Vec::new());
 
 /// Captured work, ready to launch.
-pub struct Graph {
+pub struct Graph(Arc<Inner>);
+
+/// Shared with the graphs that launch it.
+struct Inner {
     device: Device,
     raw: CUgraphExec,
     kernels: usize,
@@ -35,9 +37,9 @@ pub struct Graph {
 }
 
 // SAFETY: the driver takes graphs from every thread; the handle is only a number here.
-unsafe impl Send for Graph {}
+unsafe impl Send for Inner {}
 // SAFETY: as above; calls on the handle are made one after the other, under the lock.
-unsafe impl Sync for Graph {}
+unsafe impl Sync for Inner {}
 
 impl Graph {
     /// Makes `graph` ready to launch, and consumes it.
@@ -48,46 +50,54 @@ impl Graph {
         let mut raw = ptr::null_mut();
         // SAFETY: a live graph; writes one handle.
         check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) })?;
-        Ok(Self { device: device.clone(), raw, kernels, keep: Mutex::default() })
+        Ok(Self(Arc::new(Inner { device: device.clone(), raw, kernels, keep: Mutex::default() })))
     }
 
     /// Launches all its work on `stream`, which may be another than it was captured on. One replay at a time: replays
-    /// that share state (a lane of an engine) must be ordered by the caller.
+    /// that share state (a lane of an engine) must be ordered by the caller. On a stream that is captured it becomes a part
+    /// of that graph, which keeps it.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
-        let _bound = self.device.bind()?;
-        let _one_at_a_time = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
+        let _bound = self.device().bind()?;
+        stream.keep_if_captured(&[Some(&self.0)])?;
+        let _one_at_a_time = self.0.keep.lock().unwrap_or_else(PoisonError::into_inner);
         queues::admit(stream)?;
         let _turn = queues::turn();
         // SAFETY: both are live.
-        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, stream.raw()) })
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.raw()) })
     }
 
     /// Number of kernels in it.
     pub fn kernel_count(&self) -> usize {
-        self.kernels
+        self.0.kernels
     }
 
     /// Keeps `what` alive as long as this graph.
     pub fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
-        self.keep.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        self.0.keep.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
     /// Its device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.0.device
     }
 }
 
 impl fmt::Debug for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Graph")
-            .field("device", &self.device)
-            .field("kernels", &self.kernels)
+            .field("device", &self.0.device)
+            .field("kernels", &self.0.kernels)
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for Graph {
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Inner")
+    }
+}
+
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: made here. Launches that are under way go on.
         self.device.release("cuGraphExecDestroy", || unsafe { sys::cuGraphExecDestroy(self.raw) });

@@ -249,7 +249,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// This rank's memory, to be read by an operation.
     pub fn local(&self) -> Result<DeviceSlice<'_, T>> {
         // SAFETY: this rank's own memory, mapped as long as the handle, and longer if the engine works on it.
-        unsafe { DeviceSlice::from_raw(self.data[self.rank()], self.len, self.device()) }
+        unsafe { DeviceSlice::from_parts(self.data[self.rank()], self.len, self.device(), Some(&self.keep)) }
     }
 
     /// Writes all elements of this rank's memory, after the work that is on `stream`, and waits until they are there.

@@ -31,6 +31,7 @@ pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod nvrtc;
 pub(crate) mod nvtx;
+pub(crate) mod owner;
 pub(crate) mod queues;
 pub(crate) mod stream;
 

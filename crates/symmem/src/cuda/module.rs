@@ -187,11 +187,11 @@ impl Function {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Launches `grid` blocks of `threads` threads on `stream`.
+    /// Launches `grid` blocks of `threads` threads on `stream`. In a capture the graph keeps the module, and nothing else.
     ///
     /// # Safety
     /// `params` are as many as the kernel has, each pointing to a value of its type; what the kernel does with them is right,
-    /// and the memory it works on stays mapped until it is done.
+    /// and the memory it works on stays mapped until it is done: in a capture, until no graph is left that was made of it.
     #[inline]
     pub unsafe fn launch(
         &self,
@@ -201,6 +201,7 @@ impl Function {
         params: &mut [*mut c_void],
     ) -> Result<()> {
         let bound = self.device().bind()?;
+        stream.keep_if_captured(&[Some(&self.module.0)])?;
         // SAFETY: as the caller promises.
         unsafe { self.launch_in(&bound, stream, (grid, threads), false, params) }
     }

@@ -17,7 +17,7 @@ use cudarc::driver::sys::{
 use super::device::Bound;
 use super::driver::check;
 use super::graph::{self, Graph};
-use super::{Device, Event, queues};
+use super::{Device, Event, owner, queues};
 use crate::{Error, Result};
 
 thread_local! {
@@ -230,6 +230,14 @@ impl Stream {
         // SAFETY: the graph of an active capture.
         unsafe { graph::keep_in(graph, what) }?;
         Ok(true)
+    }
+
+    /// Keeps what is about to be captured on this stream; does nothing if no capture is under way.
+    pub(crate) fn keep_if_captured(&self, owners: &[Option<&dyn owner::Owner>]) -> Result<()> {
+        if owners.iter().all(Option::is_none) || self.capture_id()?.is_none() {
+            return Ok(());
+        }
+        owners.iter().flatten().try_for_each(|owner| self.keep_in_capture(owner.keep()).map(drop))
     }
 
     /// Whether it is the legacy default stream, which waits for the streams of everybody in the process.

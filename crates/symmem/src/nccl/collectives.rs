@@ -2,11 +2,12 @@
 //!
 //! Public. What is checked on this rank before NCCL is called: the communicator lives, memory and stream are on its device,
 //! lengths fit, the root is one of its ranks, type and reduction are NCCL's. What a rank refuses it alone has not begun: the
-//! others wait for it, so arguments must be right on all ranks. Work that is captured into a graph does not keep its memory
-//! alive; that is left to the caller.
+//! others wait for it, so arguments must be right on all ranks. A graph keeps the memory, and the communicator, of what was
+//! captured in it.
 
 use super::communicator::Communicator;
 use super::types::{moved, operation, reduced};
+use crate::cuda::owner::Owner;
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream};
 use crate::memory::Element;
 use crate::op::Op;
@@ -38,6 +39,7 @@ impl Communicator {
         let (input, out) = (input.into(), out.into());
         self.check_input(&input)?;
         self.check_output(&out, input.len(), "as long as the input")?;
+        stream.keep_if_captured(&[input.place().owner, out.place().owner])?;
         self.reduce_all(input.device_ptr(), out.device_ptr(), out.len(), T::DTYPE, op, stream)
     }
 
@@ -50,6 +52,7 @@ impl Communicator {
     ) -> Result<()> {
         let data = data.into();
         self.check_output(&data, data.len(), "")?;
+        stream.keep_if_captured(&[data.place().owner])?;
         self.reduce_all(data.device_ptr(), data.device_ptr(), data.len(), T::DTYPE, op, stream)
     }
 
@@ -64,7 +67,7 @@ impl Communicator {
         stream: &Stream,
     ) -> Result<()> {
         let (dtype, op) = (reduced(self.inner.nccl, dtype)?, operation(op)?);
-        // SAFETY: memory of that many elements, as the callers checked; whoever made the slices keeps it.
+        // SAFETY: memory of that many elements, as the callers checked; whoever made the slices keeps it, and so do graphs.
         unsafe { self.all_reduce_raw(from, to, count, dtype, op, stream) }
     }
 
@@ -110,6 +113,7 @@ impl Communicator {
         self.check_input(&input)?;
         let to = self.root_output("reduce", out.as_ref(), input.len(), root)?;
         let (dtype, op) = (reduced(self.inner.nccl, T::DTYPE)?, operation(op)?);
+        stream.keep_if_captured(&[input.place().owner, owner_of(out.as_ref())])?;
         // SAFETY: as checked; whoever made the slices keeps them.
         unsafe { self.reduce_raw(input.device_ptr(), to, input.len(), dtype, op, root, stream) }
     }
@@ -125,6 +129,7 @@ impl Communicator {
         self.check_output(&data, data.len(), "")?;
         let (dtype, times) = moved(self.inner.nccl, T::DTYPE);
         let at = data.device_ptr();
+        stream.keep_if_captured(&[data.place().owner])?;
         // SAFETY: as checked; whoever made the slice keeps it.
         unsafe { self.broadcast_raw(at, at, data.len() * times, dtype, root, stream) }
     }
@@ -140,6 +145,7 @@ impl Communicator {
         self.check_input(&input)?;
         self.check_output(&out, self.everybodys(input.len())?, "the input for each rank")?;
         let (dtype, times) = moved(self.inner.nccl, T::DTYPE);
+        stream.keep_if_captured(&[input.place().owner, out.place().owner])?;
         // SAFETY: as checked; whoever made the slices keeps them.
         unsafe {
             self.all_gather_raw(input.device_ptr(), out.device_ptr(), input.len() * times, dtype, stream)
@@ -159,6 +165,7 @@ impl Communicator {
         self.check_output(&out, out.len(), "")?;
         self.check_parts("input", input.len(), out.len())?;
         let (dtype, op) = (reduced(self.inner.nccl, T::DTYPE)?, operation(op)?);
+        stream.keep_if_captured(&[input.place().owner, out.place().owner])?;
         // SAFETY: as checked; whoever made the slices keeps them.
         unsafe { self.reduce_scatter_raw(input.device_ptr(), out.device_ptr(), out.len(), dtype, op, stream) }
     }
@@ -178,6 +185,7 @@ impl Communicator {
         self.check_parts("input", input.len(), part)?;
         let (dtype, times) = moved(self.inner.nccl, T::DTYPE);
         let (from, to, size) = (input.device_ptr(), out.device_ptr(), size_of::<T>() / times);
+        stream.keep_if_captured(&[input.place().owner, out.place().owner])?;
         // SAFETY: as checked; whoever made the slices keeps them.
         unsafe { self.all_to_all_raw(from, to, part * times, dtype, size, stream) }
     }
@@ -193,6 +201,7 @@ impl Communicator {
         let input = input.into();
         self.check_input(&input)?;
         let (dtype, times) = moved(self.inner.nccl, T::DTYPE);
+        stream.keep_if_captured(&[input.place().owner])?;
         // SAFETY: as checked; whoever made the slice keeps it.
         unsafe { self.send_raw(input.device_ptr(), input.len() * times, dtype, rank, stream) }
     }
@@ -207,6 +216,7 @@ impl Communicator {
         let out = out.into();
         self.check_output(&out, out.len(), "")?;
         let (dtype, times) = moved(self.inner.nccl, T::DTYPE);
+        stream.keep_if_captured(&[out.place().owner])?;
         // SAFETY: as checked; whoever made the slice keeps it.
         unsafe { self.recv_raw(out.device_ptr(), out.len() * times, dtype, rank, stream) }
     }
@@ -225,6 +235,7 @@ impl Communicator {
         let to = self.root_output("gather", out.as_ref(), self.everybodys(input.len())?, root)?;
         let (dtype, times) = moved(self.inner.nccl, T::DTYPE);
         let (count, size) = (input.len() * times, size_of::<T>() / times);
+        stream.keep_if_captured(&[input.place().owner, owner_of(out.as_ref())])?;
         // SAFETY: as checked; whoever made the slices keeps them.
         unsafe { self.gather_raw(input.device_ptr(), to, count, dtype, size, root, stream) }
     }
@@ -247,6 +258,7 @@ impl Communicator {
             self.check_input(input)?;
             self.check_parts("input", input.len(), out.len())?;
         }
+        stream.keep_if_captured(&[input.and_then(|input| input.place().owner), out.place().owner])?;
         let from = input.map_or(0, |input| input.device_ptr());
         let (dtype, times) = moved(self.inner.nccl, T::DTYPE);
         let (count, size) = (out.len() * times, size_of::<T>() / times);
@@ -311,4 +323,8 @@ impl Communicator {
         self.check_output(out, len, "what the root gets")?;
         Ok(out.device_ptr())
     }
+}
+
+fn owner_of<'a, T: Element>(out: Option<&DeviceSliceMut<'a, T>>) -> Option<&'a dyn Owner> {
+    out.and_then(|out| out.place().owner)
 }

@@ -210,13 +210,14 @@ impl Inner {
         self.turn.is_free()
     }
 
-    /// [`Inner::call`] that gives `stream` work, which is remembered.
+    /// [`Inner::call`] that gives `stream` work, which is remembered; a graph that it is captured into keeps the communicator.
     pub(super) fn work(
         self: &Arc<Self>,
         op: &'static str,
         stream: &Stream,
         call: impl FnOnce(&Functions, RawComm) -> Code,
     ) -> Result<()> {
+        stream.keep_in_capture(Arc::clone(self) as Arc<dyn Any + Send + Sync>)?;
         self.call(op, call)?;
         if group_call::remember(self, stream) { Ok(()) } else { self.worked(stream) }
     }

@@ -16,7 +16,8 @@ impl Communicator {
     /// In the order of `stream`: `ncclAllReduce`.
     ///
     /// # Safety
-    /// The memory is mapped on the device, as long as the counts say, until the work is done; type and op are NCCL's.
+    /// The memory is mapped on the device, as long as the counts say, until the work is done: in a capture, until no graph is left
+    /// that was made of it. Type and op are NCCL's.
     pub unsafe fn all_reduce_raw(
         &self,
         from: u64,

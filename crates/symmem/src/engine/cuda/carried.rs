@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
-use super::lane::{Activity, Keep};
+use super::Engine;
+use super::lane::Activity;
+use super::launch::Uses;
 use super::status::Ending;
-use super::{Engine, EngineInner};
 use crate::cuda::driver::check;
+use crate::cuda::owner::{Owner, Place};
 use crate::cuda::{Stream, SymmetricMemory};
 use crate::memory::Element;
 use crate::nccl::{Carried, Communicator};
@@ -60,7 +62,7 @@ impl Engine {
         &self,
         op: Op,
         stream: &Stream,
-        keep: Option<&dyn Fn() -> Keep>,
+        uses: &Uses<'_>,
         give: impl FnOnce(&Communicator) -> Result<()>,
     ) -> Result<()> {
         let communicator = self.need_communicator(op.name())?;
@@ -69,8 +71,7 @@ impl Engine {
             return Err(Error::invalid(op.name(), problem));
         }
         let lane = &self.inner.body.lanes[self.lane];
-        let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
-        let needs = || [Arc::clone(&engine), keep.map_or_else(|| Arc::clone(&engine), |keep| keep())];
+        let needs = || self.needs(uses);
         let given = lane.run(stream, &self.inner.watched, &needs, |bound, _| {
             let number = (lane.launches() as u32).wrapping_add(1).max(1);
             let is_captured = stream.capture_id_in(bound)?.is_some();
@@ -101,7 +102,7 @@ impl Engine {
     pub(super) fn meet_carried(&self, op: Op, stream: &Stream) -> Result<()> {
         let at = self.inner.body.control.address() + self.inner.scratch as u64;
         // SAFETY: the scratch of this rank's control block, which the engine keeps; I8 and sum are 0.
-        self.carry(op, stream, None, |nccl| unsafe { nccl.all_reduce_raw(at, at, 1, 0, 0, stream) })
+        self.carry(op, stream, &[None; 3], |nccl| unsafe { nccl.all_reduce_raw(at, at, 1, 0, 0, stream) })
     }
 
     /// Fails the group if NCCL has failed beside the calls: another rank is gone, say. Never waits.
@@ -145,12 +146,13 @@ impl<T: Element> SymmetricMemory<T> {
         &self,
         op: Op,
         reduction: ReduceOp,
-        from: u64,
-        to: u64,
+        input: Place<'_>,
+        output: Place<'_>,
         stream: &Stream,
     ) -> Result<()> {
+        let (from, to) = (input.address, output.address);
         tracing::trace!(op = op.name(), bytes = self.len * size_of::<T>(), "all_reduce by NCCL");
-        self.engine.carry(op, stream, Some(&self.keeper()), |nccl| {
+        self.engine.carry(op, stream, &[self.owner(), input.owner, output.owner], |nccl| {
             self.by_way_of_room(from, to, Some(reduction), stream, |from, to| {
                 nccl.reduce_all(from, to, self.len, T::DTYPE, reduction, stream)
             })
@@ -191,14 +193,19 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// Another collective by NCCL, which has all but those of columns.
-    pub(super) fn carry_part(&self, work: &Carried, stream: &Stream) -> Result<()> {
+    pub(super) fn carry_part(
+        &self,
+        work: &Carried,
+        output: Option<&dyn Owner>,
+        stream: &Stream,
+    ) -> Result<()> {
         let op = work.op;
         if op == Op::ReduceScatterColumns {
             let problem = "NCCL, which carries what ranks out of reach do, has no such thing. Hint: lay the parts out one after the other";
             return Err(Error::invalid(op.name(), problem));
         }
         tracing::trace!(op = op.name(), count = work.count, "collective by NCCL");
-        self.engine.carry(op, stream, Some(&self.keeper()), |nccl| {
+        self.engine.carry(op, stream, &[self.owner(), None, output], |nccl| {
             self.by_way_of_room(work.from, work.to, work.reduction, stream, |from, to| {
                 nccl.carry(&Carried { from, to, ..*work }, stream)
             })
@@ -210,7 +217,7 @@ impl<T: Element> SymmetricMemory<T> {
         if channel != 0 {
             return Err(Error::ChannelOutOfRange { op: op.name(), channel, channels: 1 });
         }
-        self.engine.carry(op, stream, Some(&self.keeper()), |nccl| match op {
+        self.engine.carry(op, stream, &[self.owner(), None, None], |nccl| match op {
             Op::PutSignal => nccl.signal(rank, stream),
             _ => nccl.wait_signal(rank, stream),
         })

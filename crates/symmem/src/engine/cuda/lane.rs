@@ -26,7 +26,7 @@ const PER_THREAD: usize = 2;
 pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
 
 /// What a captured launch needs alive. Only asked for in a capture.
-pub(crate) type Needs<'a> = &'a dyn Fn() -> [Keep; 2];
+pub(crate) type Needs<'a> = &'a dyn Fn() -> Vec<Keep>;
 
 /// Where a lane's last launch was, for the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use super::lane::{Behind, Keep, Lane};
 use super::statement::Statement;
 use super::{Engine, EngineInner};
 use crate::cuda::device::Bound;
+use crate::cuda::owner::{Owner, Place};
 use crate::cuda::{Device, Stream, nvtx, queues};
 use crate::op::Op;
 use crate::sys::fork;
@@ -22,19 +23,23 @@ use crate::{Error, Result};
 pub(crate) struct Call<'a> {
     pub(crate) statement: Statement,
     pub(crate) count: u64,
-    pub(crate) input: u64,
-    pub(crate) output: u64,
+    /// Private memory, or what else the kernel understands by it.
+    pub(crate) input: Place<'a>,
+    pub(crate) output: Place<'a>,
     pub(crate) peer: usize,
     pub(crate) mode: u32,
     /// Everybody's memory, or pads.
     pub(crate) data: &'a [u64],
     /// The address that reaches all of `data` at once, for kernels that need it.
     pub(crate) multicast: u64,
-    /// Gives what keeps `data` valid.
-    pub(crate) keep: Option<&'a dyn Fn() -> Keep>,
+    /// Who owns `data`.
+    pub(crate) memory: Option<&'a dyn Owner>,
     /// Whether it takes so little of the device that it may be there beside another launch of its lane: of kernels that take a turn.
     pub(crate) is_small: bool,
 }
+
+/// The owners of what an operation works on, besides its engine: symmetric memory, input and output.
+pub(crate) type Uses<'a> = [Option<&'a dyn Owner>; 3];
 
 /// Whether a launch may be on the device beside others of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,19 +61,23 @@ impl Early {
     }
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    fn uses(&self) -> Uses<'a> {
+        [self.memory, self.input.owner, self.output.owner]
+    }
+
     /// A launch that is told nothing but what it is.
     pub(crate) fn plain(statement: Statement) -> Self {
         Self {
             statement,
             count: 0,
-            input: 0,
-            output: 0,
+            input: Place::bare(0),
+            output: Place::bare(0),
             peer: 0,
             mode: 0,
             data: &[],
             multicast: 0,
-            keep: None,
+            memory: None,
             is_small: false,
         }
     }
@@ -85,8 +94,8 @@ impl Call<'_> {
     ) -> Result<()> {
         let mut launch = *template;
         launch.count = self.count;
-        launch.input = self.input;
-        launch.output = self.output;
+        launch.input = self.input.address;
+        launch.output = self.output.address;
         launch.op = self.statement.op as u32;
         launch.signature = self.statement.signature();
         launch.peer = self.peer as u32;
@@ -96,7 +105,7 @@ impl Call<'_> {
         let mut parameters = [(&raw mut launch).cast::<c_void>()];
         let Statement { grid, threads, .. } = self.statement;
         // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that the ranks
-        // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`keep`). Kernels
+        // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`needs`). Kernels
         // of which a launch may be early wait for the one before when they take their turn, before anything else.
         unsafe {
             let is_early = early == Early::Yes;
@@ -140,7 +149,7 @@ impl Engine {
             return Err(self.not_direct(call));
         }
         let lane = self.inner.lane(self.lane);
-        let needs = || self.needs(call.keep);
+        let needs = || self.needs(&call.uses());
         let overlaps = call.is_small && self.inner.overlaps;
         let _range = nvtx::range(call.statement.op.name(), self.group().name());
         lane.run(stream, &self.inner.watched, &needs, |bound, behind| {
@@ -164,14 +173,14 @@ impl Engine {
     /// Launches `kernel`, which waits for nobody, beside the lane.
     pub(crate) fn launch_beside(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
         let lane = self.inner.lane(self.lane);
-        self.beside(stream, call.keep, |bound| put(lane, kernel, (stream, bound), call, Early::No))
+        self.beside(stream, &call.uses(), |bound| put(lane, kernel, (stream, bound), call, Early::No))
     }
 
     /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this engine's memory.
     pub(crate) fn beside(
         &self,
         stream: &Stream,
-        keep: Option<&dyn Fn() -> Keep>,
+        uses: &Uses<'_>,
         give: impl FnOnce(&Bound<'_>) -> Result<()>,
     ) -> Result<()> {
         let bound = self.inner.device.bind()?;
@@ -180,17 +189,16 @@ impl Engine {
             give(&bound)?;
             return self.inner.body.activity.copied(stream);
         }
-        for what in self.needs(keep) {
+        for what in self.needs(uses) {
             stream.keep_in_capture(what)?;
         }
         give(&bound)
     }
 
-    /// What a captured operation needs alive: this engine, and the memory it works on.
-    fn needs(&self, memory: Option<&dyn Fn() -> Keep>) -> [Keep; 2] {
+    /// What a captured operation needs alive: this engine, and all memory it works on.
+    pub(super) fn needs(&self, uses: &Uses<'_>) -> Vec<Keep> {
         let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
-        let memory = memory.map_or_else(|| Arc::clone(&engine), |keep| keep());
-        [engine, memory]
+        [engine].into_iter().chain(uses.iter().flatten().map(|owner| owner.keep())).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! All-reduce, in its three forms.
 
+use crate::cuda::owner::Place;
 use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory};
 use crate::engine::cuda::control::AVERAGE;
 use crate::engine::cuda::launch::Call;
@@ -23,7 +24,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective, in the order of `stream`. Every rank's memory becomes the reduction of everybody's: `bf16`, `f16` and
     /// `f32`, sum and average, to the bit what `docs/numerics.md` says, on all ranks, by every algorithm but `Multimem`.
     pub fn all_reduce(&self, op: ReduceOp, stream: &Stream) -> Result<()> {
-        let own = self.own_address();
+        let own = self.own_place();
         self.engine.told(stream, self.launch_all_reduce(Form::InPlace, op, own, own, stream))
     }
 
@@ -39,9 +40,7 @@ impl<T: Element> SymmetricMemory<T> {
         let done = self
             .check_part("out", out.len(), out.device())
             .and_then(|()| self.check_apart("out", out.device_ptr()))
-            .and_then(|()| {
-                self.launch_all_reduce(Form::Out, op, self.own_address(), out.device_ptr(), stream)
-            });
+            .and_then(|()| self.launch_all_reduce(Form::Out, op, self.own_place(), out.place(), stream));
         self.engine.told(stream, done)
     }
 
@@ -60,7 +59,7 @@ impl<T: Element> SymmetricMemory<T> {
             .check_part("input", input.len(), input.device())
             .and_then(|()| self.check_part("out", out.len(), out.device()))
             .and_then(|()| self.check_private(from, to))
-            .and_then(|()| self.launch_all_reduce(Form::Private, op, from, to, stream));
+            .and_then(|()| self.launch_all_reduce(Form::Private, op, input.place(), out.place(), stream));
         self.engine.told(stream, done)
     }
 
@@ -106,8 +105,8 @@ impl<T: Element> SymmetricMemory<T> {
         &self,
         form: Form,
         op: ReduceOp,
-        input: u64,
-        output: u64,
+        input: Place<'_>,
+        output: Place<'_>,
         stream: &Stream,
     ) -> Result<()> {
         let engine = &self.engine;
@@ -126,7 +125,7 @@ impl<T: Element> SymmetricMemory<T> {
         let algorithm = agreed.choose(form, bytes, engine.forced, &engine.tune)?;
         let kernel = all_reducer(algorithm, form);
         let (grid, threads) = agreed.shape(kernel, number, bytes, &engine.tune);
-        let kernel = agreed.kernel_for(kernel, bytes, (grid, threads), [input, output]);
+        let kernel = agreed.kernel_for(kernel, bytes, (grid, threads), [input.address, output.address]);
         let function = engine.routine(kernel, number)?;
         tracing::trace!(op = form.op().name(), %algorithm, bytes, grid, threads, "all_reduce on the device");
         let statement = Statement {
@@ -141,7 +140,6 @@ impl<T: Element> SymmetricMemory<T> {
             grid,
             threads,
         };
-        let keep = self.keeper();
         let call = Call {
             count: self.len as u64,
             input,
@@ -149,7 +147,7 @@ impl<T: Element> SymmetricMemory<T> {
             mode,
             data: &self.data,
             multicast,
-            keep: Some(&keep),
+            memory: self.owner(),
             is_small: agreed.is_small(kernel, number, (grid, threads)),
             ..Call::plain(statement)
         };

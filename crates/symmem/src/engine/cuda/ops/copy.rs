@@ -3,6 +3,7 @@
 use cudarc::driver::sys;
 
 use crate::cuda::driver::check;
+use crate::cuda::owner::Place;
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory, queues};
 use crate::engine::cuda::control::MAX_THREADS;
 use crate::engine::cuda::launch::Call;
@@ -57,7 +58,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let input = input.into();
         let theirs = self.part_of(Op::Put, rank, start, input.len(), input.device(), stream)?;
-        self.move_bytes(Op::Put, By::Engine, input.device_ptr(), theirs, input.len(), stream)
+        self.move_bytes(Op::Put, By::Engine, (input.place(), Place::bare(theirs)), input.len(), stream)
     }
 
     fn read_from(
@@ -69,7 +70,7 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
     ) -> Result<()> {
         let theirs = self.part_of(Op::Copy, rank, start, out.len(), out.device(), stream)?;
-        self.move_bytes(Op::Copy, by, theirs, out.device_ptr(), out.len(), stream)
+        self.move_bytes(Op::Copy, by, (Place::bare(theirs), out.place()), out.len(), stream)
     }
 
     /// Where `len` elements of `rank` from `start` on are, once everything is checked.
@@ -89,26 +90,33 @@ impl<T: Element> SymmetricMemory<T> {
         if self.data[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.data[rank] + offset) }
     }
 
-    fn move_bytes(&self, op: Op, by: By, from: u64, to: u64, len: usize, stream: &Stream) -> Result<()> {
-        let bytes = len * size_of::<T>();
+    /// Copies from the first place to the second.
+    fn move_bytes(
+        &self,
+        op: Op,
+        by: By,
+        (input, output): (Place<'_>, Place<'_>),
+        len: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        let (from, to, bytes) = (input.address, output.address, len * size_of::<T>());
         if bytes == 0 || from == to {
             return Ok(());
         }
         if from.abs_diff(to) < bytes as u64 {
             return Err(Error::invalid(op.name(), "both sides overlap. Hint: copy by way of other memory"));
         }
-        let keep = self.keeper();
         if by == By::Threads {
             let (grid, threads) = shape(bytes);
             let statement = Statement { grid, ..Statement::plain(op, None, self.statement(), threads) };
-            let (count, input, output) = (bytes as u64, from, to);
-            let call = Call { count, input, output, keep: Some(&keep), ..Call::plain(statement) };
+            let (count, memory) = (bytes as u64, self.owner());
+            let call = Call { count, input, output, memory, ..Call::plain(statement) };
             return self.engine.launch_beside(stream, &self.engine.inner.body.kernels.copy, &call);
         }
-        self.engine.beside(stream, Some(&keep), |_| {
+        self.engine.beside(stream, &[self.owner(), input.owner, output.owner], |_| {
             let _turn = queues::turn();
-            // SAFETY: both ranges are mapped: the peer's as long as `keep`, which the engine holds until the copy is done, and
-            // the private one as whoever made the slice promised.
+            // SAFETY: both ranges are mapped: the peer's as long as the table, which the engine holds until the copy is done, and
+            // the private one as its owner, or whoever made the slice, promised; a graph keeps all of them.
             check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
         })
     }

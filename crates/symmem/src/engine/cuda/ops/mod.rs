@@ -13,11 +13,9 @@ mod pull;
 mod signal;
 mod words;
 
-use std::sync::Arc;
-
-use super::lane::Keep;
 use super::{Algorithm, Engine, Tune};
 use crate::cuda::SymmetricMemory;
+use crate::cuda::owner::{Owner, Place};
 use crate::memory::Element;
 use crate::{Error, Result};
 
@@ -49,8 +47,13 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// What keeps the addresses valid, for graphs.
-    pub(super) fn keeper(&self) -> impl Fn() -> Keep + '_ {
-        || -> Keep { Arc::clone(&self.keep) as _ }
+    pub(super) fn owner(&self) -> Option<&dyn Owner> {
+        Some(&self.keep)
+    }
+
+    /// This rank's memory, whose owner every operation keeps.
+    pub(super) fn own_place(&self) -> Place<'static> {
+        Place::bare(self.own_address())
     }
 
     /// The channels of the signal pad.

@@ -1,6 +1,7 @@
 //! What operations need that use multicast, and those that nothing else does.
 
 use super::all_reduce::mode_of;
+use crate::cuda::owner::Place;
 use crate::cuda::{DeviceSlice, Stream, SymmetricMemory};
 use crate::engine::cuda::control::IDLE;
 use crate::engine::cuda::launch::Call;
@@ -14,7 +15,7 @@ use crate::{DType, Error, ReduceOp, Result};
 const UNIT: u64 = 16;
 
 /// What a kernel is told.
-struct Work {
+struct Work<'a> {
     op: Op,
     routine: Routine,
     number: usize,
@@ -22,8 +23,8 @@ struct Work {
     root: Option<usize>,
     /// Elements, or bytes where the kernel knows no elements.
     count: usize,
-    input: u64,
-    output: u64,
+    input: Place<'a>,
+    output: Place<'a>,
     mode: u32,
 }
 
@@ -56,8 +57,8 @@ impl<T: Element> SymmetricMemory<T> {
                 reduction: None,
                 root: None,
                 count: bytes,
-                input: from,
-                output: 0,
+                input: input.place(),
+                output: Place::bare(0),
                 mode: 0,
             };
             self.launch_multimem(&work, bytes, stream)
@@ -70,7 +71,7 @@ impl<T: Element> SymmetricMemory<T> {
         &self,
         reduce: ReduceOp,
         root: usize,
-        output: u64,
+        output: Place<'_>,
         stream: &Stream,
     ) -> Result<()> {
         self.group().check_rank(Op::Reduce.name(), root)?;
@@ -81,7 +82,7 @@ impl<T: Element> SymmetricMemory<T> {
             reduction: Some((reduce, T::DTYPE)),
             root: Some(root),
             count: self.len,
-            input: self.own_address(),
+            input: self.own_place(),
             output,
             mode: mode_of(reduce, T::DTYPE)? | if self.rank() == root { 0 } else { IDLE },
         };
@@ -114,7 +115,7 @@ impl<T: Element> SymmetricMemory<T> {
         Err(Error::invalid("input", "it overlaps the symmetric memory, which peers write meanwhile"))
     }
 
-    fn launch_multimem(&self, work: &Work, bytes: usize, stream: &Stream) -> Result<()> {
+    fn launch_multimem(&self, work: &Work<'_>, bytes: usize, stream: &Stream) -> Result<()> {
         let engine = &self.engine;
         engine.check(work.op, None, stream)?;
         let multicast = self.need_multicast()?;
@@ -132,7 +133,6 @@ impl<T: Element> SymmetricMemory<T> {
             grid,
             ..Statement::plain(work.op, None, self.statement(), threads)
         };
-        let keep = self.keeper();
         let call = Call {
             count: work.count as u64,
             input: work.input,
@@ -140,7 +140,7 @@ impl<T: Element> SymmetricMemory<T> {
             mode: work.mode,
             data: &self.data,
             multicast,
-            keep: Some(&keep),
+            memory: self.owner(),
             ..Call::plain(statement)
         };
         engine.launch(stream, function, &call)

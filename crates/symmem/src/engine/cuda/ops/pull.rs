@@ -2,6 +2,7 @@
 //! portion. What is shared stays as it is until everybody has read it, and no longer.
 
 use super::all_reduce::mode_of;
+use crate::cuda::owner::Place;
 use crate::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
 use crate::engine::cuda::control::IDLE;
 use crate::engine::cuda::launch::Call;
@@ -13,14 +14,14 @@ use crate::op::Op;
 use crate::{DType, Error, ReduceOp, Result};
 
 /// What a rank reads, and from whom.
-struct Reading {
+struct Reading<'a> {
     op: Op,
     root: Option<usize>,
     /// From which byte of a peer's memory on.
     start: usize,
     /// Bytes of a peer's memory, or of a row of it.
     bytes: usize,
-    output: u64,
+    output: Place<'a>,
     /// Whether this rank reads at all.
     reads: bool,
 }
@@ -63,7 +64,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective, in the order of `stream`. Everybody's memory becomes that of rank `root`.
     pub fn broadcast(&self, root: usize, stream: &Stream) -> Result<()> {
         let launch = || {
-            let (op, output, reads) = (Op::BroadcastMemory, self.own_address(), self.rank() != root);
+            let (op, output, reads) = (Op::BroadcastMemory, self.own_place(), self.rank() != root);
             let bytes = self.bytes();
             self.pull(&Reading { op, root: Some(root), start: 0, bytes, output, reads }, stream)
         };
@@ -176,8 +177,8 @@ impl<T: Element> SymmetricMemory<T> {
         Err(Error::invalid(op.name(), format!("{len} elements are not divisible by {world} ranks")))
     }
 
-    /// The address of `out`, which must have `len` elements, on this device, outside this memory.
-    fn output(&self, op: Op, out: DeviceSliceMut<'_, T>, len: usize) -> Result<u64> {
+    /// Where `out` is, which must have `len` elements, on this device, outside this memory.
+    fn output<'a>(&self, op: Op, out: DeviceSliceMut<'a, T>, len: usize) -> Result<Place<'a>> {
         if out.len() != len {
             let problem = format!("the output has {} elements, but {len} are needed", out.len());
             return Err(Error::invalid(op.name(), problem));
@@ -186,28 +187,33 @@ impl<T: Element> SymmetricMemory<T> {
         let (own, to) = (self.own_address(), out.device_ptr());
         let apart = to + (len * size_of::<T>()) as u64 <= own || own + self.bytes() as u64 <= to;
         if apart || len == 0 {
-            return Ok(to);
+            return Ok(out.place());
         }
         Err(Error::invalid("out", "it overlaps the symmetric memory, which peers read meanwhile"))
     }
 
     /// The same where only the root has one.
-    fn rooted_output(
+    fn rooted_output<'a>(
         &self,
         op: Op,
         is_root: bool,
-        out: Option<DeviceSliceMut<'_, T>>,
+        out: Option<DeviceSliceMut<'a, T>>,
         len: usize,
-    ) -> Result<u64> {
+    ) -> Result<Place<'a>> {
         match out {
             Some(out) if is_root => self.output(op, out, len),
             None if is_root => Err(Error::invalid(op.name(), "the root needs an output")),
-            _ => Ok(0),
+            _ => Ok(Place::bare(0)),
         }
     }
 
     /// The same by NCCL, for ranks that do not all reach each other.
-    fn carry_reading(&self, reading: &Reading, reduction: Option<ReduceOp>, stream: &Stream) -> Result<()> {
+    fn carry_reading(
+        &self,
+        reading: &Reading<'_>,
+        reduction: Option<ReduceOp>,
+        stream: &Stream,
+    ) -> Result<()> {
         let Reading { op, output, bytes, .. } = *reading;
         self.engine.check(op, None, stream)?;
         let root = reading.root.unwrap_or(0);
@@ -216,10 +222,11 @@ impl<T: Element> SymmetricMemory<T> {
             return Ok(());
         }
         let (from, count) = (self.own_address(), bytes / size_of::<T>());
-        self.carry_part(&Carried { op, reduction, dtype: T::DTYPE, count, from, to: output, root }, stream)
+        let work = Carried { op, reduction, dtype: T::DTYPE, count, from, to: output.address, root };
+        self.carry_part(&work, output.owner, stream)
     }
 
-    fn pull(&self, reading: &Reading, stream: &Stream) -> Result<()> {
+    fn pull(&self, reading: &Reading<'_>, stream: &Stream) -> Result<()> {
         if !self.is_direct() {
             return self.carry_reading(reading, None, stream);
         }
@@ -241,7 +248,7 @@ impl<T: Element> SymmetricMemory<T> {
     fn reduce_portion(
         &self,
         reduce: ReduceOp,
-        reading: &Reading,
+        reading: &Reading<'_>,
         rows: usize,
         stream: &Stream,
     ) -> Result<()> {
@@ -263,7 +270,7 @@ impl<T: Element> SymmetricMemory<T> {
         self.read_peers(reading, &work, stream)
     }
 
-    fn read_peers(&self, reading: &Reading, work: &Work, stream: &Stream) -> Result<()> {
+    fn read_peers(&self, reading: &Reading<'_>, work: &Work, stream: &Stream) -> Result<()> {
         let (engine, op) = (&self.engine, reading.op);
         if let Some(root) = reading.root {
             self.group().check_rank(op.name(), root)?;
@@ -283,15 +290,14 @@ impl<T: Element> SymmetricMemory<T> {
             grid,
             ..Statement::plain(op, None, self.statement(), threads)
         };
-        let keep = self.keeper();
         let call = Call {
             count: work.count as u64,
-            input: reading.start as u64,
+            input: Place::bare(reading.start as u64),
             output: reading.output,
             peer: work.peer,
             mode: work.mode | if reading.reads { 0 } else { IDLE },
             data: &self.data,
-            keep: Some(&keep),
+            memory: self.owner(),
             is_small: engine.inner.agreed.is_small(routine, number, (grid, threads)),
             ..Call::plain(statement)
         };

@@ -38,12 +38,11 @@ impl<T: Element> SymmetricMemory<T> {
         if !self.engine.is_direct() {
             return self.signal_carried(op, rank, channel, stream);
         }
-        let keep = self.keeper();
         let call = Call {
             count: (self.world_size() * channel + source) as u64,
             peer: rank,
             data: &self.pads,
-            keep: Some(&keep),
+            memory: self.owner(),
             ..Call::plain(Statement::plain(op, Some(channel), self.statement(), 32))
         };
         self.engine.launch(stream, kernel, &call)

@@ -69,6 +69,7 @@ impl DeviceSliceMut<'_, u32> {
         let words = Words { op: "memset32", len: self.len(), offset, value };
         let (offset, value, count) = words.many(count)?;
         check_stream(self, stream)?;
+        stream.keep_if_captured(&[self.place().owner])?;
         set(self.device_ptr() + offset as u64 * 4, value, count, stream)
     }
 
@@ -89,7 +90,7 @@ impl SymmetricMemory<u32> {
         let (offset, value, count) = words.many(count)?;
         let address = self.data[self.rank()] + offset as u64 * 4;
         self.engine.check(Op::Copy, None, stream)?;
-        self.engine.beside(stream, Some(&self.keeper()), |_| set(address, value, count, stream))
+        self.engine.beside(stream, &[self.owner(), None, None], |_| set(address, value, count, stream))
     }
 
     /// In the order of `stream`: writes `value` to word `offset` of this rank's memory, after a fence for the whole system.
@@ -99,7 +100,7 @@ impl SymmetricMemory<u32> {
         let (offset, value) = words.one()?;
         let address = self.data[self.rank()] + offset as u64 * 4;
         self.engine.check(Op::Copy, None, stream)?;
-        self.engine.beside(stream, Some(&self.keeper()), |_| write(address, value, stream))
+        self.engine.beside(stream, &[self.owner(), None, None], |_| write(address, value, stream))
     }
 }
 
