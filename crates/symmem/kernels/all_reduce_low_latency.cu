@@ -8,6 +8,7 @@ template <class T, u32 W, u32 N>
 SYMMEM_DEVICE void low_latency(const Launch<N>& launch) {
     const u64 bytes = launch.count * sizeof(T), step = stride(), first = first_unit();
     Turn turn = take_turn(launch);
+    order_earlier<TO_ALL>(launch, (u32)first);
     for (u64 at = first; turn.whole && at < bytes; at += step)
         send_all<W>(launch, turn, (u32)at, load_any<T>(launch.input + at, bytes_left(at, bytes)));
     const bool began = sync_threads_and(turn.whole);
@@ -17,6 +18,7 @@ SYMMEM_DEVICE void low_latency(const Launch<N>& launch) {
         u32 left = bytes_left(at, bytes);
         Unit unit = load_any<T>(launch.input + at, left);
         whole = gather<T, W>(launch, turn, (u32)at, &unit);
+        order_earlier<TO_ALL>(launch, (u32)at);
         if (whole) store_any<T>(launch.output + at, unit, left);
     }
     leave(launch, turn, began);

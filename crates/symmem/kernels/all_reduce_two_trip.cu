@@ -2,7 +2,7 @@
 //
 // From symmetric memory the elements are read where they are, after a meeting; from elsewhere they come in packets too. Either way whoever
 // sends a unit of the result has read everybody's elements that it is made of: so who has received it may overwrite its own, and no
-// meeting ends the operation. Nothing is ever released, which is what a meeting that publishes spends its time on.
+// meeting ends the operation. On one device nothing is ever released, which is what a meeting that publishes spends its time on.
 #include "packets.cuh"
 #include "reduce.cuh"
 
@@ -31,6 +31,7 @@ SYMMEM_DEVICE void two_trip(const Launch<N>& launch) {
     if (direct) {
         began = meet(launch, turn, 0, bytes, EARLIER_KERNELS);
     } else {
+        order_earlier<TO_ONE>(launch, (u32)first_unit());
         scatter<T, W>(launch, turn, bytes);
         began = sync_threads_and(turn.whole);
         draw(launch, turn);
@@ -45,6 +46,7 @@ SYMMEM_DEVICE void two_trip(const Launch<N>& launch) {
         } else {
             unit = load_any<T>(launch.input + from, left);
             whole = gather<T, W, TO_ONE>(launch, turn, at, &unit);
+            order_earlier<TO_ONE>(launch, at);
         }
         if (!whole) break;
         send_all<W>(launch, turn, each + at, unit);

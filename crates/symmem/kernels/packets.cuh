@@ -3,6 +3,9 @@
 // A packet's flags are the epoch, and the epoch mixed with the signature: a packet of an older turn or of another operation is never taken
 // for one that is waited for. Its place in a staging, the receiver's or the sender's, depends on its source and its position in the message only.
 // Staging is used by parity of the epoch; protocol.cuh says why that is enough.
+//
+// A packet orders no memory but its own eight bytes. That an operation orders what all ranks did before it with what they do after it is, between devices, a matter
+// of the first unit (`order_earlier`).
 #pragma once
 #include "protocol.cuh"
 #include "units.cuh"
@@ -49,6 +52,14 @@ enum Sent {
 template <Sent SENT, u32 N>
 SYMMEM_DEVICE bool lie_with_sender(const Launch<N>& launch) {
     return SENT == TO_ALL_TOGETHER || (SENT == TO_ALL && launch.mode & ONE_DEVICE);
+}
+
+// Between devices the thread of the first unit, whose packets go to everybody and come from everybody, releases what earlier kernels of this rank did before it sends
+// them, and acquires what those of the others did when it has received theirs. On one device the ends of kernels have done so.
+template <Sent SENT, u32 N>
+SYMMEM_DEVICE void order_earlier(const Launch<N>& launch, u32 position) {
+    const bool apart = SENT == TO_ALL_APART || (SENT != TO_ALL_TOGETHER && !(launch.mode & ONE_DEVICE));
+    if (apart && position == 0) fence();
 }
 
 template <u32 N>

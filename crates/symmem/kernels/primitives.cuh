@@ -82,6 +82,9 @@ SYMMEM_DEVICE void store_release_on_device(u64* at, u64 value) {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
+// Before a relaxed store it releases, after a relaxed load it acquires: for accesses that have no such form, as those of packets.
+SYMMEM_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 // What was published with a flag is visible after this load has seen it. A fence in its place costs a microsecond and more, because it also
 // waits for every store that is on its way.
 SYMMEM_DEVICE u64 load_acquire(const u64* at) {
@@ -239,6 +242,8 @@ constexpr int RELEASE = __ATOMIC_RELEASE;
 SYMMEM_DEVICE void store_release(u64* at, u64 value) { __atomic_store_n(at, value, RELEASE); }
 SYMMEM_DEVICE void store_release(u32* at, u32 value) { __atomic_store_n(at, value, RELEASE); }
 SYMMEM_DEVICE void store_release_on_device(u64* at, u64 value) { store_release(at, value); }
+// Packets are released and acquired here, and a tool for threads knows no fences.
+SYMMEM_DEVICE void fence() {}
 SYMMEM_DEVICE u64 load_acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 SYMMEM_DEVICE u32 load_acquire(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 SYMMEM_DEVICE u64 draw_local(u64* at) { return __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }

@@ -205,7 +205,8 @@ SYMMEM_DEVICE void leave(const Launch<N>& launch, const Turn& turn, bool whole) 
 
 // What a flag stands for.
 enum Publishes {
-    // Memory that kernels before this one wrote. The end of a kernel has performed its stores for everybody, which no fence could add to.
+    // Memory that kernels before this one wrote. The end of a kernel has performed its stores for all threads of its device, which no fence could add
+    // to; to another device PTX promises them by a release only.
     EARLIER_KERNELS,
     // Memory that this block wrote as well.
     THIS_BLOCK,
@@ -216,18 +217,22 @@ SYMMEM_DEVICE void tell(const Launch<N>& launch, const Turn& turn, u32 phase, u3
     u64* flag = launch.flag(peer, launch.rank, turn.parity, phase, block_index());
     u64 word = (u64)turn.epoch << 32 | launch.signature;
 #ifdef SYMMEM_HOST
-    // There is no kernel boundary that a tool for threads would know.
-    what = THIS_BLOCK;
+    // There is no kernel boundary that a tool for threads would know. Between devices none is relied on.
+    if (launch.mode & ONE_DEVICE) what = THIS_BLOCK;
 #endif
-    if (what == EARLIER_KERNELS)
-        store_relaxed(flag, word);
-    else if (launch.mode & ONE_DEVICE)
-        store_release_on_device(flag, word);
-    else
+#ifdef SYMMEM_MUTANT_RELAXED_EARLIER  // The run on the host must notice.
+    if (what == EARLIER_KERNELS) return store_relaxed(flag, word);
+#endif
+    if (!(launch.mode & ONE_DEVICE))
         store_release(flag, word);
+    else if (what == EARLIER_KERNELS)
+        store_relaxed(flag, word);
+    else
+        store_release_on_device(flag, word);
 }
 
-// Tells every peer, without waiting, which operation this rank is in: for operations that have no meeting. Any thread may.
+// Tells every peer, without waiting, which operation this rank is in: for operations that have no meeting. Any thread may. Nobody takes it for more: who would
+// hear it, in a meeting, is in another operation. So nothing is released.
 template <u32 N>
 SYMMEM_COLD void announce(const Launch<N>& launch, u32 epoch, u32 parity, u64 bytes) {
     u64 word = (u64)epoch << 32 | launch.signature;

@@ -62,7 +62,8 @@ SYMMEM_DEVICE bool barrier(const Memory& memory, u32 channel, u64 nanoseconds = 
     return sync_threads_and(met);
 }
 
-// Eight bytes that arrive together with `flag`, which must differ from what the place held before: no other synchronisation is needed.
+// Eight bytes that arrive together with `flag`, which must differ from what the place held before: for them no other synchronisation is needed. Nothing else is
+// ordered by them; signals are for that.
 SYMMEM_DEVICE void put_packet(Packet* at, u32 low, u32 high, u32 flag) { store_packet(at, {low, flag, high, flag}); }
 
 SYMMEM_DEVICE bool take_packet(const Packet* at, u32 flag, u32* low, u32* high, u64 nanoseconds = 0) {

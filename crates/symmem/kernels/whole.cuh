@@ -12,9 +12,13 @@ SYMMEM_DEVICE void low_latency_whole(const Launch<N>& launch) {
     Turn turn = take_turn(launch);
     Unit unit = {};
     if (mine) unit = load_unit(launch.input + at);
+    order_earlier<SENT>(launch, at);
     if (mine && turn.whole) send_all<W, SENT>(launch, turn, at, unit);
     const bool began = sync_threads_and(turn.whole);
     draw(launch, turn);
-    if (mine && began && gather<T, W, SENT>(launch, turn, at, &unit)) store_unit(launch.output + at, unit);
+    if (mine && began && gather<T, W, SENT>(launch, turn, at, &unit)) {
+        order_earlier<SENT>(launch, at);
+        store_unit(launch.output + at, unit);
+    }
     leave(launch, turn, began);
 }

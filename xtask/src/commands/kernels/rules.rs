@@ -94,10 +94,14 @@ const RELEASE: &str = "st.release.*";
 const HEAR: [&str; 2] = ["ld.acquire.sys.global.u64", "bar.red.and.pred"];
 /// The same in a block of one warp.
 const HEAR_WARP: [&str; 3] = ["ld.acquire.sys.global.u64", "bar.warp.sync", "vote.sync.all.pred"];
-/// What kernels before this one wrote is published by any store.
-const TELL: [&str; 1] = ["st.relaxed.sys.global.u64"];
+/// What kernels before this one wrote is released as well: on one device a relaxed store would do, between devices it would not.
+const TELL: [&str; 1] = [RELEASE_TO_ALL];
+/// What a flag is stored by where ranks are on several devices, whatever it stands for.
+const RELEASE_TO_ALL: &str = "st.release.sys.global.u64";
 /// Packets are sent and polled for. They order no other memory.
 const PACKETS: [&str; 2] = ["st.relaxed.sys.global.v2.b64", "ld.relaxed.sys.global.v2.b64"];
+/// Where no meeting orders other memory, fences do, before and after: between devices.
+const ORDERED_PACKETS: [&str; 4] = [FENCE, PACKETS[0], PACKETS[1], FENCE];
 /// A slot of a pad is acquired, and handed on.
 const SIGNAL: [&str; 2] = ["ld.acquire.sys.global.u32", "st.release.sys.global.u32"];
 
@@ -115,12 +119,13 @@ const MEET_ALL: [&str; 7] = [
 
 /// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
 /// end. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 21] = [
+const SHAPES: [(&str, &[&[&str]]); 22] = [
     ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
     ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
     ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
     ("barrier_multimem", &[&MEET_ALL]),
-    ("all_reduce_low_latency_", &[&PACKETS]),
+    ("all_reduce_low_latency_together_", &[&PACKETS]),
+    ("all_reduce_low_latency_", &[&ORDERED_PACKETS]),
     ("all_reduce_one_shot_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
     ("all_reduce_two_shot_out_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
     ("all_reduce_two_trip_", &[&TELL, &HEAR, &PACKETS]),
@@ -156,7 +161,7 @@ pub(super) fn breaches(kind: Kind, module: &str) -> Vec<String> {
         }
         scope_problem(function).into_iter().for_each(&mut add);
         if kind != Kind::Local && function.is_kernel {
-            shape_problem(function).into_iter().for_each(&mut add);
+            shape_problem(function).or_else(|| release_problem(function)).into_iter().for_each(&mut add);
             let waits = is_for_waiting && takes_turn(&function.name);
             early_problem(function, waits).into_iter().for_each(&mut add);
             multicast::problems(function).into_iter().for_each(&mut add);
@@ -221,6 +226,26 @@ fn scope_problem(function: &Function) -> Option<String> {
     let (here, everywhere) = (count("st.release.gpu.global.u64"), count("st.release.sys.global.u64"));
     (here > everywhere)
         .then(|| format!("{here} releases to the device, and {everywhere} to the system: one is missing"))
+}
+
+/// Every meeting of ranks on several devices is told of by a release, also one that stands for what earlier kernels wrote: PTX promises that to another device by
+/// nothing less.
+fn release_problem(kernel: &Function) -> Option<String> {
+    if kernel.name.contains(TOGETHER) {
+        return None;
+    }
+    let (_, shape) = SHAPES.iter().find(|(prefix, _)| kernel.name.starts_with(prefix))?;
+    let count = |opcode: &str| kernel.code.iter().filter(|code| *code == opcode).count();
+    let meetings = shape.iter().filter(|part| **part == HEAR || **part == HEAR_WARP).count();
+    let (releases, fences) = (count(RELEASE_TO_ALL), count(FENCE));
+    if releases < meetings {
+        return Some(format!(
+            "{meetings} meetings, and {releases} `{RELEASE_TO_ALL}`: a flag between devices is relaxed"
+        ));
+    }
+    let sends = shape.iter().any(|part| **part == PACKETS) && takes_turn(&kernel.name);
+    (sends && fences < 2)
+        .then(|| format!("{fences} `{FENCE}`: packets without a meeting need one before and one after"))
 }
 
 /// Whether the engine may launch a kernel of this name before the one ahead of it has ended.
@@ -317,9 +342,34 @@ mod tests {
     #[test]
     fn what_is_released_to_a_device_is_released_to_the_system_too() {
         let [here, everywhere] = ["st.release.gpu.global.u64", "st.release.sys.global.u64"];
-        assert!(said(Kind::Protocol, here).contains("one is missing"));
-        let both = [&TELL[..], &HEAR_WARP, &[here, everywhere]].concat();
-        assert_eq!(breaches(Kind::Protocol, &kernel("barrier", &both)), [""; 0]);
+        let said = |more: &[&str]| {
+            let barrier = kernel("barrier", &[&TELL[..], &HEAR_WARP, more].concat());
+            breaches(Kind::Protocol, &barrier).join("\n")
+        };
+        assert!(said(&[here, here]).contains("one is missing"));
+        assert_eq!(said(&[here, here, everywhere]), "");
+    }
+
+    #[test]
+    fn a_relaxed_flag_between_devices_is_refused() {
+        const RELAXED: &str = "st.relaxed.sys.global.u64";
+        let said =
+            |name: &str, code: &[&[&str]]| breaches(Kind::Protocol, &kernel(name, &code.concat())).join("\n");
+        assert!(said("barrier", &[&[RELAXED], &HEAR_WARP]).contains(RELEASE_TO_ALL));
+        assert!(said("pull", &[&[RELAXED], &HEAR, &PUBLISH, &HEAR]).contains(RELEASE_TO_ALL));
+        // One that looks as if it were told of, by a release to the device only.
+        let here = ["bar.sync", "st.release.gpu.global.u64"];
+        let one_shot = said("all_reduce_one_shot_f32_any", &[&here, &HEAR, &PUBLISH, &HEAR]);
+        assert!(one_shot.contains("2 meetings, and 1"), "{one_shot}");
+        // Packets that stand for earlier kernels, without a fence before or after.
+        for code in [&ORDERED_PACKETS[1..], &ORDERED_PACKETS[..3]] {
+            assert!(said("all_reduce_low_latency_whole_f32_any", &[code]).contains(FENCE));
+        }
+        let two_trip =
+            |fences: &[&str]| said("all_reduce_two_trip_f32_any", &[fences, &TELL, &HEAR, &PACKETS]);
+        assert!(two_trip(&[FENCE]).contains(FENCE));
+        assert_eq!(two_trip(&[FENCE, FENCE]), "");
+        assert_eq!(said("all_reduce_low_latency_together_f32_any", &[&PACKETS]), "");
     }
 
     #[test]
@@ -434,16 +484,14 @@ mod tests {
     #[test]
     fn a_kernel_that_lacks_a_part_of_its_protocol_is_refused() {
         for (prefix, shape) in SHAPES {
+            let fences: &[&str] = if shape.contains(&&PACKETS[..]) { &[FENCE, FENCE] } else { &[] };
+            let of = |code: &[&str]| breaches(kind(prefix), &kernel(prefix, &[code, fences].concat()));
             let whole = shape.concat();
-            assert_eq!(breaches(kind(prefix), &kernel(prefix, &whole)), [""; 0]);
+            assert_eq!(of(&whole), [""; 0]);
             for gone in 0..whole.len() {
                 let mut part = whole.clone();
                 part.remove(gone);
-                assert_eq!(
-                    breaches(kind(prefix), &kernel(prefix, &part)).len(),
-                    1,
-                    "{prefix} without {gone}"
-                );
+                assert_eq!(of(&part).len(), 1, "{prefix} without {gone}");
             }
         }
     }

@@ -24,8 +24,13 @@ const WRONG: i32 = 1;
 const RACE: i32 = 66;
 
 /// Ways to break the protocols that the run must notice, and how it does.
-const MUTANTS: [(&str, &str, i32); 3] = [
+const MUTANTS: [(&str, &str, i32); 4] = [
     ("SYMMEM_MUTANT_RELAXED_FLAGS", "flags are published without release", RACE),
+    (
+        "SYMMEM_MUTANT_RELAXED_EARLIER",
+        "flags that stand for earlier kernels are relaxed between devices",
+        RACE,
+    ),
     ("SYMMEM_MUTANT_NEVER_SILENT", "a rank that has failed goes on to arrive", WRONG),
     ("SYMMEM_MUTANT_ONE_PARITY", "words of an epoch are overwritten by the next", WRONG),
 ];
