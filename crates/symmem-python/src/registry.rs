@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use symmem::RankContext;
 
+use crate::array::Keep;
 use crate::fork;
 
 static BLOCKS: RwLock<BTreeMap<usize, Weak<Block>>> = RwLock::new(BTreeMap::new());
@@ -82,6 +83,17 @@ pub(crate) fn find(address: usize) -> Option<(Arc<Block>, usize)> {
     // A block that is dropped here wants the lock.
     drop(blocks);
     block.holds(address).then_some((block, offset))
+}
+
+/// Whoever has the memory at a device address, for graphs: an allocation of this module's, if it is one. Memory of other libraries
+/// is theirs to keep (docs/python.md).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registered(pub(crate) u64);
+
+impl symmem::cuda::Owner for Registered {
+    fn keep(&self) -> Option<Keep> {
+        find(self.0 as usize).map(|(block, _)| block as Keep)
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::stream::ordinal_of;
 use crate::array::Keep;
 use crate::dtype::dispatch;
 use crate::memory::{Call, Span};
-use crate::registry::Block;
+use crate::registry::{Block, Registered};
 
 /// One rank's end of symmetric memory on devices.
 pub(crate) struct Core {
@@ -163,9 +163,10 @@ impl Core {
         stream: &Stream,
     ) -> Result<()> {
         let live = self.enter("put", None, stream)?;
+        let owner = Registered(from);
         // SAFETY: as the caller promises.
-        let from = unsafe { DeviceSlice::<u8>::from_raw(from, bytes, &self.device) }?;
-        live.span.memory.put(rank, start, from, stream)
+        let input = unsafe { DeviceSlice::<u8>::from_owner(from, bytes, &self.device, &owner) }?;
+        live.span.memory.put(rank, start, input, stream)
     }
 
     /// Copies rank `rank`'s span, from byte `start` of it on, to `bytes` at `to`: by the copy engine, or by
@@ -183,11 +184,12 @@ impl Core {
         stream: &Stream,
     ) -> Result<()> {
         let live = self.enter("get", None, stream)?;
+        let owner = Registered(to);
         // SAFETY: as the caller promises.
-        let to = unsafe { DeviceSliceMut::<u8>::from_raw(to, bytes, &self.device) }?;
+        let out = unsafe { DeviceSliceMut::<u8>::from_owner(to, bytes, &self.device, &owner) }?;
         match by_threads {
-            true => live.span.memory.copy(rank, start, to, stream),
-            false => live.span.memory.get(rank, start, to, stream),
+            true => live.span.memory.copy(rank, start, out, stream),
+            false => live.span.memory.get(rank, start, out, stream),
         }
     }
 

@@ -4,6 +4,7 @@ use symmem::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
 use symmem::{Element, Result};
 
 use crate::memory::Call;
+use crate::registry::Registered;
 
 /// Puts `call` on `stream`; `out` is the address and the number of elements of the output.
 ///
@@ -16,8 +17,9 @@ pub(super) unsafe fn run<T: Element>(
     stream: &Stream,
 ) -> Result<()> {
     let (address, len) = out.unwrap_or((0, 0));
+    let owner = Registered(address);
     // SAFETY: as the caller promises; nothing where there is no output.
-    let output = || unsafe { DeviceSliceMut::<T>::from_raw(address, len, memory.device()) };
+    let output = || unsafe { DeviceSliceMut::<T>::from_owner(address, len, memory.device(), &owner) };
     let rooted = || out.map(|_| output()).transpose();
     match call {
         Call::AllReduce(op) if out.is_none() => memory.all_reduce(op, stream),

@@ -3,6 +3,8 @@
 use symmem::cuda::{Algorithm, DeviceSlice, DeviceSliceMut, Form, Stream, SymmetricMemory};
 use symmem::{DType, Element, Error, ReduceOp, Result, bf16, f16};
 
+use crate::registry::Registered;
+
 /// How an all-reduce is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Choice {
@@ -65,6 +67,15 @@ impl Elements {
             Self::InPlace => Form::InPlace,
             Self::Out(_) => Form::Out,
             Self::Private(..) => Form::Private,
+        }
+    }
+
+    /// Whose input and output are.
+    fn owners(self) -> [Registered; 2] {
+        match self {
+            Self::InPlace => [Registered(0); 2],
+            Self::Out(out) => [Registered(0), Registered(out)],
+            Self::Private(input, out) => [Registered(input), Registered(out)],
         }
     }
 }
@@ -140,14 +151,15 @@ unsafe fn all_reduce<T: Element>(
     stream: &Stream,
 ) -> Result<()> {
     let (len, device) = (memory.len(), memory.device());
+    let owners = elements.owners();
     // SAFETY: as the caller promises.
-    let output = |address| unsafe { DeviceSliceMut::<T>::from_raw(address, len, device) };
+    let output = |address| unsafe { DeviceSliceMut::<T>::from_owner(address, len, device, &owners[1]) };
     match elements {
         Elements::InPlace => memory.all_reduce(op, stream),
         Elements::Out(out) => memory.all_reduce_out(op, output(out)?, stream),
         Elements::Private(input, out) => {
             // SAFETY: as the caller promises.
-            let input = unsafe { DeviceSlice::<T>::from_raw(input, len, device) }?;
+            let input = unsafe { DeviceSlice::<T>::from_owner(input, len, device, &owners[0]) }?;
             memory.all_reduce_from(op, input, output(out)?, stream)
         }
     }

@@ -8,6 +8,7 @@ use super::device::device;
 use super::stream::stream;
 use crate::error::{invalid, raise};
 use crate::operand::{Operand, Place};
+use crate::registry::Registered;
 
 /// Sets `count` words of `x` from `offset` on to `val`, in the order of a stream. Can be captured into a
 /// graph.
@@ -70,9 +71,10 @@ impl Words {
     ) -> PyResult<()> {
         let device = device(self.ordinal).map_err(raise)?;
         let stream = stream(py, &device, argument)?;
+        let owner = Registered(self.address);
         // SAFETY: memory of a Python object, which is there as long as its library says; libraries order
         // frees by streams.
-        let slice = unsafe { DeviceSliceMut::<u32>::from_raw(self.address, self.len, &device) };
+        let slice = unsafe { DeviceSliceMut::<u32>::from_owner(self.address, self.len, &device, &owner) };
         let mut slice = slice.map_err(raise)?;
         py.detach(|| write(&mut slice, &stream)).map_err(raise)
     }

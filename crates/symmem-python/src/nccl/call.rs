@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 
 use pyo3::prelude::*;
-use symmem::cuda::Stream;
+use symmem::cuda::{Owner, Stream};
 use symmem::nccl::{Communicator, GroupCall};
 
 use super::communicator::{self, with_cached};
@@ -14,6 +14,7 @@ use super::item::{Item, items};
 use crate::cuda::{device, stream};
 use crate::error::{raise, refused};
 use crate::interrupt::blocking;
+use crate::registry::Registered;
 
 /// What all collectives are given.
 pub(super) struct Call<'py> {
@@ -206,6 +207,7 @@ impl<'py> Call<'py> {
         let issue = |communicators: &[Communicator]| {
             let group = GroupCall::start()?;
             for (at, communicator) in communicators.iter().enumerate() {
+                keep_if_captured(&streams[at], [from[at], to[at]])?;
                 each(&Part { communicator, stream: &streams[at], from: from[at], to: to[at] })?;
             }
             group.end()
@@ -224,6 +226,12 @@ impl<'py> Call<'py> {
         };
         ordinals.iter().enumerate().map(open).collect()
     }
+}
+
+/// Graphs keep memory of this module's that their operations are given.
+fn keep_if_captured(stream: &Stream, addresses: [u64; 2]) -> symmem::Result<()> {
+    let mut kept = addresses.into_iter().filter_map(|address| Registered(address).keep());
+    kept.try_for_each(|what| stream.keep_in_capture(what).map(drop))
 }
 
 fn unpack_streams<'py>(streams: &Bound<'py, PyAny>, count: usize) -> PyResult<Vec<Bound<'py, PyAny>>> {

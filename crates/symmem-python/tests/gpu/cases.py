@@ -5,6 +5,8 @@ Cases named `fake_...` need the fake driver, on which kernels do nothing; the ot
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
 import json
 import os
@@ -260,6 +262,53 @@ def by_the_group(group: Any, symmetric: Any, other: Any) -> None:
     if WORLD > 1:
         raises(symmem.Error, "cuda", lambda: group.all_reduce(other))
     assert fake.live(fake.LAUNCHES) == launched + 2
+
+
+def captured(stream: int, work: Any) -> int:
+    """What `work` puts on a stream as a graph that can be launched, as another library captures."""
+    driver = ctypes.CDLL("libcuda.so")
+    graph, ready = ctypes.c_uint64(), ctypes.c_uint64()
+    assert driver.cuStreamBeginCapture_v2(ctypes.c_uint64(stream), 2) == 0
+    try:
+        work()
+    finally:
+        assert driver.cuStreamEndCapture(ctypes.c_uint64(stream), ctypes.byref(graph)) == 0
+    assert driver.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_uint64(0)) == 0
+    assert driver.cuGraphDestroy(graph) == 0
+    return ready.value
+
+
+def fake_captures() -> None:
+    """A graph keeps the arrays of symmem's that its operations were given."""
+    import fake
+
+    driver = ctypes.CDLL("libcuda.so")
+    device = f"cuda:{RANK}"
+    with symmem.init() as group:
+        mem = symmem.rendezvous(symmem.empty(COUNT, dtype="float32", device=device), group)
+        stream = ctypes.c_uint64()
+        assert driver.cuStreamCreateWithPriority(ctypes.byref(stream), 1, 0) == 0
+        on = {"stream": stream.value}
+        works: list[tuple[str, Any]] = [
+            ("float32", lambda x: mem.all_reduce("sum", out=x, **on)),
+            ("float32", lambda x: mem.reduce_scatter("sum", out=x[: COUNT // WORLD], **on)),
+            ("float32", lambda x: mem.get(0, 0, x, **on)),
+            ("float32", lambda x: mem.put(0, x, **on)),
+            ("float32", lambda x: _symmem._device_memory(mem).all_reduce_from(x, **on)),
+            ("uint32", lambda x: symmem.memset32(x, 0, 5, 4, **on)),
+        ]
+        for number, (dtype, work) in enumerate(works):
+            given = symmem.empty(COUNT, dtype=dtype, device=device)
+            graph = captured(stream.value, functools.partial(work, given))
+            del given
+            gc.collect()
+            others = [symmem.empty(COUNT, dtype="float32", device=device) for _ in range(2)]
+            group.barrier()
+            assert driver.cuGraphLaunch(ctypes.c_uint64(graph), stream) == 0, number
+            assert fake.live(fake.STALE) == 0, number
+            assert all(word == 0 for other in others for word in fake.peek(other.data_ptr(), COUNT)), number
+            assert driver.cuGraphExecDestroy(ctypes.c_uint64(graph)) == 0
+            group.barrier()
 
 
 def fake_threads() -> list[int]:

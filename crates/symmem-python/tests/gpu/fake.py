@@ -11,7 +11,7 @@ import harness
 
 NAME = "libsymmem_fakecuda.so"
 # Positions in `symmem-fakecuda/src/control.rs`.
-HANDLES, RANGES, MAPPINGS, LAUNCHES = 1, 2, 3, 12
+HANDLES, RANGES, MAPPINGS, LAUNCHES, STALE = 1, 2, 3, 12, 18
 
 
 def library() -> Path | None:

@@ -27,6 +27,10 @@ def test_ranks_may_be_threads() -> None:
     assert fake.run_ranks("fake_threads", 1, devices=3) == [[2, 3, 1]]
 
 
+def test_graphs_keep_the_arrays_of_their_operations() -> None:
+    fake.run_ranks("fake_captures", 2)
+
+
 def test_ranks_that_disagree_get_the_same_error() -> None:
     fake.run_ranks("fake_mismatch", 2)
 

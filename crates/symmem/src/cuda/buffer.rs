@@ -5,7 +5,6 @@
 //! host memory is never read or written later; and memory that a captured operation was given lives as long as any graph
 //! that was made of the capture.
 
-use std::any::Any;
 use std::marker::PhantomData;
 use std::mem;
 use std::ops::{Bound, RangeBounds};
@@ -205,16 +204,16 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         unsafe { Self::from_parts(address, len, device, None) }
     }
 
-    /// [`DeviceSlice::from_raw`] of memory that stays as long as `owner`, which graphs keep.
+    /// [`DeviceSlice::from_raw`] of memory whose `owner` graphs ask for what to keep.
     ///
     /// # Safety
-    /// The memory is mapped on `device` as long as `owner`, or a clone of it, lives, and at least until all uncaptured work that
+    /// The memory is mapped on `device` as long as what `owner` gives, or a clone of it, lives, and at least until all uncaptured work that
     /// was given this slice is done; nobody writes it meanwhile.
     pub unsafe fn from_owner(
         address: u64,
         len: usize,
         device: &'a Device,
-        owner: &'a Arc<dyn Any + Send + Sync>,
+        owner: &'a dyn Owner,
     ) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe { Self::from_parts(address, len, device, Some(owner)) }
@@ -275,16 +274,16 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         unsafe { Self::from_parts(address, len, device, None) }
     }
 
-    /// [`DeviceSliceMut::from_raw`] of memory that stays as long as `owner`, which graphs keep.
+    /// [`DeviceSliceMut::from_raw`] of memory whose `owner` graphs ask for what to keep.
     ///
     /// # Safety
-    /// The memory is mapped on `device` as long as `owner`, or a clone of it, lives, and at least until all uncaptured work that
+    /// The memory is mapped on `device` as long as what `owner` gives, or a clone of it, lives, and at least until all uncaptured work that
     /// was given this slice is done; nobody else reads or writes it meanwhile.
     pub unsafe fn from_owner(
         address: u64,
         len: usize,
         device: &'a Device,
-        owner: &'a Arc<dyn Any + Send + Sync>,
+        owner: &'a dyn Owner,
     ) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe { Self::from_parts(address, len, device, Some(owner)) }

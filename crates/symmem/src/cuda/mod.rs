@@ -48,6 +48,7 @@ pub use self::event::Event;
 pub use self::graph::Graph;
 pub use self::memory::SymmetricMemory;
 pub use self::module::{Function, Module, device_headers};
+pub use self::owner::Owner;
 pub use self::stream::{Capture, Stream};
 pub use crate::engine::cuda::{Algorithm, Engine, Form, LocalRanks, OnError, Plan, Settings, Status, Tune};
 pub use crate::provider::device::Provider;

@@ -1,7 +1,7 @@
 //! Who owns what an operation is given, for graphs: a captured operation keeps it.
 //!
-//! Used by slices of device memory, and by whatever captures. What it guarantees: asking costs nothing but a pointer until
-//! something is captured.
+//! Public: slices of device memory have one, and whatever captures asks it. What it guarantees: it is asked in captures only, so
+//! naming an owner costs a pointer.
 
 use std::any::Any;
 use std::fmt;
@@ -10,21 +10,22 @@ use std::sync::Arc;
 /// What is kept alive by a graph.
 pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
 
-/// Something that stays as long as what it gives is kept.
-pub(crate) trait Owner: fmt::Debug + Send + Sync {
-    fn keep(&self) -> Keep;
+/// Whoever owns memory that operations are given.
+pub trait Owner: fmt::Debug + Send + Sync {
+    /// What keeps the memory as long as it, or a clone of it, lives. `None`: somebody else has promised to.
+    fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>>;
 }
 
 impl<M: Any + fmt::Debug + Send + Sync> Owner for Arc<M> {
-    fn keep(&self) -> Keep {
-        Arc::clone(self) as _
+    fn keep(&self) -> Option<Keep> {
+        Some(Arc::clone(self) as _)
     }
 }
 
-/// Somebody else's, of whatever type.
-impl Owner for Keep {
-    fn keep(&self) -> Keep {
-        Arc::clone(self)
+/// Of whatever type.
+impl Owner for Arc<dyn Any + Send + Sync> {
+    fn keep(&self) -> Option<Keep> {
+        Some(Arc::clone(self))
     }
 }
 

@@ -221,7 +221,7 @@ impl Stream {
 
     /// Keeps `what` alive as long as the graph that is being captured on this stream, and all its executable forms,
     /// whoever made the capture. Returns false, and keeps nothing, if no capture is under way.
-    pub(crate) fn keep_in_capture(&self, what: Arc<dyn Any + Send + Sync>) -> Result<bool> {
+    pub fn keep_in_capture(&self, what: Arc<dyn Any + Send + Sync>) -> Result<bool> {
         let _bound = self.device().bind()?;
         let (status, _, graph) = self.capture_info()?;
         if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE {
@@ -237,7 +237,8 @@ impl Stream {
         if owners.iter().all(Option::is_none) || self.capture_id()?.is_none() {
             return Ok(());
         }
-        owners.iter().flatten().try_for_each(|owner| self.keep_in_capture(owner.keep()).map(drop))
+        let mut kept = owners.iter().flatten().filter_map(|owner| owner.keep());
+        kept.try_for_each(|what| self.keep_in_capture(what).map(drop))
     }
 
     /// Whether it is the legacy default stream, which waits for the streams of everybody in the process.

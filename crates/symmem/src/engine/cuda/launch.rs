@@ -198,7 +198,7 @@ impl Engine {
     /// What a captured operation needs alive: this engine, and all memory it works on.
     pub(super) fn needs(&self, uses: &Uses<'_>) -> Vec<Keep> {
         let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
-        [engine].into_iter().chain(uses.iter().flatten().map(|owner| owner.keep())).collect()
+        [engine].into_iter().chain(uses.iter().flatten().filter_map(|owner| owner.keep())).collect()
     }
 }
 
