@@ -296,10 +296,11 @@ def test_ranks_end_with_their_launcher(number: signal.Signals, wait: str, tmp_pa
 
 
 def where_the_store_listens(group: symmem.Group) -> list[str]:
-    port = int(os.environ["MASTER_PORT"])
+    port = f":{int(os.environ['MASTER_PORT']):04X}"
     tables = [Path(name).read_text().splitlines()[1:] for name in ("/proc/net/tcp", "/proc/net/tcp6")]
     fields = [line.split() for table in tables for line in table]
-    return [local.split(":")[0] for _, local, _, state, *_ in fields if state == "0A" and int(local.split(":")[1], 16) == port]
+    listening = [local for _, local, _, state, *_ in fields if state == "0A"]
+    return [local.removesuffix(port) for local in listening if local.endswith(port)]
 
 
 def test_the_store_is_on_loopback_only_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,14 +308,15 @@ def test_the_store_is_on_loopback_only_whatever_the_environment_says(monkeypatch
     assert symmem.spawn(where_the_store_listens, 1, timeout=30) == [["0100007F"]]
 
 
-def pipe_of_a_started_program(group: symmem.Group, fd: int | None = None) -> list[str]:
-    listed = subprocess.run(["sh", "-c", "ls -l /proc/$$/fd"], capture_output=True, text=True, close_fds=False, check=True)
-    own = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+def pipes_of_a_started_program(group: symmem.Group) -> list[str]:
+    command = ["sh", "-c", "ls -l /proc/$$/fd"]
+    listed = subprocess.run(command, capture_output=True, text=True, close_fds=False, check=True)
+    own = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.exists()]
     return [name for name in own if name.startswith("pipe:") and name in listed.stdout]
 
 
 def test_what_a_rank_starts_does_not_inherit_the_pipe_of_its_report() -> None:
     # Pipes of this process are handed down from outside, whatever they are.
     outside = {os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
-    (found,) = symmem.spawn(pipe_of_a_started_program, 1, timeout=30)
+    (found,) = symmem.spawn(pipes_of_a_started_program, 1, timeout=30)
     assert not set(found) - outside
