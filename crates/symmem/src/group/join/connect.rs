@@ -228,7 +228,7 @@ impl Joining<'_> {
             owed: Owed::default(),
             choices: Choices::new(&accepted.tuning),
             sequence: AtomicU64::new(0),
-            fd_tag: AtomicU64::new(JOIN_TAG.max(fault::start_tag())),
+            fd_tag: AtomicU64::new(JOIN_TAG + fault::start_tag()),
             elections: AtomicU64::new(0),
             electing: AtomicBool::new(false),
             subgroups: Mutex::default(),
