@@ -46,7 +46,8 @@ impl Book {
     /// What was measured on this machine for `world` ranks, else what is built in.
     pub fn tuning(&self, world: usize) -> Tuning {
         let measured = self.machines.get(machine()).and_then(|worlds| worlds.get(&world));
-        measured.cloned().unwrap_or_else(|| Tuning::built_in(world))
+        // A file may say anything: what was measured in another world is not for this one.
+        measured.filter(|tuning| tuning.world() == world).cloned().unwrap_or_else(|| Tuning::built_in(world))
     }
 
     /// Whether there is a measurement for `world` ranks on this machine.
@@ -106,6 +107,19 @@ mod tests {
         assert!(found.has(3) && !found.has(2));
         assert_eq!((found.tuning(3), found.tuning(2)), (tuning, Tuning::built_in(2)));
         std::fs::remove_dir_all(scratch("kept")).unwrap();
+    }
+
+    #[test]
+    fn a_tuning_of_another_world_is_not_used() {
+        let path = scratch("other").join("tuning.json");
+        let text = serde_json::json!({"machines": {(machine()): {
+            "2": {"world": 0, "bounds": {}},
+            "1024": {"world": 1, "bounds": {}},
+        }}});
+        std::fs::write(&path, text.to_string()).unwrap();
+        let book = Book::open(&path).unwrap();
+        assert_eq!((book.tuning(2), book.tuning(1024)), (Tuning::built_in(2), Tuning::built_in(1024)));
+        std::fs::remove_dir_all(scratch("other")).unwrap();
     }
 
     #[test]

@@ -85,13 +85,13 @@ impl Tuning {
 
     /// The algorithm for `bytes` per rank.
     pub fn choose(&self, collective: Collective, bytes: usize) -> Algorithm {
-        self.choice(collective).of(collective, bytes)
+        self.choice(collective, self.world).of(collective, bytes)
     }
 
-    fn choice(&self, collective: Collective) -> Choice {
+    fn choice(&self, collective: Collective, world: usize) -> Choice {
         match self.forced.get(&collective) {
-            Some(algorithm) => Choice::forced(self.world, *algorithm),
-            None => Choice::new(self.world, self.bounds(collective)),
+            Some(algorithm) => Choice::forced(world, *algorithm),
+            None => Choice::new(world, self.bounds(collective)),
         }
     }
 
@@ -151,7 +151,7 @@ impl Choice {
     /// `algorithm` wherever messages fit.
     pub(crate) fn forced(world: usize, algorithm: Algorithm) -> Self {
         let parcels = if world <= PUSH_RANKS { PARCEL_WORDS * 8 + 1 } else { 0 };
-        let staging = staging_bytes(world) + 1;
+        let staging = staging_bytes(world.max(1)) + 1;
         let (push_below, staged_below) = match algorithm {
             Algorithm::Push => (parcels, staging),
             Algorithm::Staged => (0, staging),
@@ -176,8 +176,10 @@ impl Choice {
 pub(crate) struct Choices([Choice; Collective::ALL.len()]);
 
 impl Choices {
-    pub(crate) fn new(tuning: &Tuning) -> Self {
-        Self(Collective::ALL.map(|collective| tuning.choice(collective)))
+    /// What `tuning` says, for a group of `world` ranks. The tuning came through a store or a file: what it takes its
+    /// own world to be must not decide what fits a parcel or staging.
+    pub(crate) fn new(tuning: &Tuning, world: usize) -> Self {
+        Self(Collective::ALL.map(|collective| tuning.choice(collective, world)))
     }
 
     #[inline]
@@ -223,6 +225,21 @@ mod tests {
         assert_eq!(tuning.choose(Collective::AllReduce, 8 << 20), Algorithm::TwoShot);
         let error = tuning.force(Collective::Broadcast, Algorithm::TwoShot).unwrap_err().to_string();
         assert!(error.contains("broadcast") && error.contains("direct"), "{error}");
+    }
+
+    #[test]
+    fn what_fits_depends_on_the_group_and_not_on_what_the_tuning_says_of_itself() {
+        for said in [0, 1, 2, 5000] {
+            let bounds = Bounds { push: usize::MAX, staged: usize::MAX };
+            let mut tuning = Tuning::built_in(2);
+            tuning.set_bounds(Collective::AllReduce, bounds);
+            tuning.world = said;
+            let choice = Choices::new(&tuning, 1024).of(Collective::AllReduce);
+            assert_eq!(choice.of(Collective::AllReduce, 8), Algorithm::Staged, "{said}");
+            let most = staging_bytes(1024);
+            assert_eq!(choice.of(Collective::AllReduce, most), Algorithm::Staged, "{said}");
+            assert_eq!(choice.of(Collective::AllReduce, most + 1), Algorithm::TwoShot, "{said}");
+        }
     }
 
     #[test]

@@ -226,7 +226,7 @@ impl Joining<'_> {
             busy: AtomicU8::new(IDLE),
             epoch: AtomicU64::new(fault::start_epoch()),
             owed: Owed::default(),
-            choices: Choices::new(&accepted.tuning),
+            choices: Choices::new(&accepted.tuning, self.join.world),
             sequence: AtomicU64::new(0),
             fd_tag: AtomicU64::new(JOIN_TAG + fault::start_tag()),
             elections: AtomicU64::new(0),
