@@ -15,6 +15,9 @@
 
 mod error;
 mod file;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hash;
 mod prefix;
 mod table;

@@ -26,6 +26,9 @@ mod context;
 pub mod cuda;
 mod engine;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod mail;
 mod memory;

@@ -16,6 +16,8 @@
 
 mod client;
 mod event_loop;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod link;
 mod parser;
 mod peer;

@@ -188,6 +188,12 @@ impl Service {
     pub(crate) fn held(&self, token: Token) -> usize {
         self.waits.pending.get(&token).map_or(0, |wait| wait.held)
     }
+
+    /// Bytes that the table holds.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn stored(&self) -> usize {
+        self.table.bytes()
+    }
 }
 
 impl From<NotNumeric> for Refusal {

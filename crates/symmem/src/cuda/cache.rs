@@ -121,6 +121,38 @@ impl Sum {
     }
 }
 
+/// A file of the cache with any bytes: it is what was kept, or it is made anew, and is sound afterwards. A first byte that
+/// is odd stands for the right beginning, so that the rest gets a chance.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    const KEY: &[&[u8]] = &[b"fuzz"];
+    const MADE: &[u8] = b"made anew";
+    let Some((choice, rest)) = bytes.split_first() else { return };
+    let whole = match choice & 1 {
+        0 => rest.to_vec(),
+        _ => [MAGIC, &Sum::of(rest).to_le_bytes()[..], rest].concat(),
+    };
+    // One per process: each input replaces what the one before left.
+    let folder = std::env::temp_dir().join(format!("symmem-fuzz-{}", std::process::id()));
+    let path = folder.join(format!("{}.kernels", key(KEY)));
+    let look = || cached_in(Some(&folder), KEY, || Ok(MADE.to_vec())).expect("what can be made is there");
+    let planted = write(&folder, &path, b"").and_then(|()| std::fs::write(&path, &whole));
+    planted.expect("a folder for temporary files");
+    let found = look();
+    assert!(found == MADE || whole.len() > HEADER && found == whole[HEADER..], "{found:?} was never kept");
+    assert!(choice & 1 == 0 || rest.is_empty() || found == rest, "what was kept is not used");
+    assert_eq!(look(), found, "what is there now is not sound");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
+    let whole = |code: &[u8]| [MAGIC, &Sum::of(code).to_le_bytes()[..], code].concat();
+    let plain = [whole(b"code"), whole(b""), whole(&[0; 300])[..200].to_vec(), MAGIC.to_vec()];
+    let marked = plain.iter().map(|bytes| [&[0], &bytes[..]].concat());
+    marked.chain([b"\x01code".to_vec(), b"\x01".to_vec()]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

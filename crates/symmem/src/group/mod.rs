@@ -27,6 +27,8 @@ use symmem_store::{CancelToken, Store};
 
 pub(crate) use self::handles::{Brought, Refusal};
 pub(crate) use self::inner::Inner;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::join::fuzz_values;
 pub use self::pending::Pending;
 pub(crate) use self::running::{Running, Stop};
 pub(crate) use self::signature::{Agreed, MAX_BYTES, signature};

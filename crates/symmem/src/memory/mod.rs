@@ -17,5 +17,7 @@ pub(crate) use self::block::Block;
 pub use self::element::{DType, Element};
 pub use self::handle::SymmetricMemory;
 pub(crate) use self::hold::Hold;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::rendezvous::fuzz_request;
 pub(crate) use self::tables::Tables;
 pub use self::view::{PadView, PeerView};

@@ -37,6 +37,14 @@ pub(crate) struct Table {
     pub(super) closed: AtomicBool,
 }
 
+/// Reads any bytes as what a rank brings to a rendezvous.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_request(bytes: &[u8]) {
+    if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
+        let _ = (request.error(), request.terms());
+    }
+}
+
 /// What a rank brings to a rendezvous. All must bring the same.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {

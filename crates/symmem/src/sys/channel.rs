@@ -10,6 +10,8 @@
 //! broken, late or second one is dropped and its fds are closed; strangers cannot make a wait longer than its terms.
 
 mod address;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod inbox;
 mod message;
 mod peer;

@@ -121,6 +121,16 @@ impl Tuning {
         Ok(())
     }
 
+    /// Whether `algorithm` can carry `bytes` per rank in a group of `world`.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn fits(algorithm: Algorithm, world: usize, bytes: usize) -> bool {
+        match algorithm {
+            Algorithm::Push => world <= PUSH_RANKS && bytes <= PARCEL_WORDS * 8,
+            Algorithm::Staged => bytes <= staging_bytes(world),
+            _ => true,
+        }
+    }
+
     /// Forces `algorithm` for all collectives that it can carry.
     fn force_everywhere(&mut self, algorithm: Algorithm) {
         for collective in Collective::ALL {

@@ -364,3 +364,21 @@ impl<'a> Joining<'a> {
         }
     }
 }
+
+/// Reads any bytes as each of the values that ranks leave in a store.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_values(bytes: &[u8]) {
+    fn read<T: Serialize + for<'de> Deserialize<'de>>(bytes: &[u8]) {
+        // What was read can be written, and reads the same again.
+        let Ok(value) = serde_json::from_slice::<T>(bytes) else { return };
+        let again = serde_json::to_vec(&value).expect("what was read can be written");
+        serde_json::from_slice::<T>(&again).expect("what was written can be read");
+    }
+    read::<Hello>(bytes);
+    read::<agree::Answer>(bytes);
+    read::<Gone>(bytes);
+    read::<Result<String, String>>(bytes);
+    read::<super::vote::Vote>(bytes);
+    super::vote::Vote::is_secondary(bytes);
+    super::vote::Vote::tally(&[bytes.to_vec()]);
+}
