@@ -1,5 +1,8 @@
 //! A rank's part in the kill suite: work until somebody dies, say whom it blames, regroup, and clean up.
 
+// The survey of kills uses a part of it.
+#![allow(dead_code)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,7 +69,7 @@ pub(crate) fn now_ns() -> u64 {
 
 impl Blame {
     /// `members` are the ranks of the group that `error` is about.
-    fn new(error: &Error, members: &[usize]) -> Self {
+    pub(crate) fn new(error: &Error, members: &[usize]) -> Self {
         let at_ns = now_ns();
         let op = match error {
             Error::PeerLost { context, .. } | Error::GroupFailed { context, .. } => Some(context.op),
@@ -119,7 +122,7 @@ impl Order {
 
     /// The survivors' new group. A death during the very first join may leave some with a group and others without;
     /// then they all meet in the launcher's store, where the dead rank's place is taken by the next one.
-    fn regroup(&self, group: Option<Group>, rank: usize, store: TcpStore) -> Group {
+    pub(crate) fn regroup(&self, group: Option<Group>, rank: usize, store: TcpStore) -> Group {
         let wait = Wait::for_at_most(LONG);
         let survivors: Vec<usize> = (0..self.ranks).filter(|rank| *rank != self.victim).collect();
         let key = |rank: &usize| format!("has-a-group/{rank}");
@@ -176,10 +179,10 @@ fn work(group: &Group, seed: u64, only_collectives: bool) -> Blame {
 }
 
 /// An error, with the members of its group unless that is everybody.
-type Failure = (Error, Option<Vec<usize>>);
+pub(crate) type Failure = (Error, Option<Vec<usize>>);
 
 /// Memory that holds the rank's number, and memory for collectives.
-fn prepare(group: &Group) -> Result<(SymmetricMemory<u64>, SymmetricMemory<u64>), Failure> {
+pub(crate) fn prepare(group: &Group) -> Result<(SymmetricMemory<u64>, SymmetricMemory<u64>), Failure> {
     let run = || {
         let mut memory = group.alloc::<u64>(LEN)?;
         memory.fill(group.rank() as u64)?;
@@ -188,15 +191,15 @@ fn prepare(group: &Group) -> Result<(SymmetricMemory<u64>, SymmetricMemory<u64>)
     run().map_err(|error| (error, None))
 }
 
-struct Worker<'a> {
-    group: &'a Group,
-    memory: SymmetricMemory<u64>,
-    shared: SymmetricMemory<u64>,
+pub(crate) struct Worker<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) memory: SymmetricMemory<u64>,
+    pub(crate) shared: SymmetricMemory<u64>,
 }
 
 impl Worker<'_> {
     /// A subgroup of `members`, in which the others take no part.
-    fn part(&self, members: &[usize]) -> Result<(), Failure> {
+    pub(crate) fn part(&self, members: &[usize]) -> Result<(), Failure> {
         if !members.contains(&self.group.rank()) {
             return Ok(());
         }
@@ -209,7 +212,7 @@ impl Worker<'_> {
     }
 
     /// A second group of everybody.
-    fn twin(&self) -> Result<(), Failure> {
+    pub(crate) fn twin(&self) -> Result<(), Failure> {
         all(|| {
             let twin = self.group.try_clone()?;
             twin.barrier()?;
@@ -217,21 +220,21 @@ impl Worker<'_> {
         })
     }
 
-    fn rendezvous(&self) -> Result<(), Failure> {
+    pub(crate) fn rendezvous(&self) -> Result<(), Failure> {
         all(|| verify(self.group, self.group.size()))
     }
 
-    fn barriers(&self) -> Result<(), Failure> {
+    pub(crate) fn barriers(&self) -> Result<(), Failure> {
         all(|| (0..200).try_for_each(|_| self.memory.barrier(1).and_then(|()| self.group.barrier())))
     }
 
-    fn signals(&self) -> Result<(), Failure> {
+    pub(crate) fn signals(&self) -> Result<(), Failure> {
         let (group, memory) = (self.group, &self.memory);
         let round = |_| memory.put_signal(group.next(), 2).and_then(|()| memory.wait_signal(group.prev(), 2));
         all(|| (0..200).try_for_each(round))
     }
 
-    fn copy(&self) -> Result<(), Failure> {
+    pub(crate) fn copy(&self) -> Result<(), Failure> {
         let mut copied = vec![u64::MAX; LEN];
         let next = self.group.next();
         all(|| (0..5).try_for_each(|_| self.memory.get(next, 0, &mut copied)))?;
@@ -239,7 +242,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn exchange(&self, root: usize) -> Result<(), Failure> {
+    pub(crate) fn exchange(&self, root: usize) -> Result<(), Failure> {
         let (rank, ranks) = (self.group.rank(), self.group.size());
         // Longer than a round of the exchange can carry.
         let long = vec![rank as u8; 40_000];
@@ -302,6 +305,6 @@ impl Worker<'_> {
     }
 }
 
-fn all(run: impl FnOnce() -> Result<()>) -> Result<(), Failure> {
+pub(crate) fn all(run: impl FnOnce() -> Result<()>) -> Result<(), Failure> {
     run().map_err(|error| (error, None))
 }

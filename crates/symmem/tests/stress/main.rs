@@ -11,13 +11,12 @@ mod common;
 mod trial;
 
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use symmem::{Group, ProcessSpawner, Result};
 
 use common::{config, same_ranks_with};
-use trial::{Case, Random, Stage};
+use trial::{Case, Random, Stage, dawdle};
 
 /// How long all of it takes, unless the environment says otherwise.
 const SECONDS: f64 = 3.0;
@@ -64,17 +63,6 @@ fn places(group: &Group) -> Result<[Place; 3]> {
         false => Place { ranks: members.len(), stage: None },
     };
     Ok([Place::new(group)?, Place::new(&forced)?, part])
-}
-
-/// Comes late, in one of the ways there are.
-fn dawdle(random: &mut Random) {
-    match random.below(100) {
-        0 => thread::sleep(Duration::from_micros(random.below(3000) as u64)),
-        1..6 => thread::sleep(Duration::from_micros(random.below(200) as u64)),
-        6..16 => (0..random.below(5)).for_each(|_| thread::yield_now()),
-        16..40 => (0..random.below(3000)).for_each(|_| std::hint::spin_loop()),
-        _ => {}
-    }
 }
 
 /// Runs the script until rank 0 says that the time is up; returns the number of calls.

@@ -1,9 +1,11 @@
 //! One rank's part in the trials: a group, memory of every element type on it, and the calls.
 
+use std::fmt;
 use std::time::Duration;
 
 use symmem::{
-    Allocation, Bool, DType, F8E4M3, F8E5M2, Group, ReduceOp, Result, Strided, SymmetricMemory, bf16, f16,
+    Allocation, Bool, DType, Error, F8E4M3, F8E5M2, Group, ReduceOp, Result, Strided, SymmetricMemory, bf16,
+    f16,
 };
 
 use super::pattern::same;
@@ -14,17 +16,54 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Elements around what a call may touch.
 const GUARDS: usize = 64;
 
-/// A group with memory of every element type.
+/// What can come of a call that does not come out right.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The library said so.
+    Failed(Error),
+    /// It did not, and something is wrong.
+    Wrong(String),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(problem: String) -> Self {
+        Self::Wrong(problem)
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => error.fmt(f),
+            Self::Wrong(problem) => problem.fmt(f),
+        }
+    }
+}
+
+/// A group with memory of some element types.
 pub(crate) struct Stage {
     group: Group,
-    actors: Vec<Box<dyn Actor>>,
+    /// By number of the type.
+    actors: Vec<Option<Box<dyn Actor>>>,
 }
 
 impl Stage {
-    /// Collective. Memory for calls on at most `bytes` bytes.
+    /// Collective. Memory of every type for calls on at most `bytes` bytes.
     pub(crate) fn new(group: &Group, bytes: usize) -> Result<Self> {
+        Self::of(group, bytes, &DType::ALL)
+    }
+
+    /// Collective. Memory of these types only, which is made sooner.
+    pub(crate) fn of(group: &Group, bytes: usize, dtypes: &[DType]) -> Result<Self> {
         let group = group.within(PATIENCE);
-        let actors = DType::ALL.iter().map(|dtype| actor(*dtype, &group, bytes)).collect::<Result<_>>()?;
+        let actor = |dtype: &DType| dtypes.contains(dtype).then(|| actor(*dtype, &group, bytes)).transpose();
+        let actors = DType::ALL.iter().map(actor).collect::<Result<_>>()?;
         Ok(Self { group, actors })
     }
 
@@ -34,22 +73,27 @@ impl Stage {
 
     /// Collective. Does what `case` says and panics unless it comes out right, guards included.
     pub(crate) fn act(&mut self, case: &Case) {
-        let (rank, world) = (self.group.rank(), self.group.size());
-        let actor = &mut self.actors[case.dtype as usize];
-        if let Err(problem) = actor.act(&self.group, case) {
+        if let Err(problem) = self.try_act(case) {
+            let (rank, world) = (self.group.rank(), self.group.size());
             panic!("rank {rank} of {world}, {}: {case:?}: {problem}", self.group.name());
         }
     }
 
+    /// Collective. As [`Stage::act`], for those who expect an error.
+    pub(crate) fn try_act(&mut self, case: &Case) -> Result<(), Trouble> {
+        let actor = self.actors[case.dtype as usize].as_mut().expect("memory of that type");
+        actor.act(&self.group, case)
+    }
+
     /// Collective. Ends the use of the memory.
     pub(crate) fn close(self) -> Result<()> {
-        self.actors.into_iter().try_for_each(|actor| actor.close())
+        self.actors.into_iter().flatten().try_for_each(|actor| actor.close())
     }
 }
 
 /// What a [`Memory`] of any element type does.
 trait Actor {
-    fn act(&mut self, group: &Group, case: &Case) -> Result<(), String>;
+    fn act(&mut self, group: &Group, case: &Case) -> Result<(), Trouble>;
     fn close(self: Box<Self>) -> Result<()>;
 }
 
@@ -94,11 +138,11 @@ impl<T: Number> Memory<T> {
     }
 
     /// Checks the elements around those of the call, and makes all of them guards again.
-    fn check_guards(&mut self, window: std::ops::Range<usize>) -> Result<(), String> {
-        let mut all = self.block.local_mut().map_err(|error| error.to_string())?;
+    fn check_guards(&mut self, window: std::ops::Range<usize>) -> Result<(), Trouble> {
+        let mut all = self.block.local_mut()?;
         all[window.clone()].fill(self.guard);
         let around = window.start.saturating_sub(GUARDS)..(window.end + GUARDS).min(all.len());
-        check_guards(self.guard, &all[around])
+        Ok(check_guards(self.guard, &all[around])?)
     }
 }
 
@@ -107,8 +151,7 @@ fn check_guards<T: Number>(guard: T, found: &[T]) -> Result<(), String> {
 }
 
 impl<T: Number> Actor for Memory<T> {
-    fn act(&mut self, group: &Group, case: &Case) -> Result<(), String> {
-        let told = |error: symmem::Error| error.to_string();
+    fn act(&mut self, group: &Group, case: &Case) -> Result<(), Trouble> {
         let inputs: Vec<_> = (0..group.size()).map(|rank| Pattern::new(case.seed, rank, case.len)).collect();
         let part = Part { case, inputs, guard: self.guard, rank: group.rank(), world: group.size() };
         if case.kind.is_private() {
@@ -119,8 +162,8 @@ impl<T: Number> Actor for Memory<T> {
             Some(algorithm) => handle.using(algorithm),
             None => handle.within(PATIENCE),
         };
-        let mut memory = handle.first(case.len).map_err(told)?;
-        part.inputs[part.rank].write(0, &mut memory.local_mut().map_err(told)?);
+        let mut memory = handle.first(case.len)?;
+        part.inputs[part.rank].write(0, &mut memory.local_mut()?);
         part.act(&mut memory)?;
         let start = memory.offset();
         drop(memory);
@@ -148,7 +191,7 @@ impl<T: Number> Part<'_, T> {
         Pattern::reduced(self.case.op, &self.inputs)
     }
 
-    fn act(&self, memory: &mut SymmetricMemory<T>) -> Result<(), String> {
+    fn act(&self, memory: &mut SymmetricMemory<T>) -> Result<(), Trouble> {
         let Case { kind, op, root, len, .. } = *self.case;
         let (rank, world) = (self.rank, self.world);
         let chunk = len / world;
@@ -157,12 +200,12 @@ impl<T: Number> Part<'_, T> {
         let reduced;
         match kind {
             Kind::AllReduce => {
-                memory.all_reduce(op).map_err(|error| error.to_string())?;
+                memory.all_reduce(op)?;
                 reduced = self.reduced();
                 memory_after = &reduced;
             }
             Kind::Broadcast => {
-                memory.broadcast(root).map_err(|error| error.to_string())?;
+                memory.broadcast(root)?;
                 memory_after = &self.inputs[root];
             }
             Kind::AllReduceOut => {
@@ -202,11 +245,11 @@ impl<T: Number> Part<'_, T> {
             }
             _ => unreachable!("has no handle"),
         }
-        let local = memory.local().map_err(|error| error.to_string())?;
-        memory_after.check(0, &local).map_err(|problem| format!("the memory afterwards: {problem}"))
+        let local = memory.local()?;
+        Ok(memory_after.check(0, &local).map_err(|problem| format!("the memory afterwards: {problem}"))?)
     }
 
-    fn act_on_private(&self, group: &Group) -> Result<(), String> {
+    fn act_on_private(&self, group: &Group) -> Result<(), Trouble> {
         let Case { kind, op, len, root, .. } = *self.case;
         let input = &self.inputs[self.rank];
         let (at_root, chunk) = (self.rank == root, len / self.world);
@@ -249,7 +292,7 @@ impl<T: Number> Part<'_, T> {
     }
 
     /// The private collectives that do not reduce.
-    fn move_private(&self, group: &Group) -> Result<(), String> {
+    fn move_private(&self, group: &Group) -> Result<(), Trouble> {
         let Case { kind, len, root, seed, .. } = *self.case;
         let (rank, world, inputs) = (self.rank, self.world, &self.inputs);
         let (at_root, chunk) = (rank == root, len / world);
@@ -309,12 +352,12 @@ impl<T: Number> Part<'_, T> {
         len: usize,
         call: impl FnOnce(&mut [T]) -> Result<()>,
         right: impl FnOnce(&[T]) -> Result<(), String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Trouble> {
         let mut all = vec![self.guard; len + 2 * GUARDS];
-        call(&mut all[GUARDS..GUARDS + len]).map_err(|error| error.to_string())?;
+        call(&mut all[GUARDS..GUARDS + len])?;
         right(&all[GUARDS..GUARDS + len]).map_err(|problem| format!("the output: {problem}"))?;
         check_guards(self.guard, &all[..GUARDS])?;
-        check_guards(self.guard, &all[GUARDS + len..])
+        Ok(check_guards(self.guard, &all[GUARDS + len..])?)
     }
 }
 
