@@ -35,6 +35,12 @@ enum Command {
     Peers(commands::peers::Options),
     /// Make a folder of program, GPU tests and a script, for machines with a GPU and without Rust.
     GpuBundle(commands::gpu_bundle::Options),
+    /// Feed every fuzz target by what it covers (libFuzzer), and count the bytes.
+    Fuzz(commands::endurance::Fuzz),
+    /// Kill ranks at random moments of random work, thousands of times.
+    Survey(commands::endurance::Survey),
+    /// Run random operations of random groups for a long time.
+    Soak(commands::endurance::Soak),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +51,9 @@ fn main() -> ExitCode {
         Command::Kernels(options) => commands::kernels::run(&options),
         Command::Peers(options) => commands::peers::run(&options),
         Command::GpuBundle(options) => commands::gpu_bundle::run(&options),
+        Command::Fuzz(options) => commands::endurance::fuzz(&options),
+        Command::Survey(options) => commands::endurance::survey(&options),
+        Command::Soak(options) => commands::endurance::soak(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

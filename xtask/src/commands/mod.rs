@@ -1,6 +1,7 @@
 //! One module per command; most are a fixed list of steps.
 
 pub(crate) mod compare;
+pub(crate) mod endurance;
 pub(crate) mod gpu_bundle;
 pub(crate) mod kernels;
 pub(crate) mod lint;
