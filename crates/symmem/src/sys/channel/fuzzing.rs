@@ -15,11 +15,15 @@ use symmem_store::fuzzing::Choices;
 
 use super::address::Address;
 use super::message::{Header, MAX_FDS, MAX_PAYLOAD, Received, receive};
-use super::{Endpoint, socket};
+use super::{Endpoint, Peers, socket};
 
 const TOKEN: [u8; 16] = [0; 16];
 /// Most fds that a packet brings: more than a message may.
 const MOST_FDS: usize = 20;
+
+fn bind() -> crate::Result<Endpoint> {
+    Endpoint::bind(TOKEN, None, Peers::OfThisUser)
+}
 
 /// One packet: parsed as it is, and received through a socket with some fds.
 pub(crate) fn message(bytes: &[u8]) {
@@ -89,7 +93,7 @@ pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
 
 /// Many packets on many connections into an endpoint, which goes on to receive what honest ranks send.
 pub(crate) fn endpoint(bytes: &[u8]) {
-    let (honest, target) = match (Endpoint::bind(TOKEN, None), Endpoint::bind(TOKEN, None)) {
+    let (honest, target) = match (bind(), bind()) {
         (Ok(honest), Ok(target)) => (honest, target),
         (a, b) => panic!("{a:?} {b:?}"),
     };
