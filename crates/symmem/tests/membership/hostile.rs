@@ -21,7 +21,9 @@ pub(crate) struct Hostile {
 }
 
 impl Hostile {
-    pub(crate) fn new(edit: impl Fn(&str, Vec<u8>) -> Vec<u8> + Send + Sync + 'static) -> Arc<dyn Store> {
+    pub(crate) fn changing(
+        edit: impl Fn(&str, Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Arc<dyn Store> {
         Arc::new(Self { store: HashStore::new(), edit: Box::new(edit) })
     }
 
@@ -30,7 +32,7 @@ impl Hostile {
         key: &'static str,
         edit: impl Fn(&mut Value) + Send + Sync + 'static,
     ) -> Arc<dyn Store> {
-        Self::new(move |name, value| if name.ends_with(key) { edit_json(&value, &edit) } else { value })
+        Self::changing(move |name, value| if name.ends_with(key) { edit_json(&value, &edit) } else { value })
     }
 }
 

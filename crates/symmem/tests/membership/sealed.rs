@@ -103,7 +103,7 @@ fn an_edited_hello_answer_address_or_vote_is_not_believed() {
             }
             value
         };
-        let store = Hostile::new(edit);
+        let store = Hostile::changing(edit);
         let outcomes = on_ranks(2, |rank| join(in_vain(rank), &store, rank, 2));
         let victim = usize::from(key != "/hello/1");
         let named = 1 - victim;
@@ -118,7 +118,7 @@ fn an_edited_hello_answer_address_or_vote_is_not_believed() {
 
 #[test]
 fn an_edited_host_is_not_believed() {
-    let store = Hostile::new(|key, value| {
+    let store = Hostile::changing(|key, value| {
         let edit = |hello: &mut Value| hello["host"] = Value::from("elsewhere");
         if key.ends_with("/hello/1") { edit_json(&value, &edit) } else { value }
     });
@@ -147,7 +147,7 @@ fn ranks_with_another_secret_or_none_are_told_apart() {
 #[test]
 fn a_mixed_start_under_a_fresh_name_ends_soon() {
     // A subgroup's name is fresh, so nothing there is a leftover to wait out. Rank 1's secret is lost on the way.
-    let store = Hostile::new(|key, value| {
+    let store = Hostile::changing(|key, value| {
         if key.contains("/sub/") && key.ends_with("/hello/1") { value[SEAL..].to_vec() } else { value }
     });
     let start = std::time::Instant::now();
@@ -174,9 +174,9 @@ fn a_forged_part_ends_the_operation_and_the_group() {
     exchange(&memory(), 3).unwrap();
     // The stranger answers for rank 1 in the second round, as a group without a secret would.
     let store =
-        Hostile::new(|key, value| if key.ends_with("/x/2/1") { value[SEAL..].to_vec() } else { value });
+        Hostile::changing(|key, value| if key.ends_with("/x/2/1") { value[SEAL..].to_vec() } else { value });
     assert!(unproven(exchange(&store, 3), &[1]).contains("carries no proof"));
-    let store = Hostile::new(|key, mut value| {
+    let store = Hostile::changing(|key, mut value| {
         if key.ends_with("/x/2/1") {
             *value.last_mut().unwrap() ^= 1;
         }
@@ -188,7 +188,7 @@ fn a_forged_part_ends_the_operation_and_the_group() {
 #[test]
 fn an_old_part_of_the_same_rank_is_not_believed() {
     let first = Mutex::new(Vec::new());
-    let store = Hostile::new(move |key, value| {
+    let store = Hostile::changing(move |key, value| {
         let mut first = first.lock().unwrap();
         if key.ends_with("/x/1/1") {
             *first = value.clone();
@@ -202,7 +202,7 @@ fn an_old_part_of_the_same_rank_is_not_believed() {
 fn another_ranks_part_is_not_believed() {
     let zeroth = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&zeroth);
-    let store = Hostile::new(move |key, value| {
+    let store = Hostile::changing(move |key, value| {
         let mut zeroth = kept.lock().unwrap();
         if key.ends_with("/x/1/0") {
             *zeroth = value.clone();
@@ -224,7 +224,7 @@ fn another_ranks_part_is_not_believed() {
 fn what_an_earlier_attempt_said_leads_nowhere() {
     let hellos = Arc::new(Mutex::new(Vec::<(String, Vec<u8>)>::new()));
     let kept = Arc::clone(&hellos);
-    let store = Hostile::new(move |key, value| {
+    let store = Hostile::changing(move |key, value| {
         kept.lock().unwrap().push((key.to_owned(), value.clone()));
         value
     });

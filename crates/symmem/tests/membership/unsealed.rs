@@ -30,7 +30,7 @@ fn a_stranger_that_claims_another_host_does_not_join() {
 #[test]
 fn an_edited_host_does_not_move_a_group_to_the_store() {
     // Rank 0 is told that rank 1 is elsewhere, and rank 1 that rank 0 is.
-    let store = Hostile::new(|key, value| {
+    let store = Hostile::changing(|key, value| {
         let elsewhere = |hello: &mut Value| hello["host"] = Value::from("elsewhere");
         match key {
             key if key.ends_with("/hello/1") => edit_json(&value, &elsewhere),
@@ -57,7 +57,7 @@ fn a_rank_notices_that_its_own_hello_was_changed_even_where_claims_are_taken() {
 #[test]
 fn a_subgroup_has_the_hosts_that_its_parent_knows() {
     // Only the subgroup's hellos are changed.
-    let store = Hostile::new(|key, value| {
+    let store = Hostile::changing(|key, value| {
         let edit = |hello: &mut Value| hello["host"] = Value::from("elsewhere");
         if key.contains("/sub/") && key.contains("/hello/") { edit_json(&value, &edit) } else { value }
     });
@@ -74,7 +74,7 @@ fn a_subgroup_has_the_hosts_that_its_parent_knows() {
 
 #[test]
 fn a_subgroup_has_the_processes_that_its_parent_knows() {
-    let store = Hostile::new(|key, value| {
+    let store = Hostile::changing(|key, value| {
         let edit = |hello: &mut Value| hello["pid"] = Value::from(1);
         if key.contains("/sub/") && key.ends_with("/hello/1") { edit_json(&value, &edit) } else { value }
     });
