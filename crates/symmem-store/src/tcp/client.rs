@@ -177,7 +177,7 @@ impl TcpStore {
     }
 
     /// [`TcpStore::call`] for an `exchange` that changes nothing, and so can be repeated: if the server closed the link it
-    /// is asked again over a new one. A server that is gone does not answer there, and the first failure counts.
+    /// is asked again over a new one. A server that is gone lets nobody in, and that is the error then.
     fn ask<T>(
         &self,
         op: &'static str,
@@ -199,8 +199,6 @@ impl TcpStore {
                 return result;
             }
             closings += 1;
-            let Ok(link) = Link::open(self.0.addr, op, &wait.within(ATTEMPT)) else { return result };
-            self.idle().push(link);
         }
     }
 
@@ -319,7 +317,7 @@ impl Store for TcpStore {
     }
 
     fn list_keys(&self, wait: &Wait<'_>) -> Result<Vec<String>> {
-        self.ask("list_keys", &[], wait, |link| {
+        self.call("list_keys", &[], wait, |link| {
             link.send(&Message::new(Query::ListKeys), wait)?;
             let count = link.i64(wait)?;
             (0..count).map(|_| Ok(String::from_utf8_lossy(&link.bytes(wait)?).into_owned())).collect()
@@ -350,7 +348,7 @@ impl Store for TcpStore {
     }
 
     fn queue_len(&self, key: &str, wait: &Wait<'_>) -> Result<i64> {
-        self.ask("queue_len", &[key], wait, |link| {
+        self.call("queue_len", &[key], wait, |link| {
             link.send(&Message::new(Query::QueueLen).key(key)?, wait)?;
             link.i64(wait)
         })

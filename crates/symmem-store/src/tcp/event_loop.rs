@@ -8,9 +8,9 @@
 //! comes beyond the limit costs another its place (`make_room`). Strangers that ask for nothing go first, however
 //! many they are: a client of ours asks for something as soon as it is let in, and a quarter of the places is left to
 //! those that were let in last. Then go those that have been idle for longest and wait for nothing: a client's pool
-//! notices and opens another. Who waits goes last, not before it has waited for a second, and asks again. So a crowd
-//! costs our clients time. It costs them a call only where all connections wait, and the call changes something (a
-//! barrier, say), so that it cannot be repeated.
+//! notices and opens another. Who waits goes last, and asks again. Who has only just been heard from does not go yet:
+//! those who come stay in the backlog meanwhile. So a crowd costs our clients time. It costs them a call only where a
+//! connection is closed under a call that changes something (a barrier, say), and so cannot be repeated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -35,8 +35,10 @@ const FIRST_PEER: Token = 2;
 const ACCEPTS_PER_TURN: usize = 64;
 /// What part of its connections a server accepts in one turn at most, so that it reads from those before others come.
 const TURN_SHARE: usize = 4;
-/// How long a connection that waits keeps its place, if all others wait too and somebody wants in: then they take turns.
+/// How long a connection keeps its place when all are taken and somebody wants in: one that waits, if all others wait
+/// too, so that they take turns; and one that waits for nothing, because its next request may be on its way.
 const WAITERS_TURN: Duration = Duration::from_secs(1);
+const IDLERS_TURN: Duration = Duration::from_millis(100);
 /// How long accepting rests when the process is out of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -74,6 +76,8 @@ pub(crate) struct EventLoop {
     unvalidated: VecDeque<(Instant, Token)>,
     /// Accepting rests until then.
     accept_again: Option<Instant>,
+    /// It last rested because all connections were taken.
+    rested: bool,
     /// Connections with requests left over from an earlier chunk.
     backlog: HashSet<Token>,
     chunk: Vec<u8>,
@@ -95,6 +99,7 @@ impl EventLoop {
             total: 0,
             unvalidated: VecDeque::new(),
             accept_again: None,
+            rested: false,
             backlog: HashSet::new(),
             chunk: vec![0; CHUNK],
         })
@@ -228,20 +233,26 @@ impl EventLoop {
             *found = Some(found.map_or(this, |other| other.min(this)));
         }
         let [stranger, idle, waiting] = idlest;
-        // The last few silent ones may just not have been read from. The newest is the one that room is made for.
+        // The last few silent ones may just not have been read from.
         let many = stranger.filter(|_| silent > self.newcomers());
-        let older = stranger.filter(|_| silent > 1);
-        many.or(idle).or(older).or(waiting).or(stranger)
+        many.or(idle).or(waiting).or(stranger)
     }
 
-    /// Until when nobody can be let in: all connections are taken by those who wait, and have not waited for long.
-    fn full_until(&self) -> Option<Instant> {
-        if self.peers.len() < self.limits.max_connections {
+    /// Until when nobody is let in: all connections are taken, and whoever would have to go has only just been heard from.
+    fn full_until(&mut self) -> Option<Instant> {
+        // Once per rest, so that somebody is let in however lively all the others are.
+        if std::mem::take(&mut self.rested) || self.peers.len() < self.limits.max_connections {
             return None;
         }
-        let victim = self.least_needed().filter(|victim| victim.standing == Standing::Waiting)?;
-        let until = victim.active + WAITERS_TURN;
-        (until > Instant::now()).then_some(until)
+        let victim = self.least_needed()?;
+        let turn = match victim.standing {
+            Standing::Silent => return None,
+            Standing::Idle => IDLERS_TURN,
+            Standing::Waiting => WAITERS_TURN,
+        };
+        let until = victim.active + turn;
+        self.rested = until > Instant::now();
+        self.rested.then_some(until)
     }
 
     /// Connections that the server accepts in one turn, and that may be without a request.
