@@ -38,13 +38,11 @@ impl Engine {
 
     #[cold]
     fn tell(&self, stream: &Stream, error: &Error) {
-        // Nothing was launched for these; what else fails is the group's or the device's, and known.
+        // Nothing was launched for these. `NoMulticast` is the same on all ranks; what else fails is the group's or the device's, and
+        // known.
         if matches!(
             error,
-            Error::Invalid { .. }
-                | Error::RankOutOfRange { .. }
-                | Error::ChannelOutOfRange { .. }
-                | Error::NoMulticast { .. }
+            Error::Invalid { .. } | Error::RankOutOfRange { .. } | Error::ChannelOutOfRange { .. }
         ) {
             // Where this cannot be launched either (a stream of another device), the deadline is left.
             let _ = self.refuse(stream);
