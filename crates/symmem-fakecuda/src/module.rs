@@ -6,6 +6,7 @@ use crate::device::current;
 use crate::node::{Work, give};
 use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, call, put};
 use crate::state::State;
+use crate::stream::captured;
 
 /// Loads a module.
 ///
@@ -167,9 +168,13 @@ unsafe fn launch(name: &'static CStr, function: u64, stream: u64, parameters: *m
         });
         let mut words = [0; 12];
         words.copy_from_slice(&all[..12]);
-        // Whatever of it is an address is memory that the kernel uses.
-        let addresses = all.into_iter().filter(|word| state.serial_at(*word, 1).is_some());
-        let used: Vec<_> = addresses.map(|address| (address, 1)).collect();
+        let used: Vec<_> = match captured(state, stream)? {
+            None => Vec::new(),
+            // Whatever of it is an address is memory that the kernel uses.
+            Some(_) => {
+                all.iter().filter(|word| state.is_accessible(**word, 1)).map(|word| (*word, 1)).collect()
+            }
+        };
         give(state, stream, &used, Work::Launch { function, words })
     })
 }

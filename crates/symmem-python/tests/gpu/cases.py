@@ -286,12 +286,14 @@ def fake_captures() -> None:
     device = f"cuda:{RANK}"
     with symmem.init() as group:
         mem = symmem.rendezvous(symmem.empty(COUNT, dtype="float32", device=device), group)
-        stream = ctypes.c_uint64()
+        context, stream = ctypes.c_uint64(), ctypes.c_uint64()
+        assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), RANK) == 0
+        assert driver.cuCtxSetCurrent(context) == 0
         assert driver.cuStreamCreateWithPriority(ctypes.byref(stream), 1, 0) == 0
         on = {"stream": stream.value}
         works: list[tuple[str, Any]] = [
             ("float32", lambda x: mem.all_reduce("sum", out=x, **on)),
-            ("float32", lambda x: mem.reduce_scatter("sum", out=x[: COUNT // WORLD], **on)),
+            ("float32", lambda x: mem.all_to_all(out=x, **on)),
             ("float32", lambda x: mem.get(0, 0, x, **on)),
             ("float32", lambda x: mem.put(0, x, **on)),
             ("float32", lambda x: _symmem._device_memory(mem).all_reduce_from(x, **on)),
