@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import symmem
 
@@ -342,3 +343,41 @@ def test_every_collective_has_a_row() -> None:
         collective = {name for name, doc in documented.items() if doc.startswith(("Collective", "Starts"))}
         collective -= {"_refuse", "isend", "irecv"}
         assert collective - WITHOUT_ROWS[family] == set(rows), collective ^ set(rows)
+
+
+def refuse_torch(group: symmem.Group) -> None:
+    import torch
+
+    import symmem.torch as symm_mem
+    from symmem.torch import _ops as ops
+
+    x = symm_mem.empty(N, dtype=torch.float32)
+    x.fill_(1.0)
+    symm_mem.rendezvous(x, group)
+    usual, part = torch.zeros(N), torch.zeros(N // RANKS)
+    outputs = {
+        "shape": torch.zeros(N + 1),
+        "dtype": torch.zeros(N, dtype=torch.int32),
+        "contiguity": torch.zeros(2 * N)[::2],
+    }
+    calls: dict[str, Callable[[bool], Any]] = {
+        "root": lambda wrong: ops.multimem_one_shot_reduce_out(x, "sum", 9 if wrong else WRONG, group, usual),
+        "op": lambda wrong: ops.two_shot_all_reduce_(x, "foo" if wrong else "sum", group),
+        "sum or avg": lambda wrong: ops._low_contention_reduce_scatter(x, "max" if wrong else "sum", group),
+        "part": lambda wrong: ops.reduce_scatter_out(x, group, False, torch.zeros(1) if wrong else part),
+        "private": lambda wrong: ops.one_shot_all_reduce(usual if wrong else x, "sum", group),
+    }
+    for what, out in outputs.items():
+        for op in (ops.one_shot_all_reduce_out, ops.two_shot_all_reduce_out, ops.multimem_one_shot_all_reduce_out):
+            calls[f"{what} of {op.__name__}"] = lambda wrong, op=op, out=out: op(x, "sum", group, out if wrong else usual)
+    stage = Stage(group)
+    for what, call in calls.items():
+        method = "reduce" if what == "root" else what
+        words = try_row(stage, what, method, lambda _, wrong, call=call: call(wrong))
+        go_on(stage, what)
+        assert len(set(group.all_gather_object(words))) == 1, words
+
+
+def test_a_wrong_argument_of_a_torch_operation_is_told_to_all(run: Any) -> None:
+    pytest.importorskip("torch")
+    run(refuse_torch, RANKS)
