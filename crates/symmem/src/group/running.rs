@@ -7,9 +7,7 @@
 //! # Panics
 //! Waits run the user's code: the poll of a cancel token, a store, a tracing subscriber. A panic of it unwinds the operation
 //! after this rank may have announced it, and the peers count on the rest. So a panic that leaves [`Running::guarded`]
-//! ends the group before the operation is given back. That it is leaving is known from where it comes out, not from
-//! `thread::panicking`: an operation that a destructor runs while its thread unwinds may well succeed. It costs an
-//! operation that returns nothing.
+//! ends the group before the operation is given back ([`unwind`]).
 
 use std::cell::Cell;
 use std::error::Error as StdError;
@@ -26,7 +24,7 @@ use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict};
 use crate::sync::ladder::Ladder;
 use crate::sync::protocol::{self, Signature, announce, arrived, note, unpack};
-use crate::sys::fork;
+use crate::sys::{fork, unwind};
 use crate::{Error, Result};
 
 /// Why a look at the group ended a wait.
@@ -72,16 +70,6 @@ pub(crate) struct Running<'a> {
     channel: Option<usize>,
     /// Set when the wait leaves its spinning phase: short operations never look at the clock.
     started: Cell<Option<Instant>>,
-}
-
-/// Ends the group when it is dropped, which only a panic does: see [`Running::guarded`].
-struct Unwound<'a>(&'a Inner);
-
-impl Drop for Unwound<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.0.convict(Verdict { culprit: self.0.rank, cause: Cause::Panicked });
-    }
 }
 
 impl Drop for Running<'_> {
@@ -203,10 +191,14 @@ impl<'a> Running<'a> {
     /// Runs `work`, a part of this operation or all of it. A panic that leaves it ends the group.
     #[inline(always)]
     pub(crate) fn guarded<R>(&self, work: impl FnOnce() -> R) -> R {
-        let unwound = Unwound(self.inner());
-        let result = work();
-        std::mem::forget(unwound);
-        result
+        unwind::guard(|| self.panicked(), work)
+    }
+
+    /// Ends the group, because a panic is leaving this operation.
+    #[cold]
+    pub(crate) fn panicked(&self) {
+        let culprit = self.inner().rank;
+        self.inner().convict(Verdict { culprit, cause: Cause::Panicked });
     }
 
     pub(crate) fn group(&self) -> &'a Group {

@@ -13,7 +13,7 @@ use crate::engine::cpu;
 use crate::group::{Running, signature};
 use crate::op::Op;
 use crate::sys::fault::{self, Point};
-use crate::sys::fork;
+use crate::sys::{fork, unwind};
 use crate::tuning::{Algorithm, Collective};
 use crate::{CancelToken, Error, Group, Result};
 
@@ -385,7 +385,13 @@ impl<T: Element> SymmetricMemory<T> {
         work: impl FnOnce(&Running<'_>) -> Result<R>,
     ) -> Result<R> {
         let running = self.begin(op, channel)?;
-        self.block.guarded(|| running.guarded(|| work(&running)))
+        unwind::guard(|| self.panicked(&running), || work(&running))
+    }
+
+    #[cold]
+    fn panicked(&self, running: &Running<'_>) {
+        running.panicked();
+        self.block.panicked();
     }
 
     #[inline(always)]

@@ -8,26 +8,13 @@ use std::sync::Arc;
 
 use super::Block;
 use crate::Result;
-
-/// Poisons the memory when it is dropped, which only a panic does: see [`Block::guarded`].
-struct Unwound<'a>(&'a Block);
-
-impl Drop for Unwound<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.0.poison("an operation on it panicked".to_owned());
-    }
-}
+use crate::sys::unwind;
 
 impl Block {
-    /// Runs `work`, an operation on this memory. A panic that leaves it poisons the memory. It costs an operation that
-    /// returns nothing.
-    #[inline(always)]
-    pub(super) fn guarded<R>(&self, work: impl FnOnce() -> R) -> R {
-        let unwound = Unwound(self);
-        let result = work();
-        std::mem::forget(unwound);
-        result
+    /// Poisons the memory, because a panic is leaving an operation on it.
+    #[cold]
+    pub(super) fn panicked(&self) {
+        self.poison("an operation on it panicked".to_owned());
     }
 }
 
@@ -59,7 +46,7 @@ impl Hold {
 
     /// Runs `work`, the operation that the memory is held for. A panic that leaves it poisons the memory.
     pub(crate) fn guarded<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.block.guarded(work)
+        unwind::guard(|| self.block.panicked(), work)
     }
 }
 

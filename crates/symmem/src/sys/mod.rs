@@ -16,6 +16,7 @@ pub(crate) mod life;
 pub(crate) mod limits;
 pub(crate) mod memfd;
 pub(crate) mod secret;
+pub(crate) mod unwind;
 pub(crate) mod user;
 
 #[cfg(test)]

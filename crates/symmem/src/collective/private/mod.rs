@@ -51,12 +51,14 @@ impl<'a> Private<'a> {
             // One piece of the pipeline is what is called staged elsewhere.
             _ => Algorithm::Pipelined,
         };
-        let arguments = running.guarded(|| {
+        running.guarded(|| {
             tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
-            running.told(arguments.and_then(|arguments| call.check_bytes().map(|()| arguments)))
-        })?;
+        });
         let signature = call.signature(algorithm, 0);
-        Ok((Self { running, call, signature, algorithm }, arguments))
+        match arguments.and_then(|arguments| call.check_bytes().map(|()| arguments)) {
+            Ok(arguments) => Ok((Self { running, call, signature, algorithm }, arguments)),
+            Err(wrong) => Err(running.guarded(|| running.refuse(wrong))),
+        }
     }
 
     /// This rank and the number of ranks.
