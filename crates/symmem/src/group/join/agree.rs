@@ -41,16 +41,17 @@ pub(super) struct Hello {
 
 impl Hello {
     pub(super) fn new(join: &Join) -> Result<Self> {
-        let process = ProcessId::own();
+        // A member is who it was when it first joined, also where this process could not ask again.
+        let (process, host) = match &join.known {
+            Some(known) => (known[join.rank].process, known[join.rank].host.clone()),
+            None => (ProcessId::own(), join.context.host()?),
+        };
         Ok(Self {
             nonce: ids::hex(&ids::random::<16>()?),
             protocol: control::VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             world: join.world,
-            host: match &join.known {
-                Some(known) => known[join.rank].host.clone(),
-                None => join.context.host()?,
-            },
+            host,
             pid: process.pid,
             start_time: process.start_time,
             pid_ns: process.pid_ns,
