@@ -75,7 +75,9 @@ impl Skips {
 
     /// A test that says it twice, from two ranks or for two types, skipped itself once.
     fn add_test(&mut self, name: String, reason: &str) {
-        self.tests.entry(reason.trim().to_owned()).or_default().insert((self.program, name));
+        // What to do about it stands in the test's own output; the summary has a line for a reason.
+        let reason = reason.split(". Hint: ").next().unwrap_or_default().trim();
+        self.tests.entry(reason.to_owned()).or_default().insert((self.program, name));
     }
 
     /// How many skipped themselves, and why; the most frequent reason first. Nothing if there was nothing to skip.
@@ -183,6 +185,12 @@ mod tests {
     fn a_line_of_a_process_that_no_test_is_known_of_counts() {
         let skips = read(&["running 1 test", "skipped: only root can do that", "test a ... ok"]);
         assert!(summary(&skips).starts_with("1 test skipped itself:\n     1  only root can do that"));
+    }
+
+    #[test]
+    fn a_hint_is_no_part_of_the_reason() {
+        let skips = read(&["running 1 test", "skipped: no NVRTC. Hint: install it"]);
+        assert!(summary(&skips).contains("     1  no NVRTC\n"));
     }
 
     #[test]
