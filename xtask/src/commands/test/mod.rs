@@ -16,11 +16,7 @@ use crate::plan::{self, Job, Options, Outcome, Step};
 const STEPS: [Step; 12] = [
     Step { name: "build", about: "every crate and target compiles", run: build },
     Step { name: "tests", about: "unit, integration and doc tests, with injected faults", run: tests },
-    Step {
-        name: "native",
-        about: "numbers, copies and collectives, compiled for this very processor",
-        run: native::run,
-    },
+    Step { name: "native", about: "numbers and copies, compiled for this very processor", run: native::run },
     Step { name: "loom", about: "models of the synchronisation protocols", run: loom },
     Step {
         name: "kernels",
