@@ -1,10 +1,12 @@
 //! All-reduce against the reference, bit by bit: every algorithm and form, type, world, size and offset; nothing outside the
 //! message changes. Items 55 and 56 of the reference's list, and more.
 
+use std::time::Instant;
+
 use symmem::cuda::{Algorithm, Allocation, Buffer, Form, Settings, SymmetricMemory};
 use symmem::{DType, ReduceOp, Result, bf16, f16};
 
-use crate::stage::{Rank, device, on_threads, settings};
+use crate::stage::{PATIENCE, Rank, device, on_threads, settings};
 use crate::trial::{Number, Pattern, Random};
 
 /// Bytes of messages, as far as whole elements fit: one element, odd, beyond 8 KiB, large, larger and odd.
@@ -245,13 +247,31 @@ fn wrong_arguments_are_told_and_empty_messages_do_nothing() {
         }?;
         problem(half.all_reduce_out(ReduceOp::Sum, own, stream), "overlaps the symmetric memory");
         problem(integers.all_reduce(ReduceOp::Sum, stream), "i32 is not reduced");
-        // On one rank only: nothing is launched, so nobody waits.
-        if rank.rank() == 0 {
-            memory.slice(3..3)?.all_reduce(ReduceOp::Sum, stream)?;
-        }
+        // Of no elements, on all ranks.
+        memory.slice(3..3)?.all_reduce(ReduceOp::Sum, stream)?;
         memory.all_reduce(ReduceOp::Sum, stream)?;
         rank.end()
     });
+}
+
+#[test]
+fn a_wrong_argument_of_one_rank_fails_all_ranks_at_once() {
+    if device().is_none() {
+        return;
+    }
+    for len in [999, 0] {
+        on_threads(2, &settings(), |rank| {
+            let memory = rank.engine.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
+            let mut out = Buffer::<f32>::new(&rank.device, if rank.rank() == 0 { len } else { 1000 })?;
+            rank.ready()?;
+            let started = Instant::now();
+            let launched = memory.all_reduce_out(ReduceOp::Sum, &mut out, &rank.stream);
+            assert_eq!(launched.is_err(), rank.rank() == 0, "{launched:?}");
+            let error = rank.sync().expect_err("the ranks disagree").to_string();
+            assert!(started.elapsed() < PATIENCE / 2, "told at the deadline only: {error}");
+            Ok(())
+        });
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) struct Done {
     calls: u64,
     groups: u64,
     letters: u64,
-    /// Most MiB that were resident in a rank's process.
+    /// Most MiB that were resident in a process.
     peak: usize,
 }
 
@@ -45,7 +45,12 @@ impl Done {
         self.calls += other.calls;
         self.groups += other.groups;
         self.letters += other.letters;
-        self.peak = self.peak.max(other.peak);
+        self.saw(other.peak);
+    }
+
+    /// So many MiB were resident in a process.
+    pub(crate) fn saw(&mut self, resident: usize) {
+        self.peak = self.peak.max(resident);
     }
 }
 
@@ -55,7 +60,9 @@ impl fmt::Display for Done {
         if *episodes > 0 {
             write!(f, "{episodes} episodes, ")?;
         }
-        write!(f, "{calls} collectives, {letters} messages, {groups} groups, at most {peak} MiB resident")
+        write!(f, "{calls} collectives, {letters} messages, {groups} groups")?;
+        // Ranks that are threads are not asked: their process is.
+        if *peak > 0 { write!(f, ", at most {peak} MiB resident") } else { Ok(()) }
     }
 }
 

@@ -70,7 +70,9 @@ fn soak(arguments: &Arguments) -> Result<Done, String> {
             return Err(format!("{}: {before:?} became {after:?}", episode.name()));
         }
         // This process is every thread rank there was, and the launcher of every process.
-        growth.look()?;
+        growth.look().map_err(|problem| format!("{}: {problem}", episode.name()))?;
     }
-    growth.judge().map(|()| done)
+    growth.judge()?;
+    done.saw(growth.peak());
+    Ok(done)
 }

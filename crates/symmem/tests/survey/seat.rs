@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use symmem::store::{Store, TcpStore, Wait};
-use symmem::{Deadline, Error, Group, Result};
+use symmem::{Deadline, Group};
 
 use super::activity::Activity;
 use super::rank::{Blame, now_ns, verify};
@@ -164,9 +164,9 @@ impl Order {
     fn survive(&self, mut group: Group) {
         let end = Deadline::after(LONG);
         loop {
-            let outcome = group.survivors(end).and_then(|new| {
-                let tried = meet(&new);
-                Ok((new, tried))
+            let outcome = group.survivors(end).map(|new| {
+                let tried = verify(&new, new.size());
+                (new, tried)
             });
             match outcome {
                 Ok((new, Ok(()))) if new.size() == self.left.len() => return,
@@ -184,11 +184,6 @@ impl Order {
             }
         }
     }
-}
-
-/// Whether the new group works.
-fn meet(group: &Group) -> Result<(), Error> {
-    verify(group, group.size())
 }
 
 /// Names of this process' own sockets of the fd channel.
