@@ -301,6 +301,10 @@ const ROWS: &[(&str, Row)] = &[
         Captured(&[Direct, Carried], |stage, given| given.engine().0.barrier(0, &stage.stream)),
     ),
     (
+        "engine/cuda/ops/barrier.rs refuse",
+        Captured(&[Direct], |stage, given| given.engine().0.engine().refuse(&stage.stream)),
+    ),
+    (
         "engine/cuda/ops/copy.rs get",
         Captured(&[Direct], |stage, given| {
             let (memory, _, out) = given.engine();
