@@ -95,6 +95,8 @@ fn repeat_all() {
     let setting = std::env::var(QUEUES).unwrap_or_else(|_| "unset".to_owned());
     let asked = std::env::var(REPETITIONS_ASKED).ok().and_then(|text| text.parse().ok());
     let repetitions: usize = asked.unwrap_or(REPETITIONS);
+    // Else each repetition would make the context anew.
+    let _context = Device::new(0).unwrap();
     // Kernels may have to be compiled first.
     symmem::spawn(1, |group| Rank::new(&group, settings()).map(drop)).unwrap();
     for pattern in PATTERNS {
