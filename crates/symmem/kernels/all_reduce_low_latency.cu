@@ -18,9 +18,10 @@ SYMMEM_DEVICE void low_latency(const Launch<N>& launch) {
         u32 left = bytes_left(at, bytes);
         Unit unit = load_any<T>(launch.input + at, left);
         whole = gather<T, W>(launch, turn, (u32)at, &unit);
-        order_earlier<TO_ALL>(launch, (u32)at);
         if (whole) store_any<T>(launch.output + at, unit, left);
     }
+    // Not in the loop, whose loads it would keep apart: what it orders is for kernels behind this one.
+    order_earlier<TO_ALL>(launch, (u32)first);
     leave(launch, turn, began);
 }
 
