@@ -394,9 +394,9 @@ fn a_rank_with_wrong_arguments_is_named_to_all() {
 
 /// Runs `call`, on whose arguments the ranks disagree.
 fn disagree(mem: &SymmetricMemory<u8>, call: impl FnOnce(&mut [u8]) -> Result<()>) {
-    let mut out = vec![GUARD; 100];
+    let mut out = vec![GUARD; 1000];
     assert_error!(call(&mut out), Error::Mismatch { values, .. } if values.len() == mem.world_size());
-    assert_eq!(out, [GUARD; 100]);
+    assert_eq!(out, [GUARD; 1000]);
     mem.barrier(0).expect("the group goes on");
 }
 
@@ -412,8 +412,8 @@ fn disagreements(group: &Group) -> Result<()> {
     disagree(&mem, |out| mem.all_to_all_2d(1, &one, 1 + odd, out).map(drop));
     disagree(&mem, |out| mem.all_to_all_2d(1, &vec![1; world * (1 + odd)], 1, out).map(drop));
     disagree(&mem, |out| mem.all_to_all_2d_offset(1 + odd, &one, &one, out).map(drop));
-    disagree(&mem, |out| mem.gather(odd, out));
-    disagree(&mem, |out| mem.scatter(odd, out));
+    disagree(&mem, |out| mem.gather(odd, &mut out[..12 * world * world]));
+    disagree(&mem, |out| mem.scatter(odd, &mut out[..12]));
     disagree(&mem, |out| mem.reduce_scatter_columns(ReduceOp::Sum, world * (1 + odd), &mut out[..12]));
     let op = if odd == 1 { ReduceOp::Sum } else { ReduceOp::Max };
     disagree(&mem, |out| mem.reduce_scatter_columns(op, world, &mut out[..12]));
