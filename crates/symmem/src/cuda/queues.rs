@@ -14,7 +14,8 @@
 //! Used by the wrappers of this folder and by engines. Where no device is shared, a turn costs one load.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use super::stream::Inner;
 use super::{Device, Stream};
@@ -27,6 +28,9 @@ const MOST: usize = 32;
 /// Queues unless asked for: alone, and as a client of MPS.
 const DEFAULT: usize = 8;
 const DEFAULT_OF_MPS: usize = 2;
+
+/// Longer than any call takes that does not wait in the driver.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Engines that share their device with another rank of this process.
 static SHARING: AtomicUsize = AtomicUsize::new(0);
@@ -102,7 +106,21 @@ fn is_shared() -> bool {
 /// be called while it is held.
 #[inline]
 pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
-    is_shared().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+    if is_shared() { wait_for_turn() } else { None }
+}
+
+/// The turn, or none after [`PATIENCE`]: a rank that is far ahead of its peers fills its stream, and its launch then waits in the driver, with the turn, for
+/// theirs.
+fn wait_for_turn() -> Option<MutexGuard<'static, ()>> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match TURN.try_lock() {
+            Ok(turn) => return Some(turn),
+            Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() > end => return None,
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
 }
 
 /// Counts `stream` among those that need a queue; an error if there are as many already as there are queues for.
@@ -136,4 +154,23 @@ fn too_many(device: &Device, limit: usize) -> Error {
              behind those that wait for them. Hint: set {CONNECTIONS} (at most {MOST}) before the process starts, or give each rank a process"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_that_is_not_given_back_is_not_waited_for_for_ever() {
+        let held = wait_for_turn();
+        assert!(held.is_some());
+        let other = std::thread::spawn(|| {
+            let started = Instant::now();
+            (wait_for_turn().is_some(), started.elapsed())
+        });
+        let (had_it, waited) = other.join().unwrap();
+        assert!(!had_it && waited >= PATIENCE && waited < 50 * PATIENCE, "{waited:?}");
+        drop(held);
+        assert!(wait_for_turn().is_some());
+    }
 }
