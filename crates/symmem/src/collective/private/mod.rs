@@ -54,9 +54,11 @@ impl<'a> Private<'a> {
         running.guarded(|| {
             tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
         });
-        let signature = call.signature(algorithm, 0);
         match arguments.and_then(|arguments| call.check_bytes().map(|()| arguments)) {
-            Ok(arguments) => Ok((Self { running, call, signature, algorithm }, arguments)),
+            Ok(arguments) => {
+                let signature = call.signature(algorithm, 0);
+                Ok((Self { running, call, signature, algorithm }, arguments))
+            }
             Err(wrong) => Err(running.guarded(|| running.refuse(wrong))),
         }
     }
