@@ -22,6 +22,7 @@ const CHUNK: usize = LEN / RANKS;
 /// The ways in which a call can be carried.
 const ALGORITHMS: [&str; 4] = ["", "push", "staged", "direct,two_shot,pipelined"];
 /// Calls with nothing in them that can be wrong by itself: what ranks may disagree on is `disagreement`'s.
+#[cfg(feature = "faults")]
 const WITHOUT_ARGUMENTS: [&str; 4] = ["group barrier", "all_gather", "close", "all_gather_fds"];
 /// Calls in which a rank need not hear from all, unless they are carried directly.
 const ONE_WAY: [&str; 2] = ["reduce", "broadcast of memory"];
