@@ -163,8 +163,8 @@ impl Device {
         Ok(Bound { restore: Some(current), _device: PhantomData })
     }
 
-    /// A stream for memsets and copies that the caller waits for, valid as long as this device. One for all of them: the driver deals
-    /// streams out to its queues in turn, and a stream made for every allocation would soon put two ranks' streams into one.
+    /// A stream for memsets and copies that the caller waits for, valid as long as this device. One for all of them:
+    /// a stream with work needs a queue, and where ranks of a process share the device one queue is left for it (`queues.rs`).
     pub(crate) fn service(&self) -> Result<CUstream> {
         if let Some(stream) = self.0.service.get() {
             return Ok(*stream);
