@@ -19,9 +19,9 @@ mod x86_64;
 use std::sync::OnceLock;
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-use words::{load, load as stream_in, store, store as stream_out};
+use words::{load, load as stream_in, load as take, load as stream_take, store, store as stream_out};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use x86_64::{copy as load, copy as store, stream as stream_in, stream as stream_out};
+use x86_64::{copy as load, copy as store, stream as stream_in, stream as stream_out, stream_take, take};
 
 /// How bytes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,22 @@ pub(crate) unsafe fn read_with(src: *const u8, dst: *mut u8, len: usize, stores:
         match stores {
             Stores::Cached => load(src, dst, len),
             Stores::Streaming => stream_in(src, dst, len),
+        }
+    }
+}
+
+/// [`read_with`], that may also write back what it read, some bytes of every cache line: the lines are modified in this core's
+/// cache then, and whoever wrote them gets them back the faster for it (see `collective::pipelined`).
+///
+/// # Safety
+/// As for [`read`]; `src` must be valid for writes too, and nobody may write it meanwhile.
+#[inline]
+pub(crate) unsafe fn take_with(src: *mut u8, dst: *mut u8, len: usize, stores: Stores) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match stores {
+            Stores::Cached => take(src, dst, len),
+            Stores::Streaming => stream_take(src, dst, len),
         }
     }
 }

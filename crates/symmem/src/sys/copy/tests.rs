@@ -5,11 +5,13 @@ use super::{Stores, is_large, last_level_cache, parse_size};
 type Copy = unsafe fn(*const u8, *mut u8, usize);
 
 /// All copies that exist on this machine.
-const COPIES: [(&str, Copy); 6] = [
+const COPIES: [(&str, Copy); 8] = [
     ("read", super::read),
     ("write", super::write),
     ("streaming read", streaming_read),
     ("streaming write", streaming_write),
+    ("take", take),
+    ("streaming take", streaming_take),
     ("words::load", super::words::load),
     ("words::store", super::words::store),
 ];
@@ -28,9 +30,25 @@ unsafe fn streaming_write(src: *const u8, dst: *mut u8, len: usize) {
     unsafe { super::write_with(src, dst, len, Stores::Streaming) }
 }
 
+/// # Safety
+/// As for [`super::take_with`].
+unsafe fn take(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { super::take_with(src.cast_mut(), dst, len, Stores::Cached) }
+}
+
+/// # Safety
+/// As for [`super::take_with`].
+unsafe fn streaming_take(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { super::take_with(src.cast_mut(), dst, len, Stores::Streaming) }
+}
+
 /// Copies `len` bytes between odd offsets and compares everything, guard bytes included.
 fn check(from: usize, to: usize, len: usize, seed: u8) -> Result<(), TestCaseError> {
-    let src: Vec<u8> = (0..from + len + 64).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
+    let mut src: Vec<u8> =
+        (0..from + len + 64).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
+    let given = src.clone();
     for (name, copy) in COPIES {
         // Guard bytes on both sides.
         let to = to + 64;
@@ -38,7 +56,8 @@ fn check(from: usize, to: usize, len: usize, seed: u8) -> Result<(), TestCaseErr
         let mut expected = dst.clone();
         expected[to..to + len].copy_from_slice(&src[from..from + len]);
         // SAFETY: both ranges lie in vectors of their own.
-        unsafe { copy(src[from..].as_ptr(), dst[to..].as_mut_ptr(), len) };
+        unsafe { copy(src[from..].as_mut_ptr(), dst[to..].as_mut_ptr(), len) };
+        prop_assert!(src == given, "{name} of {len} bytes changed what it read");
         prop_assert!(dst == expected, "{name} of {len} bytes from offset {from} to {to}");
     }
     Ok(())
@@ -116,7 +135,7 @@ fn aligned_words_are_never_torn() {
 mod wide_registers {
     use std::arch::x86_64::{__m256, _mm256_add_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps};
 
-    use crate::sys::copy::x86_64::{long_inline, stream_inline};
+    use crate::sys::copy::x86_64::{long_inline, stream_blocks, stream_inline};
 
     const VECTORS: usize = 8;
     const LANES: usize = 8;
@@ -127,7 +146,7 @@ mod wide_registers {
     /// Defines a function that adds up `values` again and again with a copy after each round. Only an optimised build keeps the
     /// sums in registers meanwhile.
     macro_rules! sums {
-        ($name:ident, $copy:expr) => {
+        ($name:ident, $copy:expr $(, $with:expr)*) => {
             /// # Safety
             /// As for [`super::super::read`], and the processor has AVX.
             #[inline(never)]
@@ -140,7 +159,7 @@ mod wide_registers {
                         for (at, sum) in sums.iter_mut().enumerate() {
                             *sum = _mm256_add_ps(*sum, _mm256_loadu_ps(values.as_ptr().add(at * LANES)));
                         }
-                        $copy(src.as_ptr(), dst.as_mut_ptr(), src.len());
+                        $copy(src.as_ptr(), dst.as_mut_ptr(), src.len() $(, $with)*);
                     }
                     let mut out = vec![0.0; VECTORS * LANES];
                     for (at, sum) in sums.into_iter().enumerate() {
@@ -153,7 +172,7 @@ mod wide_registers {
     }
 
     sums!(sums_around_long, long_inline);
-    sums!(sums_around_stream, stream_inline);
+    sums!(sums_around_stream, stream_inline, stream_blocks);
 
     #[test]
     fn values_in_wide_registers_outlive_a_copy_that_is_inlined() {

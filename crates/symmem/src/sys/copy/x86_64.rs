@@ -46,13 +46,49 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 #[inline(never)]
 pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller's duty.
-    unsafe { stream_inline(src, dst, len) }
+    unsafe { stream_inline(src, dst, len, stream_blocks) }
+}
+
+/// [`copy`] from shared memory, with what was read of a long one written back.
+///
+/// # Safety
+/// As for [`super::take_with`].
+#[inline]
+pub(super) unsafe fn take(src: *mut u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty; `take_long` runs only where the processor has AVX.
+    unsafe {
+        match len > 2 * BLOCK && has_avx() {
+            true => take_long(src, dst, len),
+            false => copy(src, dst, len),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`take`], with a `len` of more than two blocks, on a processor with AVX.
+#[inline(never)]
+unsafe fn take_long(src: *mut u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        aligned_blocks(src, dst, len, taken_blocks);
+        zero_upper();
+    }
+}
+
+/// [`stream`] from shared memory, with what was read of a long one written back.
+///
+/// # Safety
+/// As for [`super::take_with`].
+#[inline(never)]
+pub(super) unsafe fn stream_take(src: *mut u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { stream_inline(src, dst, len, streamed_taken_blocks) }
 }
 
 /// # Safety
 /// As for [`copy`].
 #[inline(always)]
-pub(super) unsafe fn stream_inline(src: *const u8, dst: *mut u8, len: usize) {
+pub(super) unsafe fn stream_inline(src: *const u8, dst: *mut u8, len: usize, blocks: Blocks) {
     // SAFETY: `head` and `body` are at most `len`, and the rest of it follows; the body starts a cache line of the
     // destination, is in whole blocks, and runs only where the processor has AVX.
     unsafe {
@@ -62,7 +98,7 @@ pub(super) unsafe fn stream_inline(src: *const u8, dst: *mut u8, len: usize) {
         let head = dst.addr().wrapping_neg() % 64;
         let body = (len - head) / BLOCK * BLOCK;
         copy(src, dst, head);
-        stream_blocks(src.add(head), dst.add(head), body);
+        blocks(src.add(head), dst.add(head), body);
         let done = head + body;
         copy(src.add(done), dst.add(done), len - done);
         asm!("sfence", options(nostack, preserves_flags));
@@ -90,6 +126,9 @@ unsafe fn both_ends<const SIZE: usize>(src: *const u8, dst: *mut u8, len: usize,
 
 /// Moves a fixed number of bytes.
 type Move = unsafe fn(*const u8, *mut u8);
+
+/// Moves a number of blocks.
+type Blocks = unsafe fn(*const u8, *mut u8, usize);
 
 /// # Safety
 /// As for [`copy`], for as many bytes as the name says. So for all below.
@@ -170,7 +209,7 @@ pub(super) unsafe fn long_inline(src: *const u8, dst: *mut u8, len: usize) {
             0..=64 => both_ends::<32>(src, dst, len, move_32),
             65..=128 => both_ends::<64>(src, dst, len, move_64),
             129..=256 => both_ends::<BLOCK>(src, dst, len, move_block),
-            257.. => aligned_blocks(src, dst, len),
+            257.. => aligned_blocks(src, dst, len, cached_blocks),
         }
         zero_upper();
     }
@@ -240,7 +279,7 @@ unsafe fn move_block(src: *const u8, dst: *mut u8) {
 /// # Safety
 /// As above, with a `len` of more than two blocks.
 #[inline(always)]
-unsafe fn aligned_blocks(src: *const u8, dst: *mut u8, len: usize) {
+unsafe fn aligned_blocks(src: *const u8, dst: *mut u8, len: usize, blocks: Blocks) {
     // SAFETY: the first move ends at `head` or later; the blocks from there on end within `len`, as the last block does.
     unsafe {
         let head = dst.addr().wrapping_neg() % 64;
@@ -248,20 +287,20 @@ unsafe fn aligned_blocks(src: *const u8, dst: *mut u8, len: usize) {
         if head > 0 {
             move_64(src, dst);
         }
-        cached_blocks(src.add(head), dst.add(head), body);
+        blocks(src.add(head), dst.add(head), body);
         if head + body < len {
             move_block(src.add(len - BLOCK), dst.add(len - BLOCK));
         }
     }
 }
 
-/// Defines a loop over blocks with the given store.
+/// Defines a loop over blocks with the given store, and with what else is done to the source of each.
 macro_rules! blocks {
-    ($name:ident, $store:literal) => {
+    ($name:ident, $store:literal $(, $back:literal)*) => {
         /// # Safety
         /// As above, with a `len` that is a multiple of a block and not 0, and a destination that is a multiple of 64.
         #[inline(always)]
-        unsafe fn $name(src: *const u8, dst: *mut u8, len: usize) {
+        pub(super) unsafe fn $name(src: *const u8, dst: *mut u8, len: usize) {
             // SAFETY: the loop counts from 0 to `len` in steps of a block.
             unsafe {
                 asm!(
@@ -274,6 +313,7 @@ macro_rules! blocks {
                     concat!($store, " [{d} + {i} + 32], ymm1"),
                     concat!($store, " [{d} + {i} + 64], ymm2"),
                     concat!($store, " [{d} + {i} + 96], ymm3"),
+                    $($back,)*
                     "add {i}, 128",
                     "cmp {i}, {n}",
                     "jb 2b",
@@ -288,3 +328,6 @@ macro_rules! blocks {
 
 blocks!(cached_blocks, "vmovdqa");
 blocks!(stream_blocks, "vmovntdq");
+// A word of each line of the source is written back.
+blocks!(taken_blocks, "vmovdqa", "vmovq [{s} + {i}], xmm0", "vmovq [{s} + {i} + 64], xmm2");
+blocks!(streamed_taken_blocks, "vmovntdq", "vmovq [{s} + {i}], xmm0", "vmovq [{s} + {i} + 64], xmm2");
