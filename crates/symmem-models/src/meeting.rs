@@ -2,7 +2,8 @@
 //! of a slot and two parities of a payload are enough.
 //!
 //! Each rank owns two payloads, as it owns two parities of staging. In epoch e it writes the one of e's parity, meets,
-//! and reads everybody's: a rank that ran ahead into e+2 too early would race with that read.
+//! and reads everybody's: a rank that ran ahead into e+2 too early would race with that read. The pipeline of private memory
+//! also answers in the place of what it read (`ask`).
 
 use std::sync::Arc;
 
@@ -68,6 +69,31 @@ impl<const WORLD: usize> Ranks<WORLD> {
         }
     }
 
+    /// Rank `me`, one of two, writes its payload, meets, and puts its answer in the place of the other's. What the other
+    /// answered to the epoch before is there by now, unless the model is to show that it is not `early`.
+    fn ask(&self, me: usize, epoch: u64, early: bool) {
+        let parity = |epoch: u64| (epoch & 1) as usize;
+        let take = |epoch: u64| {
+            // SAFETY: loom checks that nobody writes the cell.
+            let answer = self.payloads[me][parity(epoch)].with(|data| unsafe { *data });
+            assert_eq!(answer, epoch + ANSWER);
+        };
+        // SAFETY: loom checks that nobody else accesses the cell.
+        self.payloads[me][parity(epoch)].with_mut(|data| unsafe { *data = epoch });
+        if early && epoch > 1 {
+            take(epoch - 1);
+        }
+        self.meet(me, epoch, AS_BUILT);
+        if !early && epoch > 1 {
+            take(epoch - 1);
+        }
+        // SAFETY: as above.
+        self.payloads[1 - me][parity(epoch)].with_mut(|data| unsafe {
+            assert_eq!(*data, epoch);
+            *data += ANSWER;
+        });
+    }
+
     /// Rank `me` writes its payload, meets, and reads the others'.
     fn exchange(&self, me: usize, epoch: u64, way: Way) {
         let payload = (way.payload)(epoch);
@@ -95,6 +121,18 @@ fn run<const WORLD: usize>(start: u64, epochs: u64, way: Way) {
     let others: Vec<_> = others.collect();
     go(&ranks, 0);
     others.into_iter().for_each(|other| other.join().unwrap());
+}
+
+/// What a rank adds to the payload that it answers to.
+const ANSWER: u64 = 1000;
+
+/// Two ranks ask and answer for three epochs.
+fn ask(early: bool) {
+    let ranks = Ranks::<2>::new(0);
+    let other = Arc::clone(&ranks);
+    let other = thread::spawn(move || (1..=3).for_each(|epoch| other.ask(1, epoch, early)));
+    (1..=3).for_each(|epoch| ranks.ask(0, epoch, early));
+    other.join().unwrap();
 }
 
 /// Just below the end of 32 bits, so that three epochs cross it.
@@ -145,6 +183,12 @@ fn two_halves_and_two_parities_are_enough_for_three_ranks() {
 fn ranks_that_sleep_wake_up_and_meet() {
     holds(SLEEP);
     holds(SLEEP_BELOW_2_32);
+}
+
+#[test]
+fn an_answer_in_place_of_what_was_read_is_there_after_the_next_meeting() {
+    holds(Model { run: || ask(false), preemptions: None });
+    assert!(failure_of(Model { run: || ask(true), preemptions: Some(3) }).is_some());
 }
 
 #[test]

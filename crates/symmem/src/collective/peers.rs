@@ -103,6 +103,49 @@ impl<'a, T: Element> Peers<'a, T> {
         });
     }
 
+    /// Reduces the elements of `slice` into `out`, if it is given, and in place of what the ranks of `back` have there.
+    ///
+    /// # Safety
+    /// `out` must be valid for that many elements and this rank's alone; it is this rank's address of the slice, or apart from
+    /// it. What the ranks of `back` have there nobody else uses until the next meeting.
+    pub(super) unsafe fn reduce_back(
+        &self,
+        kernel: &Kernel,
+        slice: Range<usize>,
+        out: Option<*mut T>,
+        back: impl Fn(usize) -> bool + Sync,
+    ) {
+        debug_assert!(!self.shared && slice.end <= self.len);
+        let out = Start(out);
+        self.crew.share(slice.len() * size_of::<T>() * 2 * self.world, |part, parts| {
+            let part = slice_of(slice.len(), parts, part);
+            // SAFETY: within what the caller vouches for; parts are one thread's each.
+            let out = out.get().map(|out| unsafe { out.add(part.start) });
+            self.at(slice.start + part.start, |addresses| {
+                let place = |(rank, address): (usize, &*mut u8)| match rank == self.rank {
+                    true => out.map(<*mut T>::cast),
+                    false => back(rank).then_some(*address),
+                };
+                let places = addresses.iter().enumerate().filter_map(place);
+                // SAFETY: every address has room for the slice. A destination is a source, or apart from all of them.
+                let reduce = |to: &[*mut u8]| unsafe {
+                    kernel.reduce_to_many(to, sources(addresses), part.len(), Stores::Cached);
+                };
+                match self.world > INLINE {
+                    true => reduce(&places.collect::<Vec<_>>()),
+                    false => {
+                        let (mut inline, mut count) = ([std::ptr::null_mut(); INLINE], 0);
+                        for place in places {
+                            inline[count] = place;
+                            count += 1;
+                        }
+                        reduce(&inline[..count]);
+                    }
+                }
+            });
+        });
+    }
+
     /// Reduces `out.len()` elements from `start` on into `out`.
     pub(super) fn reduce(&self, kernel: &Kernel, start: usize, out: &mut [T]) {
         debug_assert!(start + out.len() <= self.len);
@@ -131,15 +174,6 @@ impl<'a, T: Element> Peers<'a, T> {
     /// Lets the threads of this rank call `fill` with disjoint parts of `out` and where they start; for each byte of it
     /// `touched` bytes are read or written.
     fn share_output(&self, out: &mut [T], touched: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
-        /// Where the output starts, for all threads.
-        struct Start<T>(*mut T);
-        // SAFETY: only used for parts of their own by several threads; elements are plain data.
-        unsafe impl<T> Sync for Start<T> {}
-        impl<T> Start<T> {
-            fn get(&self) -> *mut T {
-                self.0
-            }
-        }
         let (first, len) = (Start(out.as_mut_ptr()), out.len());
         self.crew.share(size_of_val(out) * touched, |part, parts| {
             let part = slice_of(len, parts, part);
@@ -197,6 +231,18 @@ impl<'a, T: Element> Peers<'a, T> {
         let first = if self.world > INLINE { self.heap[rank] } else { self.inline[rank] };
         // SAFETY: `start` is within the elements that every address has.
         unsafe { first.add(start * size_of::<T>()) }
+    }
+}
+
+/// Where an output starts, for all threads of a rank.
+struct Start<P>(P);
+
+// SAFETY: only used for parts of their own by several threads; elements are plain data.
+unsafe impl<P> Sync for Start<P> {}
+
+impl<P: Copy> Start<P> {
+    fn get(&self) -> P {
+        self.0
     }
 }
 

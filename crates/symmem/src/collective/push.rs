@@ -84,6 +84,6 @@ pub(super) fn run(
     })?;
     let parcels = parcels.addresses();
     // SAFETY: the parcels are on the stack; those of the ranks that gave one hold the call's bytes.
-    pieces.take_up(0, &unsafe { Laid::in_parcels(running.inner(), &parcels, bytes) });
+    pieces.take_up(0, &unsafe { Laid::in_parcels(running.inner(), &parcels, bytes) }, None);
     Ok(())
 }

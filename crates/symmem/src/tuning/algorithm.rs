@@ -21,7 +21,8 @@ pub enum Algorithm {
     Direct,
     /// Meet, reduce a slice that this rank alone owns and write the result into everybody's memory, meet again.
     TwoShot,
-    /// Staged, piece by piece, each piece staying in the caches from its copy to its use. For private memory.
+    /// Staged, piece by piece, each piece staying in the caches from its copy to its use. For private memory. In reductions each
+    /// rank reduces a slice of every piece and hands the result back in place.
     Pipelined,
 }
 

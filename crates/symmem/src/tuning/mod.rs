@@ -204,6 +204,8 @@ impl Choices {
 fn default(collective: Collective, world: usize) -> Bounds {
     let crowded = world > crate::sys::limits::usable_cores();
     let staged = match (crowded, collective) {
+        // Without a copy into staging that symmetric memory could save.
+        (false, Collective::Private) => 2 << 10,
         (false, _) => 1 << 10,
         (true, Collective::AllReduce) => 8 << 10,
         (true, _) => 16 << 10,

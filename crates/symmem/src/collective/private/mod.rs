@@ -46,11 +46,7 @@ impl Group {
 impl<'a> Private<'a> {
     fn new<A>(running: Running<'a>, call: Call, arguments: Result<A>) -> Result<(Self, A)> {
         let choice = running.group().choice(Collective::Private, None);
-        let algorithm = match choice.of(Collective::Private, call.bytes) {
-            Algorithm::Push => Algorithm::Push,
-            // One piece of the pipeline is what is called staged elsewhere.
-            _ => Algorithm::Pipelined,
-        };
+        let algorithm = choice.of(Collective::Private, call.bytes);
         running.guarded(|| {
             tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
         });

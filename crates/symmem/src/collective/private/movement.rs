@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use super::Private;
 use super::splits::{self, Splits};
 use super::traffic::{Pattern, Traffic};
+use super::{LINE, Private};
 use crate::collective::pipelined::{Laid, Pieces, Room};
 use crate::collective::rooted::check_even;
 use crate::collective::{Call, check_len};
 use crate::memory::Element;
 use crate::op::Op;
-use crate::sys::copy::Stores;
+use crate::sys::copy::{self, Stores};
 use crate::tuning::Algorithm;
 use crate::{Group, Result};
 
@@ -30,9 +30,7 @@ impl Group {
         let (op, len) = (Op::PrivateAllGather, input.len());
         let arguments = check_len(op, "output", out.len(), len.saturating_mul(self.size()));
         let private = self.begin_moving::<T>(op, 0, size_of_val(input), arguments)?;
-        private.transfer(Pattern::Same { root: None, len }, input, out)?;
-        out[self.rank() * len..][..len].copy_from_slice(input);
-        Ok(())
+        private.transfer(Pattern::Same { root: None, len }, input, out)
     }
 
     /// Collective. Everybody's `data` becomes that of rank `root`; all are as long.
@@ -75,10 +73,7 @@ impl Group {
             .and_then(|()| check_even(op, input.len(), self.size()).map(drop));
         let private = self.begin_moving::<T>(op, 0, size_of_val(input), arguments)?;
         let chunk = input.len() / self.size();
-        private.transfer(Pattern::Chunks { chunk }, input, out)?;
-        let own = self.rank() * chunk..(self.rank() + 1) * chunk;
-        out[own.clone()].copy_from_slice(&input[own]);
-        Ok(())
+        private.transfer(Pattern::Chunks { chunk }, input, out)
     }
 
     /// Collective. The first `sends[0]` elements of `input` go to rank 0, the next `sends[1]` to rank 1, and so on; `out`
@@ -118,12 +113,9 @@ impl Group {
             running.told(arguments)?;
             Splits::exchange(&running, number, (sends, receives))
         })?;
-        let (len, from, to) = splits.own;
         let call = Call { bytes: splits.longest * size_of::<T>(), ..call };
         let (private, ()) = Private::new(running, call, Ok(()))?;
-        private.transfer(Pattern::Splits(splits), input, out)?;
-        out[to..to + len].copy_from_slice(&input[from..from + len]);
-        Ok(())
+        private.transfer(Pattern::Splits(splits), input, out)
     }
 
     /// Collective. `out` of rank `root` becomes everybody's `input`, in rank order; all inputs are as long. The others' `out` is
@@ -145,11 +137,7 @@ impl Group {
         let arguments =
             self.check_rank(op.name(), root).and_then(|()| check_len(op, "output", out.len(), needed));
         let private = self.begin_moving::<T>(op, root, size_of_val(input), arguments)?;
-        private.transfer(Pattern::Gather { root, len }, input, out)?;
-        if is_root {
-            out[root * len..][..len].copy_from_slice(input);
-        }
-        Ok(())
+        private.transfer(Pattern::Gather { root, len }, input, out)
     }
 
     /// Collective. `input` of rank `root` is one chunk per rank; `out` becomes this rank's chunk, and is as long on all ranks.
@@ -173,11 +161,7 @@ impl Group {
         let arguments = self.check_rank(op.name(), root).and_then(|()| check_len(op, "input", given, needed));
         let bytes = size_of_val(out).saturating_mul(self.size());
         let private = self.begin_moving::<T>(op, root, bytes, arguments)?;
-        private.transfer(Pattern::Scatter { root, chunk }, input, out)?;
-        if is_root {
-            out.copy_from_slice(&input[root * chunk..][..chunk]);
-        }
-        Ok(())
+        private.transfer(Pattern::Scatter { root, chunk }, input, out)
     }
 
     /// Begins `op`, in which no rank lays out more than `bytes` for others.
@@ -194,14 +178,31 @@ impl Group {
 }
 
 impl Private<'_> {
-    /// Moves elements between this rank's `input` and `out` and those of the others, as `pattern` says.
+    /// Moves elements from everybody's `input` to everybody's `out`, as `pattern` says.
     fn transfer<T: Element>(&self, pattern: Pattern, input: &[T], out: &mut [T]) -> Result<()> {
         let (me, world) = self.ranks();
         // What everybody reads and writes, besides staging, which stays in the caches.
         let footprint = (size_of_val(input) + size_of_val(out)).saturating_mul(world);
         let stores = Stores::for_footprint(footprint);
         let traffic = Traffic { pattern, me, world };
-        self.carry(&mut Transfer { traffic, input, out, window: self.room::<T>(1), stores })
+        let window = self.window::<T>(&traffic);
+        self.carry(&mut Transfer { traffic, input, out, window, stores })
+    }
+}
+
+impl Private<'_> {
+    /// Elements of every stream that are laid out at once.
+    fn window<T: Element>(&self, traffic: &Traffic) -> usize {
+        /// Pieces of what only one rank lays out: it lays out one while the others take up the one before.
+        const TURNS: usize = 4;
+        /// Fewer bytes are not worth a meeting.
+        const LEAST: usize = 16 << 10;
+        let window = self.room::<T>(1);
+        if self.is_pushed() || !traffic.is_one_way() {
+            return window;
+        }
+        let least = (LEAST / size_of::<T>()).next_multiple_of(LINE);
+        window.min((traffic.longest() / TURNS).next_multiple_of(LINE).max(least))
     }
 }
 
@@ -216,6 +217,23 @@ struct Transfer<'a, T: Element> {
 }
 
 impl<T: Element> Transfer<'_, T> {
+    /// Copies a part of what this rank has for itself, with each piece one: of what it gives to others too that is what it has
+    /// just read.
+    fn keep(&mut self, index: usize) {
+        let (len, from, to) = self.traffic.kept();
+        let count = self.count();
+        let part = (len / count).next_multiple_of(LINE);
+        let part =
+            (index * part).min(len)..if index + 1 == count { len } else { ((index + 1) * part).min(len) };
+        let input = &self.input[from + part.start..from + part.end];
+        let out = &mut self.out[to + part.start..to + part.end];
+        // SAFETY: just as many elements, borrowed for reading and for writing.
+        unsafe {
+            let (from, to) = (input.as_ptr().cast(), out.as_mut_ptr().cast());
+            copy::read_with(from, to, size_of_val(out), self.stores);
+        }
+    }
+
     fn window(&self, index: usize) -> Range<usize> {
         index * self.window..(index + 1) * self.window
     }
@@ -237,12 +255,17 @@ impl<T: Element> Pieces for Transfer<'_, T> {
         });
     }
 
-    fn take_up(&mut self, index: usize, laid: &Laid<'_>) {
+    fn take_up(&mut self, index: usize, laid: &Laid<'_>, _: Option<&Laid<'_>>) {
+        self.keep(index);
         let window = self.window(index);
+        let alone = !self.traffic.is_shared();
         for source in self.traffic.others() {
             let (at, range) = self.traffic.taken(source).within(&window);
-            if !range.is_empty() {
-                laid.read(source, at * size_of::<T>(), &mut self.out[range], self.stores);
+            let (at, out) = (at * size_of::<T>(), &mut self.out[range]);
+            match (out.is_empty(), alone) {
+                (true, _) => {}
+                (false, true) => laid.take(source, at, out, self.stores),
+                (false, false) => laid.read(source, at, out, self.stores),
             }
         }
     }

@@ -1,13 +1,12 @@
 //! Collectives that reduce private memory.
 //!
-//! With two ranks each reduces the whole piece that it needs. With more, each reduces the slice of the piece that it owns,
-//! lays the result out beside the *next* piece, and who needs them collects everybody's results after the next meeting:
-//! twice the bytes of a piece cross between the ranks, whatever their number. Either way the ranks are in order, so
-//! the bits are the same.
+//! What is small goes in one meeting: each rank reduces the whole of what it needs. Else each rank reduces the slice of every
+//! piece that it owns, puts the result in the place of what it read in the others' staging, and who needs it finds it in its
+//! own staging after the next meeting: twice the bytes of a piece cross between the ranks, whatever their number, and each
+//! cache line of staging goes to one rank and back. Either way the ranks are in order, so the bits are the same.
 
 use std::ops::Range;
 
-use super::LINE;
 use crate::collective::pipelined::{Laid, Pieces, Room};
 use crate::collective::rooted::check_even;
 use crate::collective::two_shot::slice_of;
@@ -16,6 +15,7 @@ use crate::memory::Element;
 use crate::numeric::{Kernel, ReduceOp};
 use crate::op::Op;
 use crate::sys::copy::Stores;
+use crate::tuning::Algorithm;
 use crate::{Group, Result};
 
 /// Most ranks that own a slice of every piece: more would make the pieces too small.
@@ -35,15 +35,13 @@ impl Group {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn all_reduce<T: Element>(&self, op: ReduceOp, data: &mut [T]) -> Result<()> {
-        let (len, fill) = (data.len(), |data: &[T], range, room: &Room| room.put(0, part(data, range)));
-        Reduction { op, root: None, len, out: data, fill }.run(self, Ok(()))
+        Reduction { op, root: None, len: data.len(), input: Input::Output, out: data }.run(self, Ok(()))
     }
 
     /// Collective. `out` becomes the reduction of all ranks' `input`; both are as long.
     pub fn all_reduce_out<T: Element>(&self, op: ReduceOp, input: &[T], out: &mut [T]) -> Result<()> {
         let arguments = check_len(Op::PrivateAllReduce, "output", out.len(), input.len());
-        let (len, fill) = (input.len(), |_: &[T], range, room: &Room| room.put(0, part(input, range)));
-        Reduction { op, root: None, len, out, fill }.run(self, arguments)
+        Reduction { op, root: None, len: input.len(), input: Input::Apart(input), out }.run(self, arguments)
     }
 
     /// Collective. [`Group::all_reduce_out`] of elements that do not lie side by side.
@@ -54,12 +52,7 @@ impl Group {
         out: &mut [T],
     ) -> Result<()> {
         let arguments = check_len(Op::PrivateAllReduce, "output", out.len(), input.len());
-        let fill = |_: &[T], range: Range<usize>, room: &Room| {
-            let to = room.at(0, range.len() * size_of::<T>());
-            // SAFETY: there is room for them.
-            unsafe { input.copy_to(range, to) }
-        };
-        Reduction { op, root: None, len: input.len(), out, fill }.run(self, arguments)
+        Reduction { op, root: None, len: input.len(), input: Input::Strided(input), out }.run(self, arguments)
     }
 
     /// Collective. `data` of rank `root` becomes the reduction of all ranks' `data`; the others' stays as it is.
@@ -76,8 +69,8 @@ impl Group {
     /// ```
     pub fn reduce<T: Element>(&self, op: ReduceOp, root: usize, data: &mut [T]) -> Result<()> {
         let arguments = self.check_rank(Op::PrivateReduce.name(), root);
-        let (len, fill) = (data.len(), |data: &[T], range, room: &Room| room.put(0, part(data, range)));
-        Reduction { op, root: Some(root), len, out: data, fill }.run(self, arguments)
+        Reduction { op, root: Some(root), len: data.len(), input: Input::Output, out: data }
+            .run(self, arguments)
     }
 
     /// Collective. `out` of rank `root`, as long as `input`, becomes the reduction of all ranks' `input`; the others' `out` is
@@ -96,8 +89,8 @@ impl Group {
             out.len(),
             needed,
         ));
-        let (len, fill) = (input.len(), |_: &[T], range, room: &Room| room.put(0, part(input, range)));
-        Reduction { op, root: Some(root), len, out, fill }.run(self, arguments)
+        Reduction { op, root: Some(root), len: input.len(), input: Input::Apart(input), out }
+            .run(self, arguments)
     }
 
     /// Collective. `input` is one chunk per rank; `out` becomes the reduction of everybody's chunk for this rank.
@@ -126,21 +119,26 @@ impl Group {
     }
 }
 
-fn part<T>(data: &[T], range: Range<usize>) -> &[T] {
-    &data[range]
+/// What a rank gives to a reduction.
+enum Input<'a, T> {
+    /// What is in its output.
+    Output,
+    /// Memory apart from the output.
+    Apart(&'a [T]),
+    /// The same, not side by side.
+    Strided(Strided<'a, T>),
 }
 
 /// A reduction of everybody's `len` elements into `out`, on all ranks or on `root` alone.
-struct Reduction<'a, T: Element, F> {
+struct Reduction<'a, T: Element> {
     op: ReduceOp,
     root: Option<usize>,
     len: usize,
+    input: Input<'a, T>,
     out: &'a mut [T],
-    /// Lays out a range of this rank's elements. It is given `out`, which may be what they are in.
-    fill: F,
 }
 
-impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Reduction<'_, T, F> {
+impl<T: Element> Reduction<'_, T> {
     #[inline]
     fn run(self, group: &Group, arguments: Result<()>) -> Result<()> {
         let op = if self.root.is_none() { Op::PrivateAllReduce } else { Op::PrivateReduce };
@@ -150,15 +148,12 @@ impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Reduction<'_, T, F> {
         let arguments = arguments.and_then(|()| Kernel::select(T::DTYPE, self.op));
         let (private, kernel) = group.begin_private(call, arguments)?;
         let (rank, world) = private.ranks();
-        let wanted = self.root.is_none_or(|root| root == rank);
-        let room = private.room::<T>(1);
-        match world {
-            3..=MOST_OWNERS if !private.is_pushed() => {
-                // A slice has a line more than its share at most.
-                let piece = (room / LINE - 1) / (world + 1) * world * LINE;
-                private.carry(&mut Slices { of: self, kernel, wanted, piece, ranks: (rank, world) })
+        let piece = private.room::<T>(1);
+        match private.algorithm {
+            Algorithm::Pipelined if (2..=MOST_OWNERS).contains(&world) => {
+                private.carry(&mut Slices { of: self, kernel, piece, ranks: (rank, world) })
             }
-            _ => private.carry(&mut Whole { of: self, kernel, wanted, piece: room }),
+            _ => private.carry(&mut Whole { of: self, kernel, piece, rank }),
         }
     }
 
@@ -166,18 +161,55 @@ impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Reduction<'_, T, F> {
     fn range(&self, index: usize, piece: usize) -> Range<usize> {
         (index * piece).min(self.len)..((index + 1) * piece).min(self.len)
     }
+
+    /// Whether `rank` wants the result.
+    fn is_for(&self, rank: usize) -> bool {
+        self.root.is_none_or(|root| root == rank)
+    }
+
+    /// Lays out the elements of `range` from byte `at` of the room on.
+    #[inline]
+    fn lay_out(&self, range: Range<usize>, room: &Room, at: usize) {
+        match &self.input {
+            Input::Output => room.put(at, &self.out[range]),
+            Input::Apart(input) => room.put(at, &input[range]),
+            Input::Strided(input) => {
+                let to = room.at(at, range.len() * size_of::<T>());
+                // SAFETY: there is room for them.
+                unsafe { input.copy_to(range, to) }
+            }
+        }
+    }
+
+    /// Where `rank`, which is this one, has its own elements of `range`, unless only staging has them side by side; and where
+    /// it wants their reduction, if it does. These may be the same elements.
+    #[inline]
+    fn places(&mut self, rank: usize, range: Range<usize>) -> (Option<*const T>, Option<*mut T>) {
+        let wanted = self.is_for(rank);
+        // The output of who does not want the result may be of any length, unless it is the input.
+        let out = match wanted || matches!(self.input, Input::Output) {
+            true => Some(self.out[range.clone()].as_mut_ptr()),
+            false => None,
+        };
+        let own = match &self.input {
+            Input::Output => out.map(<*mut T>::cast_const),
+            Input::Apart(input) => Some(input[range].as_ptr()),
+            Input::Strided(_) => None,
+        };
+        (own, out.filter(|_| wanted))
+    }
 }
 
 /// Who wants the result reduces whole pieces.
-struct Whole<'a, T: Element, F> {
-    of: Reduction<'a, T, F>,
+struct Whole<'a, T: Element> {
+    of: Reduction<'a, T>,
     kernel: &'static Kernel,
-    wanted: bool,
     /// Elements of a piece.
     piece: usize,
+    rank: usize,
 }
 
-impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Pieces for Whole<'_, T, F> {
+impl<T: Element> Pieces for Whole<'_, T> {
     fn count(&self) -> usize {
         // At least one meeting, so that ranks with nothing to reduce still agree on it.
         self.of.len.div_ceil(self.piece).max(1)
@@ -185,63 +217,76 @@ impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Pieces for Whole<'_, T, F> {
 
     #[inline]
     fn lay_out(&mut self, index: usize, room: &Room, _: Option<&Laid<'_>>) {
-        (self.of.fill)(self.of.out, self.of.range(index, self.piece), room);
+        self.of.lay_out(self.of.range(index, self.piece), room, 0);
     }
 
     #[inline]
-    fn take_up(&mut self, index: usize, laid: &Laid<'_>) {
-        if self.wanted {
-            let range = self.of.range(index, self.piece);
-            laid.peers(0, range.len(), None).reduce(self.kernel, 0, &mut self.of.out[range]);
+    fn take_up(&mut self, index: usize, laid: &Laid<'_>, _: Option<&Laid<'_>>) {
+        let range = self.of.range(index, self.piece);
+        let len = range.len();
+        if let (own, Some(out)) = self.of.places(self.rank, range) {
+            // SAFETY: both are the elements of the range, which are this rank's.
+            unsafe { laid.peers(0, len, own).reduce_back(self.kernel, 0..len, Some(out), |_| false) };
         }
     }
 }
 
 /// Each rank reduces a slice of every piece.
-struct Slices<'a, T: Element, F> {
-    of: Reduction<'a, T, F>,
+struct Slices<'a, T: Element> {
+    of: Reduction<'a, T>,
     kernel: &'static Kernel,
-    wanted: bool,
-    /// Elements of a piece. The results of the piece before follow it.
+    /// Elements of a piece.
     piece: usize,
     ranks: (usize, usize),
 }
 
-impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Slices<'_, T, F> {
-    /// Bytes before the results.
-    fn results(&self) -> usize {
-        self.piece * size_of::<T>()
+impl<T: Element> Slices<'_, T> {
+    /// Reduces this rank's slice of piece `index`, which everybody laid out, for all who want it.
+    fn reduce(&mut self, index: usize, laid: &Laid<'_>) {
+        let (me, world) = self.ranks;
+        let (range, root) = (self.of.range(index, self.piece), self.of.root);
+        let len = range.len();
+        let slice = slice_of(len, world, me);
+        let (own, out) = self.of.places(me, range);
+        // SAFETY: both are the elements of the piece, which are this rank's; of what the others laid out nobody but this rank uses
+        // its slice.
+        unsafe {
+            let out = out.map(|out| out.add(slice.start));
+            let peers = laid.peers(0, len, own);
+            peers.reduce_back(self.kernel, slice, out, |rank| root.is_none_or(|root| root == rank));
+        }
     }
 }
 
-impl<T: Element, F: Fn(&[T], Range<usize>, &Room)> Pieces for Slices<'_, T, F> {
+impl<T: Element> Pieces for Slices<'_, T> {
     fn count(&self) -> usize {
         // One more, for the results of the last.
         self.of.len.div_ceil(self.piece) + 1
     }
 
     fn lay_out(&mut self, index: usize, room: &Room, before: Option<&Laid<'_>>) {
-        (self.of.fill)(self.of.out, self.of.range(index, self.piece), room);
-        let Some(before) = before else { return };
-        let (rank, world) = self.ranks;
-        let len = self.of.range(index - 1, self.piece).len();
-        let slice = slice_of(len, world, rank);
-        let to = room.at(self.results(), slice.len() * size_of::<T>());
-        let peers = before.peers::<T>(0, len, None);
-        // SAFETY: there is room for the slice, and nobody else uses it while the piece is laid out.
-        unsafe { peers.reduce_to(self.kernel, slice.start, to.cast(), slice.len()) };
+        let (me, world) = self.ranks;
+        let range = self.of.range(index, self.piece);
+        let slice = slice_of(range.len(), world, me);
+        // Of its own slice a rank lays out only what it cannot read where it is.
+        let kept = if matches!(self.of.input, Input::Strided(_)) { 0..0 } else { slice };
+        for part in [0..kept.start, kept.end..range.len()] {
+            let at = part.start * size_of::<T>();
+            self.of.lay_out(range.start + part.start..range.start + part.end, room, at);
+        }
+        if let Some(before) = before {
+            self.reduce(index - 1, before);
+        }
     }
 
-    fn take_up(&mut self, index: usize, laid: &Laid<'_>) {
-        if index == 0 || !self.wanted {
-            return;
-        }
-        let (results, world) = (self.results(), self.ranks.1);
+    fn take_up(&mut self, index: usize, _: &Laid<'_>, before: Option<&Laid<'_>>) {
+        let (me, world) = self.ranks;
+        let Some(before) = before.filter(|_| self.of.is_for(me)) else { return };
         let range = self.of.range(index - 1, self.piece);
         let out = &mut self.of.out[range];
-        for rank in 0..world {
+        for rank in (0..world).filter(|rank| *rank != me) {
             let slice = slice_of(out.len(), world, rank);
-            laid.read(rank, results, &mut out[slice], Stores::Cached);
+            before.read(me, slice.start * size_of::<T>(), &mut out[slice], Stores::Cached);
         }
     }
 }
@@ -286,10 +331,15 @@ impl<T: Element> Pieces for Scatter<'_, T> {
         }
     }
 
-    fn take_up(&mut self, index: usize, laid: &Laid<'_>) {
+    fn take_up(&mut self, index: usize, laid: &Laid<'_>, _: Option<&Laid<'_>>) {
         let (me, range) = (self.ranks.0, self.range(index));
-        let own = &self.input[me * self.out.len()..][range.clone()];
-        let peers = laid.peers(self.place(me), range.len(), Some(own));
-        peers.reduce(self.kernel, 0, &mut self.out[range]);
+        let own = self.input[me * self.out.len()..][range.clone()].as_ptr();
+        let out = self.out[range.clone()].as_mut_ptr();
+        // SAFETY: `own` and `out` are elements of the range, apart and this rank's; nobody else uses what is for it. That the
+        // result takes the place of what the others laid out has no use but to leave the lines modified.
+        unsafe {
+            let peers = laid.peers(self.place(me), range.len(), Some(own));
+            peers.reduce_back(self.kernel, 0..range.len(), Some(out), |_| true);
+        }
     }
 }

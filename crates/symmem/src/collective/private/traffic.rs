@@ -2,7 +2,7 @@
 //!
 //! A rank lays out a stream of elements for the others, window by window, and takes from each rank's stream what is
 //! for it. Where each rank gets something else, the stream starts with what is for the rank after this one: so ranks
-//! read from different ranks at any time. What a rank has for itself is in no stream.
+//! read from different ranks at any time. What a rank has for itself is in no stream ([`Traffic::kept`]).
 
 use std::ops::Range;
 
@@ -68,6 +68,16 @@ impl Traffic {
         }
     }
 
+    /// Whether several ranks take the same elements.
+    pub(super) fn is_shared(&self) -> bool {
+        self.world > 2 && matches!(self.pattern, Pattern::Same { .. })
+    }
+
+    /// Whether only one rank gives.
+    pub(super) fn is_one_way(&self) -> bool {
+        matches!(self.pattern, Pattern::Same { root: Some(_), .. } | Pattern::Scatter { .. })
+    }
+
     /// The others, each rank's in an order of its own.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> {
         let (me, world) = (self.me, self.world);
@@ -107,6 +117,19 @@ impl Traffic {
             }
             Pattern::Splits(splits) => splits.taken[source].clone(),
             _ => Stretch::default(),
+        }
+    }
+
+    /// How many elements this rank has for itself, where in its input and where in its output.
+    pub(super) fn kept(&self) -> (usize, usize, usize) {
+        let me = self.me;
+        match &self.pattern {
+            Pattern::Same { root: None, len } => (*len, 0, me * len),
+            Pattern::Gather { root, len } if *root == me => (*len, 0, me * len),
+            Pattern::Scatter { root, chunk } if *root == me => (*chunk, me * chunk, 0),
+            Pattern::Chunks { chunk } => (*chunk, me * chunk, me * chunk),
+            Pattern::Splits(splits) => splits.own,
+            _ => (0, 0, 0),
         }
     }
 
