@@ -1,7 +1,7 @@
 """The measuring loop around collectives that torch can call, the same as `symmem bench` runs around its own.
 
 A script describes its system as a `System` and calls `main`. Ranks are forked processes, one torch thread
-each, pinned to one core each; they meet through a file. Rank 0 writes the report.
+each, pinned to one core each where the job asks for that; they meet through a file. Rank 0 writes the report.
 """
 
 import argparse
@@ -143,7 +143,7 @@ def measure(system, case):
     def us(part):
         return samples[min(int(part * len(samples)), len(samples) - 1)] / 1000
 
-    times = {"min": us(0), "p50": us(0.5), "p90": us(0.9), "p99": us(0.99)}
+    times = {"min": us(0), "p50": us(0.5), "p90": us(0.9), "p99": us(0.99), "mean": statistics.fmean(samples) / 1000}
     row = {"op": case.op, "dtype": case.dtype, "bytes": case.bytes, "us": times}
     return row | {"samples": len(samples), "verified": verified}
 

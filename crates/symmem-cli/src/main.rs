@@ -29,6 +29,7 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Bench(args) => bench::run(args),
         Command::BenchRank(args) => bench::run_rank(args),
+        Command::BenchLoad => bench::run_load(),
         Command::BenchGpuRank => bench::run_gpu_rank(),
         Command::CompileKernels(args) => compile_kernels(args),
         Command::Tune(args) => bench::run_tune(args),

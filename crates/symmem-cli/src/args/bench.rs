@@ -8,6 +8,7 @@ use symmem::DType;
 
 use super::gpu::GpuArgs;
 use super::size;
+use super::terms::{Memory, TermsArgs};
 
 /// Bytes of collectives where nothing else is said; a quick run leaves the last one out.
 const SIZES: [usize; 6] = [8, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 16 << 20];
@@ -65,13 +66,8 @@ pub(crate) struct BenchArgs {
     /// Operations in a block [default: 20000, collectives by size, with --quick fewer].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000_000))]
     iters: Option<u32>,
-    /// Pin rank r to the r-th core, modulo their number (the default). On GPUs: the thread that launches, on a physical core of its own, where there
-    /// are enough; ranks of other systems on the same.
-    #[arg(long, overrides_with = "no_pin")]
-    pin: bool,
-    /// Let the ranks run on any core.
-    #[arg(long)]
-    no_pin: bool,
+    #[command(flatten)]
+    pub(crate) terms: TermsArgs,
     #[command(flatten)]
     pub(crate) gpu: GpuArgs,
 }
@@ -87,9 +83,15 @@ impl BenchArgs {
         self.blocks.unwrap_or(if self.quick { 3 } else { 21 }) as usize
     }
 
-    /// Operations in a block.
-    pub(crate) fn iters(&self) -> usize {
-        self.iters.unwrap_or(if self.quick { 300 } else { 20_000 }) as usize
+    /// Operations in a block beside `load` busy loops, where one may take milliseconds.
+    pub(crate) fn iters(&self, load: usize) -> usize {
+        let default = match (self.quick, load) {
+            (true, 0) => 300,
+            (true, _) => 30,
+            (false, 0) => 20_000,
+            (false, _) => 300,
+        };
+        self.iters.unwrap_or(default) as usize
     }
 
     /// Blocks of a collective of `bytes` bytes, and operations in each.
@@ -110,9 +112,10 @@ impl BenchArgs {
         Some(Duration::from_millis(if has_chosen && !self.quick { 10_000 } else { 400 }))
     }
 
-    /// Operations of a collective of `bytes` bytes in one launch of a comparison.
-    pub(crate) fn launch_iters(&self, bytes: usize) -> usize {
-        let default = if self.quick { 10 } else { ((128 << 20) / bytes).clamp(7, 1000) };
+    /// Operations of a collective of `bytes` bytes in one launch of a comparison, beside `load` busy loops.
+    pub(crate) fn launch_iters(&self, bytes: usize, load: usize) -> usize {
+        let most = if load == 0 { 1000 } else { 300 };
+        let default = if self.quick { 10 } else { ((128 << 20) / bytes).clamp(7, most) };
         self.iters.map_or(default, |iters| iters as usize)
     }
 
@@ -141,9 +144,9 @@ impl BenchArgs {
         Duration::from_secs(self.peer_timeout.into())
     }
 
-    /// Whether ranks are pinned to cores.
-    pub(crate) fn pin(&self) -> bool {
-        self.pin || !self.no_pin
+    /// Where the elements of collectives lie.
+    pub(crate) fn memories(&self) -> Vec<Memory> {
+        self.terms.memories(!self.peers.is_empty())
     }
 }
 

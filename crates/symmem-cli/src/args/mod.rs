@@ -3,6 +3,7 @@
 mod bench;
 mod gpu;
 mod size;
+mod terms;
 
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand, value_parser};
 pub(crate) use self::bench::{BenchArgs, Op, Provider};
 pub(crate) use self::gpu::Form;
 pub(crate) use self::size::short;
+pub(crate) use self::terms::{Condition, Memory};
 
 /// Symmetric memory over host shared memory.
 #[derive(Parser)]
@@ -28,6 +30,9 @@ pub(crate) enum Command {
     /// One launch of a comparison: the whole of symmem, or one rank of a peer.
     #[command(hide = true)]
     BenchRank(RankArgs),
+    /// A busy loop, until it is killed.
+    #[command(hide = true)]
+    BenchLoad,
     /// One rank of a comparison on GPUs, led over stdin and stdout.
     #[command(hide = true)]
     BenchGpuRank,

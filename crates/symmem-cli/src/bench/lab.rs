@@ -7,12 +7,14 @@ use super::clock::Clock;
 use super::cores;
 use super::report::Row;
 use super::stats::{Percentiles, slowest};
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, Condition};
 
 /// A rank's place of work.
 pub(super) struct Lab<'a> {
     pub(super) group: &'a Group,
     pub(super) args: &'a BenchArgs,
+    /// Busy loops that run beside the ranks.
+    pub(super) load: usize,
     pub(super) clock: Clock,
     /// Whether ranks outnumber the cores, so that one must yield to let another run.
     pub(super) crowded: bool,
@@ -24,15 +26,20 @@ impl<'a> Lab<'a> {
     /// Settles this rank on its core. Comes after the group was made: a group whose rank is pinned to one core
     /// already takes that for the only one, and does not spin. `done` of `steps`
     /// steps of progress have been made before.
-    pub(super) fn new(group: &'a Group, args: &'a BenchArgs, done: usize, steps: usize) -> Self {
+    pub(super) fn new(
+        group: &'a Group,
+        args: &'a BenchArgs,
+        condition: Condition,
+        (done, steps): (usize, usize),
+    ) -> Self {
         let cores = cores::available();
-        let pinned = args.pin() && cores::pin(&cores, group.rank());
+        let pinned = condition.pin && cores::pin(&cores, group.rank());
         let crowded = group.size() > cores.len();
         // The first rank draws (on stderr, if that is a terminal), only between measurements.
         let bar = if group.rank() == 0 { progress(steps) } else { ProgressBar::hidden() };
         bar.set_prefix(format!("{} ranks", group.size()));
         bar.set_position(done as u64);
-        Self { group, args, clock: Clock::calibrated(), crowded, pinned, bar }
+        Self { group, args, load: condition.load, clock: Clock::calibrated(), crowded, pinned, bar }
     }
 
     /// Shows that `what` comes next.
@@ -78,6 +85,7 @@ impl<'a> Lab<'a> {
             verified,
             samples: samples.len(),
             pinned: self.pinned,
+            load: self.load,
             ..Row::default()
         }
     }

@@ -9,9 +9,11 @@ mod clock;
 mod collective;
 mod copy;
 mod cores;
+mod futex;
 mod gpu;
 mod lab;
 mod limit;
+mod load;
 mod machine;
 mod peers;
 mod plot;
@@ -19,22 +21,27 @@ mod python;
 mod report;
 mod signal;
 mod stats;
+mod summary;
 mod tune;
+mod turns;
 
 use anyhow::{Result, bail, ensure};
 use symmem::ProcessSpawner;
 
-use self::collective::Collective;
+use self::collective::{Case, Collective};
 pub(crate) use self::gpu::run_rank as run_gpu_rank;
 use self::lab::Lab;
+use self::load::Load;
+pub(crate) use self::load::run as run_load;
 use self::peers::Comparison;
 pub(crate) use self::peers::run_rank;
 use self::report::Row;
 pub(crate) use self::tune::run as run_tune;
-use crate::args::{BenchArgs, Op, short};
+use crate::args::{BenchArgs, Condition, Op, short};
 
-/// Tells ranks how much of the work was done before they came.
+/// Tells ranks how much of the work was done before they came, and under which condition they work.
 const DONE: &str = "SYMMEM_BENCH_DONE";
+const CONDITION: &str = "SYMMEM_BENCH_CONDITION";
 
 /// Runs the whole bench and prints what it found.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -42,17 +49,24 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if args.provider.is_of_gpus() {
         return gpu::run(args);
     }
-    let comparison = Comparison::prepare(args)?;
+    let mut comparison = Comparison::prepare(args)?;
     let mut rows = Vec::new();
     let mut done = 0;
-    for ranks in &args.ranks {
-        rows.extend(measure(args, (*ranks).into(), done)?);
-        done += steps(args, (*ranks).into());
+    for (at, condition) in args.terms.conditions().into_iter().enumerate() {
+        // Ranks come here too; the loops beside them are the launcher's.
+        let is_rank = number(CONDITION).is_some();
+        let load = Load::start(if is_rank { 0 } else { condition.load })?;
+        for ranks in args.ranks.iter().map(|ranks| usize::from(*ranks)) {
+            let mut found = measure(args, ranks, done, at, &|case| comparison.compares(case))?;
+            done += steps(args, ranks);
+            comparison.run(args, ranks, condition, &load, &mut found)?;
+            rows.extend(found);
+        }
     }
     if let Some(python) = &args.gpu.python {
         rows.extend(python::rows(args, python)?);
     }
-    let peers = comparison.map_or(Ok(Vec::new()), |comparison| comparison.run(args, &mut rows))?;
+    let peers = comparison.statuses();
     report::print(&rows, &peers, args.json.as_deref())?;
     if let Some(path) = &args.plot {
         report::write(path, &plot::draw(&rows, &machine::Machine::this().words()))?;
@@ -80,8 +94,9 @@ fn check(args: &BenchArgs) -> Result<()> {
     ensure!(args.peers.is_empty() || collectives > 0, "--peers compares collectives, and --ops names none");
     let largest = args.sizes().into_iter().max().filter(|_| collectives > 0).unwrap_or(0);
     let ranks = args.ranks.iter().copied().max().unwrap_or(0);
-    // Every rank has an input and an output.
-    let need = largest.saturating_mul(2 * usize::from(ranks));
+    // Every rank has an input and an output in each memory, and by hand one more.
+    let buffers = args.memories().len().max(1) * 3 - 1;
+    let need = largest.saturating_mul(buffers * usize::from(ranks));
     let free = machine::free_memory();
     ensure!(
         need <= free,
@@ -105,23 +120,38 @@ fn steps(args: &BenchArgs, ranks: usize) -> usize {
 }
 
 /// The rows of `ranks` ranks. All calls have one name, so that a rank's process takes part in the first it comes to:
-/// how many ranks there are it knows from its group.
-fn measure(args: &BenchArgs, ranks: usize, done: usize) -> Result<Vec<Row>> {
-    let by_rank = ProcessSpawner::new("bench", ranks).env(DONE, done).run(|group| {
-        let done = std::env::var(DONE).ok().and_then(|done| done.parse().ok()).unwrap_or(0);
-        let all = args.ranks.iter().map(|ranks| steps(args, (*ranks).into())).sum();
-        let lab = Lab::new(&group, args, done, all);
+/// how many ranks there are it knows from its group, and which condition it works under from its environment.
+fn measure(
+    args: &BenchArgs,
+    ranks: usize,
+    done: usize,
+    condition: usize,
+    compared: &dyn Fn(&Case) -> bool,
+) -> Result<Vec<Row>> {
+    let spawner = ProcessSpawner::new("bench", ranks).env(DONE, done).env(CONDITION, condition);
+    let by_rank = spawner.run(|group| {
+        let conditions = args.terms.conditions();
+        let condition = number(CONDITION).and_then(|at| conditions.get(at).copied());
+        let condition = condition.unwrap_or(Condition { pin: true, load: 0 });
+        let all: usize = args.ranks.iter().map(|ranks| steps(args, (*ranks).into())).sum();
+        let progress = (number(DONE).unwrap_or(0), all * conditions.len());
+        let lab = Lab::new(&group, args, condition, progress);
         let mut rows = Vec::new();
         for op in args.ops() {
             rows.extend(match op {
                 Op::Barrier => barrier::run(&lab)?,
                 Op::Signal => signal::run(&lab)?,
                 Op::Copy => copy::run(&lab)?,
-                op => Collective::of(*op).map_or(Ok(Vec::new()), |op| collective::run(&lab, op))?,
+                op => Collective::of(*op).map_or(Ok(Vec::new()), |op| collective::run(&lab, op, compared))?,
             });
         }
         Ok(rows)
     })?;
     // All ranks worked out the same rows from the same samples.
     Ok(by_rank.into_iter().next().unwrap_or_default())
+}
+
+/// What the launcher told this rank.
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok()?.parse().ok()
 }

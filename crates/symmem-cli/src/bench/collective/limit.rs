@@ -1,12 +1,13 @@
 //! The limit of an all_reduce in place: a plain loop over one's own slice of everybody's memory, between two exchanges
 //! of flags. What the library costs beside it is the price of everything else.
 
-use symmem::{Result, SymmetricMemory};
+use symmem::{Group, Result, SymmetricMemory};
 
 use super::contender::Contender;
 use super::kernel::{Stores, sum_everywhere};
+use crate::bench::futex::{Form, Lines};
 use crate::bench::lab::gather_words;
-use crate::bench::limit::Limit;
+use crate::bench::limit::{Limit, STRIDE};
 
 /// Elements in a slice are a multiple of this, so that no two ranks write into one line.
 const LINE: usize = 64;
@@ -101,5 +102,57 @@ impl Contender for Meeting {
 
     fn gather(&mut self, words: &[u64]) -> Result<Vec<u64>> {
         gather_words(self.0.group(), words)
+    }
+}
+
+/// Collective. Memory for [`Telling`].
+pub(in crate::bench) fn futex_memory(group: &Group) -> Result<SymmetricMemory<u64>> {
+    group.alloc::<u64>(STRIDE * group.size())?.rendezvous(group)
+}
+
+/// Telling and being told by futex, to see what a rank that sleeps while it waits costs beside busy loops.
+pub(in crate::bench) struct Telling<'a> {
+    mem: &'a SymmetricMemory<u64>,
+    lines: Lines<'a>,
+    form: Form,
+}
+
+impl<'a> Telling<'a> {
+    /// In `mem`, which [`futex_memory`] made.
+    pub(in crate::bench) fn new(mem: &'a SymmetricMemory<u64>, form: Form) -> Self {
+        Self { mem, lines: Lines::new(mem), form }
+    }
+}
+
+impl Contender for Telling<'_> {
+    fn rank(&self) -> usize {
+        self.mem.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.mem.world_size()
+    }
+
+    fn input(&mut self, _fill: &dyn Fn(&mut [u8])) -> Result<()> {
+        Ok(())
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        self.lines.exchange()
+    }
+
+    fn operate(&mut self) -> Result<()> {
+        match self.form {
+            Form::PingPong => self.lines.ping_pong(),
+            Form::Exchange => self.lines.exchange(),
+        }
+    }
+
+    fn output(&mut self, _judge: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn gather(&mut self, words: &[u64]) -> Result<Vec<u64>> {
+        gather_words(self.mem.group(), words)
     }
 }

@@ -1,4 +1,5 @@
-//! Collectives: every one of the library's, each row verified, an f32 all_reduce beside the limit.
+//! Collectives: every one of the library's, each row verified, an f32 all_reduce beside the limit; beside busy loops a small
+//! all_reduce beside that of [`super::futex`].
 
 mod case;
 mod contender;
@@ -6,23 +7,27 @@ mod kernel;
 mod limit;
 mod ours;
 mod pattern;
+mod private;
 mod race;
 mod reference;
 
-use symmem::{DType, Result};
+use symmem::{Allocation, DType, Result, SymmetricMemory};
 
 pub(super) use self::case::{Case, Collective, ROOT};
 pub(super) use self::contender::Contender;
 use self::kernel::Stores;
 use self::limit::{LimitReduce, Meeting};
+pub(super) use self::limit::{Telling, futex_memory};
 pub(super) use self::ours::{OurContender, Ours, open};
 pub(super) use self::race::{Plan, Record, race};
 pub(super) use self::reference::Accuracy;
+use super::futex::Form;
 use super::lab::Lab;
 use super::limit::{Limit, STRIDE};
 use super::report::Row;
 use super::stats::{Percentiles, median};
-use crate::args::BenchArgs;
+use super::turns::ratio;
+use crate::args::{BenchArgs, Memory};
 
 /// Beyond this many bytes the work hides what the meetings cost.
 const ABOVE_BARRIER: usize = 64 << 10;
@@ -49,34 +54,95 @@ fn plan(args: &BenchArgs, case: &Case) -> Plan {
     Plan { blocks, iters, limit: args.case_limit() }
 }
 
-/// The rows of `op`.
-pub(super) fn run(lab: &Lab<'_>, op: Collective) -> Result<Vec<Row>> {
+/// The rows of `op`. Of cases that are `compared` with peers only what a comparison does not say is measured.
+pub(super) fn run(lab: &Lab<'_>, op: Collective, compared: impl Fn(&Case) -> bool) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for case in cases(lab.args, op, lab.group.size()) {
         lab.start(&format!("{} {} {}", op.name(), case.dtype, crate::args::short(case.bytes)));
-        match (op, case.dtype) {
-            (Collective::AllReduce, DType::F32) => rows.extend(beside_limit(lab, &case)?),
-            _ => rows.push(alone(lab, &case)?),
+        let mut memories = lab.args.memories();
+        let limits = limits(&case, lab.load);
+        if compared(&case) {
+            // Launches measure the limit beside busy loops; the other one is measured here, beside symmetric memory.
+            memories.retain(|memory| *memory == Memory::Symmetric && limits == Limits::Loop);
+        }
+        if memories.is_empty() {
+            (0..plan(lab.args, &case).blocks).for_each(|_| lab.step());
+        } else {
+            rows.extend(one_case(lab, &case, &memories, limits)?);
         }
     }
     Ok(rows)
 }
 
-fn alone(lab: &Lab<'_>, case: &Case) -> Result<Row> {
-    let mut ours = open(lab.group, case)?;
-    let records = race(&mut [&mut *ours], case, plan(lab.args, case), &lab.clock, || lab.step())?;
-    let row = row(lab, case, &ours.algorithm(), &records[0]);
-    ours.close()?;
-    Ok(row)
+/// What a case is measured beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limits {
+    Nothing,
+    /// The barest loop over symmetric memory.
+    Loop,
+    /// Telling and being told by futex.
+    Futex,
 }
 
-/// The rows of the limit, with the better stores, and of the library.
-fn beside_limit(lab: &Lab<'_>, case: &Case) -> Result<Vec<Row>> {
+/// What `case` is measured beside, next to `load` busy loops.
+pub(super) fn limits(case: &Case, load: usize) -> Limits {
+    match (case.op, case.dtype) {
+        (Collective::AllReduce, DType::F32) if load == 0 => Limits::Loop,
+        (Collective::AllReduce, DType::F32 | DType::BF16) if load > 0 && case.bytes <= ABOVE_BARRIER => {
+            Limits::Futex
+        }
+        _ => Limits::Nothing,
+    }
+}
+
+fn one_case(lab: &Lab<'_>, case: &Case, memories: &[Memory], limits: Limits) -> Result<Vec<Row>> {
+    // The loop works on the very pages that the library does.
+    let shared = match limits {
+        Limits::Loop => Some(lab.group.alloc::<f32>(case.len())?),
+        _ => None,
+    };
+    let open = |memory: &Memory| -> Result<Box<dyn OurContender>> {
+        match shared.as_ref().filter(|_| *memory == Memory::Symmetric) {
+            Some(shared) => Ok(Box::new(Ours::over(shared, lab.group, case)?)),
+            None => open(lab.group, case, *memory),
+        }
+    };
+    let mut ours = memories.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let beside = match (&shared, limits) {
+        (Some(shared), _) => beside_loop(lab, case, &mut ours, shared)?,
+        (None, Limits::Futex) => beside_futex(lab, case, &mut ours)?,
+        (None, _) => {
+            let records =
+                race(&mut contenders(&mut ours), case, plan(lab.args, case), &lab.clock, || lab.step())?;
+            Beside { ours: records, limits: Vec::new(), barrier: None }
+        }
+    };
+    let algorithms: Vec<String> = ours.iter().map(|one| one.algorithm()).collect();
+    ours.into_iter().try_for_each(|one| one.close())?;
+    Ok(beside.rows(lab, case, memories, &algorithms))
+}
+
+fn contenders(ours: &mut [Box<dyn OurContender>]) -> Vec<&mut dyn Contender> {
+    ours.iter_mut().map(|one| &mut **one as &mut dyn Contender).collect()
+}
+
+/// What came of a race.
+struct Beside {
+    ours: Vec<Record>,
+    /// The first one is the one that counts.
+    limits: Vec<(&'static str, Record)>,
+    barrier: Option<Record>,
+}
+
+fn beside_loop(
+    lab: &Lab<'_>,
+    case: &Case,
+    ours: &mut [Box<dyn OurContender>],
+    memory: &Allocation<f32>,
+) -> Result<Beside> {
     let group = lab.group;
-    let memory = group.alloc::<f32>(case.len())?;
     let flags = || group.alloc::<u64>(STRIDE * group.size())?.rendezvous(group);
     let (cached_flags, streaming_flags) = (flags()?, flags()?);
-    let mut ours = Box::new(Ours::over(&memory, group, case)?);
     let mut meeting = Meeting(memory.rendezvous(group)?);
     let limit = |flags, stores| -> Result<_> {
         Ok(LimitReduce::new(memory.rendezvous(group)?, Limit::new(flags, lab.crowded), stores))
@@ -84,39 +150,62 @@ fn beside_limit(lab: &Lab<'_>, case: &Case) -> Result<Vec<Row>> {
     let mut cached = limit(&cached_flags, Stores::Cached)?;
     let mut streaming = limit(&streaming_flags, Stores::Streaming)?;
 
-    let mut contenders: Vec<&mut dyn Contender> = vec![&mut *ours, &mut cached, &mut streaming];
+    let count = ours.len();
+    let mut contenders = contenders(ours);
+    contenders.extend([&mut cached as &mut dyn Contender, &mut streaming]);
     if case.bytes <= ABOVE_BARRIER {
         contenders.push(&mut meeting);
     }
-    let records = race(&mut contenders, case, plan(lab.args, case), &lab.clock, || lab.step())?;
-    let rows = compare(lab, case, &ours.algorithm(), &records);
-    ours.close()?;
+    let mut records = race(&mut contenders, case, plan(lab.args, case), &lab.clock, || lab.step())?;
+    let barrier = if case.bytes <= ABOVE_BARRIER { records.pop() } else { None };
+    let mut limits: Vec<_> =
+        ["loop, cached stores", "loop, streaming stores"].into_iter().zip(records.split_off(count)).collect();
+    limits.sort_by(|one, other| median(medians(&one.1)).total_cmp(&median(medians(&other.1))));
+    limits.truncate(1);
     cached_flags.close()?;
     streaming_flags.close()?;
-    Ok(rows)
+    Ok(Beside { ours: records, limits, barrier })
 }
 
-/// The rows of a race between ours, both limits, and perhaps the barrier.
-fn compare(lab: &Lab<'_>, case: &Case, algorithm: &str, records: &[Record]) -> Vec<Row> {
-    let (ours, cached, streaming) = (medians(&records[0]), medians(&records[1]), medians(&records[2]));
-    let (limit, stores, best) = match median(cached.clone()) <= median(streaming.clone()) {
-        true => (cached, "loop, cached stores", &records[1]),
-        false => (streaming, "loop, streaming stores", &records[2]),
-    };
-    let pairwise = |of: fn(f64, f64) -> f64, theirs: &[f64]| {
-        median(ours.iter().zip(theirs).map(|(ours, theirs)| of(*ours, *theirs)).collect())
-    };
-    let ratio = pairwise(|ours, limit| ours / limit, &limit);
-    let above = records.get(3).map(|barrier| pairwise(|ours, barrier| ours - barrier, &medians(barrier)));
-    let limit = row(lab, case, stores, best);
-    vec![
-        Row { system: "limit".to_owned(), ratio_to_limit: Some(1.0), ..limit },
-        Row {
-            ratio_to_limit: Some(ratio),
-            above_barrier_us: above.map(|ticks| ticks * lab.clock.us(1)),
-            ..row(lab, case, algorithm, &records[0])
-        },
-    ]
+fn beside_futex(lab: &Lab<'_>, case: &Case, ours: &mut [Box<dyn OurContender>]) -> Result<Beside> {
+    let memories = [futex_memory(lab.group)?, futex_memory(lab.group)?];
+    let mut bare: Vec<Telling<'_>> =
+        memories.iter().zip(Form::ALL).map(|(memory, form)| Telling::new(memory, form)).collect();
+    let count = ours.len();
+    let mut contenders = contenders(ours);
+    contenders.extend(bare.iter_mut().map(|one| one as &mut dyn Contender));
+    let mut records = race(&mut contenders, case, plan(lab.args, case), &lab.clock, || lab.step())?;
+    let limits = Form::ALL.map(Form::name).into_iter().zip(records.split_off(count)).collect();
+    memories.into_iter().try_for_each(SymmetricMemory::close)?;
+    Ok(Beside { ours: records, limits, barrier: None })
+}
+
+impl Beside {
+    /// The rows of the limits, and those of the library.
+    fn rows(&self, lab: &Lab<'_>, case: &Case, memories: &[Memory], algorithms: &[String]) -> Vec<Row> {
+        let first = self.limits.first().map(|(_, record)| record);
+        let to_limit = |record: &Record| ratio(lab, &record.blocks, &first?.blocks);
+        let limits = self
+            .limits
+            .iter()
+            .map(|(name, record)| row(lab, case, name, record).as_limit().beside_limit(to_limit(record)));
+        let by_hand = memories.iter().position(|memory| *memory == Memory::ByHand);
+        let ours = memories.iter().zip(algorithms).zip(&self.ours).map(|((memory, algorithm), record)| {
+            let hand = by_hand.filter(|_| *memory == Memory::Private);
+            Row {
+                memory: memory.name().to_owned(),
+                above_barrier_us: self.barrier.as_ref().map(|barrier| above(lab, record, barrier)),
+                to_hand: hand.and_then(|at| ratio(lab, &record.blocks, &self.ours[at].blocks)),
+                ..row(lab, case, algorithm, record).beside_limit(to_limit(record))
+            }
+        });
+        limits.chain(ours).collect()
+    }
+}
+
+/// The median over all blocks of the typical time of one less that of the other, in microseconds.
+fn above(lab: &Lab<'_>, record: &Record, barrier: &Record) -> f64 {
+    ratio(lab, &record.blocks, &barrier.blocks).map_or(f64::NAN, |ratio| ratio.above_us)
 }
 
 /// The typical ticks of each block.

@@ -1,12 +1,14 @@
 //! The library's collectives.
 
 use symmem::{
-    Allocation, Bool, DType, Element, Error, F8E4M3, F8E5M2, Group, Result, SymmetricMemory, bf16, f16,
-    tuning,
+    Allocation, Bool, DType, Element, Error, F8E4M3, F8E5M2, Group, ReduceOp, Result, SymmetricMemory, bf16,
+    f16, tuning,
 };
 
 use super::case::{Case, Collective, ROOT};
 use super::contender::Contender;
+use super::private::{ByHand, Private};
+use crate::args::Memory;
 use crate::bench::lab::gather_words;
 
 /// A collective on symmetric memory of `T`.
@@ -25,39 +27,63 @@ pub(in crate::bench) trait OurContender: Contender {
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// Collective. Makes the memory for `case`.
-pub(in crate::bench) fn open(group: &Group, case: &Case) -> Result<Box<dyn OurContender>> {
+/// Collective. Makes what `case` needs, with its elements in `memory`.
+pub(in crate::bench) fn open(group: &Group, case: &Case, memory: Memory) -> Result<Box<dyn OurContender>> {
     match case.dtype {
-        DType::U8 => open_as::<u8>(group, case),
-        DType::I8 => open_as::<i8>(group, case),
-        DType::U16 => open_as::<u16>(group, case),
-        DType::I16 => open_as::<i16>(group, case),
-        DType::U32 => open_as::<u32>(group, case),
-        DType::I32 => open_as::<i32>(group, case),
-        DType::U64 => open_as::<u64>(group, case),
-        DType::I64 => open_as::<i64>(group, case),
-        DType::F8E4M3 => open_as::<F8E4M3>(group, case),
-        DType::F8E5M2 => open_as::<F8E5M2>(group, case),
-        DType::F16 => open_as::<f16>(group, case),
-        DType::BF16 => open_as::<bf16>(group, case),
-        DType::F32 => open_as::<f32>(group, case),
-        DType::F64 => open_as::<f64>(group, case),
-        DType::Bool => open_as::<Bool>(group, case),
+        DType::U8 => open_as::<u8>(group, case, memory),
+        DType::I8 => open_as::<i8>(group, case, memory),
+        DType::U16 => open_as::<u16>(group, case, memory),
+        DType::I16 => open_as::<i16>(group, case, memory),
+        DType::U32 => open_as::<u32>(group, case, memory),
+        DType::I32 => open_as::<i32>(group, case, memory),
+        DType::U64 => open_as::<u64>(group, case, memory),
+        DType::I64 => open_as::<i64>(group, case, memory),
+        DType::F8E4M3 => open_as::<F8E4M3>(group, case, memory),
+        DType::F8E5M2 => open_as::<F8E5M2>(group, case, memory),
+        DType::F16 => open_as::<f16>(group, case, memory),
+        DType::BF16 => open_as::<bf16>(group, case, memory),
+        DType::F32 => open_as::<f32>(group, case, memory),
+        DType::F64 => open_as::<f64>(group, case, memory),
+        DType::Bool => open_as::<Bool>(group, case, memory),
         other => {
             Err(Error::Invalid { what: "dtype".to_owned(), problem: format!("{other} is not measured") })
         }
     }
 }
 
-fn open_as<T: Element>(group: &Group, case: &Case) -> Result<Box<dyn OurContender>> {
-    let memory = group.alloc::<T>(case.input(group.size()))?;
-    Ok(Box::new(Ours::over(&memory, group, case)?))
+fn open_as<T: Element>(group: &Group, case: &Case, memory: Memory) -> Result<Box<dyn OurContender>> {
+    Ok(match memory {
+        Memory::Symmetric => {
+            let memory = group.alloc::<T>(case.input(group.size()))?;
+            Box::new(Ours::over(&memory, group, case)?)
+        }
+        Memory::Private => Box::new(Private::<T>::open(group, case)?),
+        Memory::ByHand => Box::new(ByHand::<T>::open(group, case)?),
+    })
 }
 
 /// The name of the algorithm that `op` runs on `mem`.
-fn algorithm<T: Element>(mem: &SymmetricMemory<T>, op: Collective) -> String {
+pub(super) fn algorithm<T: Element>(mem: &SymmetricMemory<T>, op: Collective) -> String {
     let named = op.name().parse::<tuning::Collective>();
     named.map_or_else(|_| "-".to_owned(), |collective| mem.algorithm(collective).to_string())
+}
+
+/// `op` on `mem`; who gets something out of it gets it in `out`, if it is not in place.
+pub(super) fn operate<T: Element>(
+    mem: &mut SymmetricMemory<T>,
+    out: &mut [T],
+    op: Collective,
+    reduce: ReduceOp,
+) -> Result<()> {
+    match op {
+        Collective::AllReduce => mem.all_reduce(reduce),
+        Collective::AllReduceOut => mem.all_reduce_out(reduce, out),
+        Collective::Reduce => mem.reduce(reduce, ROOT, out),
+        Collective::ReduceScatter => mem.reduce_scatter(reduce, out),
+        Collective::AllGather => mem.all_gather(out),
+        Collective::Broadcast => mem.broadcast(ROOT),
+        Collective::AllToAll => mem.all_to_all(out),
+    }
 }
 
 impl<T: Element> Ours<T> {
@@ -102,16 +128,7 @@ impl<T: Element> Contender for Ours<T> {
     }
 
     fn operate(&mut self) -> Result<()> {
-        let (mem, out, op) = (&mut self.mem, &mut self.out, self.case.reduce());
-        match self.case.op {
-            Collective::AllReduce => mem.all_reduce(op),
-            Collective::AllReduceOut => mem.all_reduce_out(op, out),
-            Collective::Reduce => mem.reduce(op, ROOT, out),
-            Collective::ReduceScatter => mem.reduce_scatter(op, out),
-            Collective::AllGather => mem.all_gather(out),
-            Collective::Broadcast => mem.broadcast(ROOT),
-            Collective::AllToAll => mem.all_to_all(out),
-        }
+        operate(&mut self.mem, &mut self.out, self.case.op, self.case.reduce())
     }
 
     fn output(&mut self, judge: &dyn Fn(&[u8]) -> bool) -> Result<bool> {

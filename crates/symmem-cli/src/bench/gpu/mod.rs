@@ -60,6 +60,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 fn wanted(args: &BenchArgs) -> Result<Wanted> {
     let odd = args.dtypes.iter().find(|dtype| ![DType::BF16, DType::F32].contains(dtype));
     ensure!(odd.is_none(), "a bench on GPUs is about bf16; leave --dtypes out");
+    ensure!(!args.terms.is_of_hosts(), "--memory, --load and --pin yes,no are for host memory only");
     ensure!(args.plot.is_none(), "--plot draws benches of host memory only");
     let sizes = args.sizes();
     let odd = sizes.iter().find(|bytes| **bytes < 16 || !bytes.is_multiple_of(16));
@@ -115,7 +116,11 @@ impl Stage<'_> {
             share: self.share,
             rounds: self.args.rounds(),
             arena: Wanted::arena_bytes(races),
-            cores: if self.args.pin() { cores::apart(self.ranks) } else { Vec::new() },
+            cores: if self.args.terms.conditions().iter().any(|one| one.pin) {
+                cores::apart(self.ranks)
+            } else {
+                Vec::new()
+            },
             kernels: self.desk.0.join("kernels.cubin"),
             folder: self.desk.0.clone(),
             limits: Limits::default(),

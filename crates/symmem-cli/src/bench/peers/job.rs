@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::args::Memory;
 use crate::bench::collective::Case;
 use crate::bench::stats::Percentiles;
 
@@ -19,7 +20,17 @@ pub(super) struct Job {
     /// The cores of the launcher; those a rank finds may be what the peer's own launcher left it.
     #[serde(default)]
     pub(super) cores: Vec<usize>,
+    /// Busy loops that run beside it.
+    #[serde(default)]
+    pub(super) load: usize,
+    /// Where symmem has its elements; others know private memory only.
+    #[serde(default = "symmetric")]
+    pub(super) memories: Vec<Memory>,
     pub(super) cases: Vec<Task>,
+}
+
+fn symmetric() -> Vec<Memory> {
+    vec![Memory::Symmetric]
 }
 
 /// A case, and how many operations of it.
@@ -36,6 +47,9 @@ pub(super) struct Output {
     pub(super) system: String,
     pub(super) version: String,
     pub(super) rows: Vec<OutputRow>,
+    /// What the same processes measured of the limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) limits: Vec<OutputRow>,
 }
 
 /// What came of a case.
@@ -43,6 +57,8 @@ pub(super) struct Output {
 pub(super) struct OutputRow {
     #[serde(flatten)]
     pub(super) case: Case,
+    #[serde(default)]
+    pub(super) memory: Memory,
     pub(super) us: Percentiles<f64>,
     pub(super) samples: usize,
     pub(super) verified: bool,

@@ -2,7 +2,7 @@
 //!
 //! A launcher puts its ranks wherever it likes, in sessions of their own too. So this process adopts every orphan
 //! below it, and ends whatever is left once the command has ended or its time is up. At that moment it has no other
-//! children.
+//! children but the busy loops that run beside all launches.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -56,15 +56,16 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// Runs it to its end, or ends it after `limit`. The error says in one line what went wrong.
-    pub(super) fn run(&self, desk: &Desk, job: &Job, limit: Duration) -> Result<Output> {
+    /// Runs it to its end, or ends it after `limit`, and everything it started but not `spared`. The error says in one
+    /// line what went wrong.
+    pub(super) fn run(&self, desk: &Desk, job: &Job, limit: Duration, spared: &[Pid]) -> Result<Output> {
         let (job_file, out, log) = (desk.file("job.json"), desk.file("out.json"), desk.file("log"));
         job::write(&job_file, job)?;
         // Results of the launch before must not pass for those of this one.
         let _ = fs::remove_file(&out);
         let mut child = self.start(&job_file, &out, &log)?;
         let ended = wait(&mut child, limit);
-        let cleaned = end_all_children();
+        let cleaned = end_all_children(spared);
         let status = ended?;
         cleaned?;
         let Some(status) = status else {
@@ -112,11 +113,12 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// Kills and collects children of this process until there are none: those of a killed one come to this process.
-fn end_all_children() -> Result<()> {
+/// Kills and collects children of this process until none are left but `spared`: those of a killed one come to this process.
+fn end_all_children(spared: &[Pid]) -> Result<()> {
     let end = Instant::now() + GONE_WITHIN;
     loop {
-        let children = children();
+        let mut children = children();
+        children.retain(|child| !spared.contains(child));
         if children.is_empty() {
             return Ok(());
         }

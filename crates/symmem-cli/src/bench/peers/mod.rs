@@ -18,8 +18,11 @@ use serde::Serialize;
 use self::manifest::{Manifest, Peer};
 pub(crate) use self::rank::run as run_rank;
 use self::rounds::Rounds;
+use self::shim::{dtype_number, op_number};
+use super::collective::Case;
+use super::load::Load;
 use super::report::Row;
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, Condition};
 
 /// What became of a peer.
 #[derive(Debug, Serialize)]
@@ -31,46 +34,74 @@ pub(super) struct Status {
 }
 
 /// The systems to compare with.
+#[derive(Default)]
 pub(super) struct Comparison {
     manifest: Manifest,
     peers: Vec<Peer>,
-    missing: Vec<String>,
+    /// What is to be said before the first launch.
+    complaints: Vec<String>,
+    rounds: Option<Rounds>,
 }
 
 impl Comparison {
     /// Those that were asked for, and are there; none if none were asked for.
-    pub(super) fn prepare(args: &BenchArgs) -> Result<Option<Self>> {
+    pub(super) fn prepare(args: &BenchArgs) -> Result<Self> {
         if args.peers.is_empty() {
-            return Ok(None);
+            return Ok(Self::default());
         }
         let manifest = Manifest::find(args.peers_dir.as_deref())?;
-        if args.peers.iter().any(|name| name == "all") {
-            let peers = manifest.peers.clone();
-            return Ok(Some(Self { manifest, peers, missing: Vec::new() }));
-        }
         let find = |name: &String| manifest.peers.iter().find(|peer| peer.name == *name);
-        let peers = args.peers.iter().filter_map(find).cloned().collect();
-        let missing = args.peers.iter().filter(|name| find(name).is_none()).cloned().collect();
-        Ok(Some(Self { manifest, peers, missing }))
+        let all = args.peers.iter().any(|name| name == "all");
+        let peers: Vec<Peer> = match all {
+            true => manifest.peers.clone(),
+            false => args.peers.iter().filter_map(find).cloned().collect(),
+        };
+        let missing = args.peers.iter().filter(|name| !all && find(name).is_none());
+        let absent =
+            |name| format!("peer {name} is not installed and left out; `cargo xtask peers` installs it");
+        let mut complaints: Vec<String> = missing.map(absent).collect();
+        if peers.is_empty() {
+            let folder = manifest.folder();
+            complaints.push(format!("no peers are installed in {folder}; `cargo xtask peers` installs them"));
+        }
+        Ok(Self { manifest, peers, complaints, rounds: None })
     }
 
-    /// Runs all rounds; symmem's rows become those of its launches, and the peers' rows are added behind them.
-    pub(super) fn run(self, args: &BenchArgs, rows: &mut Vec<Row>) -> Result<Vec<Status>> {
-        for name in &self.missing {
-            eprintln!("peer {name} is not installed and left out; `cargo xtask peers` installs it");
-        }
-        if self.peers.is_empty() {
-            eprintln!(
-                "no peers are installed in {}; `cargo xtask peers` installs them",
-                self.manifest.folder()
-            );
-            return Ok(Vec::new());
-        }
-        let mut rounds = Rounds::new(&self.manifest, self.peers)?;
-        for ranks in &args.ranks {
-            let tally = rounds.run(args, usize::from(*ranks)).context("comparing with peers")?;
-            tally.enter(rows);
-        }
-        Ok(rounds.statuses())
+    /// Whether `case` is compared with peers, so that its rows come from launches.
+    pub(super) fn compares(&self, case: &Case) -> bool {
+        !self.peers.is_empty() && is_common(case)
     }
+
+    /// Runs all rounds with `ranks` ranks; symmem's rows become those of its launches, and the peers' rows are added
+    /// behind them.
+    pub(super) fn run(
+        &mut self,
+        args: &BenchArgs,
+        ranks: usize,
+        condition: Condition,
+        load: &Load,
+        rows: &mut Vec<Row>,
+    ) -> Result<()> {
+        self.complaints.drain(..).for_each(|complaint| eprintln!("{complaint}"));
+        if self.peers.is_empty() {
+            return Ok(());
+        }
+        let rounds = match &mut self.rounds {
+            Some(rounds) => rounds,
+            none => none.insert(Rounds::new(&self.manifest, self.peers.clone())?),
+        };
+        let tally = rounds.run(args, ranks, condition, load).context("comparing with peers")?;
+        tally.enter(rows);
+        Ok(())
+    }
+
+    /// What became of the peers.
+    pub(super) fn statuses(self) -> Vec<Status> {
+        self.rounds.map_or_else(Vec::new, Rounds::statuses)
+    }
+}
+
+/// Whether peers may have `case` too.
+fn is_common(case: &Case) -> bool {
+    op_number(case.op).is_some() && dtype_number(case.dtype).is_some()
 }

@@ -6,10 +6,11 @@ use symmem::{Group, ProcessSpawner};
 
 use super::job::{self, Job, Output, OutputRow, Task};
 use super::shim::{Shim, ShimCase};
-use crate::args::RankArgs;
+use crate::args::{Memory, RankArgs};
 use crate::bench::clock::Clock;
-use crate::bench::collective::{Contender, Plan, Record, open, race};
+use crate::bench::collective::{Contender, Limits, Plan, Record, Telling, futex_memory, limits, open, race};
 use crate::bench::cores;
+use crate::bench::futex::Form;
 use crate::bench::stats::Percentiles;
 
 /// Does the job and leaves the results.
@@ -32,20 +33,31 @@ pub(crate) fn run(args: &RankArgs) -> Result<()> {
 
 fn measure_ours(job: &Job) -> Result<Output> {
     let by_rank = ProcessSpawner::new("bench-rank", job.ranks).run(|group| our_rows(&group, job))?;
-    let rows = by_rank.into_iter().next().unwrap_or_default();
-    Ok(Output { system: "symmem".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), rows })
+    let (rows, limits) = by_rank.into_iter().next().unwrap_or_default();
+    Ok(Output { system: "symmem".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), rows, limits })
 }
 
-fn our_rows(group: &Group, job: &Job) -> symmem::Result<Vec<OutputRow>> {
+/// The rows of the library, in each memory, and those of the limit.
+fn our_rows(group: &Group, job: &Job) -> symmem::Result<(Vec<OutputRow>, Vec<OutputRow>)> {
     let clock = settle(job, group.rank());
-    let mut rows = Vec::new();
+    let (mut rows, mut bare) = (Vec::new(), Vec::new());
     for task in &job.cases {
-        let mut ours = open(group, &task.case)?;
-        let record = measure(&mut *ours, task, &clock)?;
-        rows.push(row(task, record, &clock, ours.algorithm()));
-        ours.close()?;
+        for memory in &job.memories {
+            let mut ours = open(group, &task.case, *memory)?;
+            let record = measure(&mut *ours, task, &clock)?;
+            rows.push(row(task, *memory, record, &clock, ours.algorithm()));
+            ours.close()?;
+        }
+        if limits(&task.case, job.load) == Limits::Futex {
+            for form in Form::ALL {
+                let lines = futex_memory(group)?;
+                let record = measure(&mut Telling::new(&lines, form), task, &clock)?;
+                bare.push(row(task, Memory::Symmetric, record, &clock, form.name().to_owned()));
+                lines.close()?;
+            }
+        }
     }
-    Ok(rows)
+    Ok((rows, bare))
 }
 
 fn measure_shim(shim: &Shim, job: &Job) -> Result<Output> {
@@ -55,9 +67,9 @@ fn measure_shim(shim: &Shim, job: &Job) -> Result<Output> {
     for task in job.cases.iter().filter(|task| shim.supports(&task.case)) {
         let mut theirs = ShimCase::new(shim, &task.case);
         let record = measure(&mut theirs, task, &clock)?;
-        rows.push(row(task, record, &clock, "-".to_owned()));
+        rows.push(row(task, Memory::Private, record, &clock, "-".to_owned()));
     }
-    Ok(Output { system: "shim".to_owned(), version: shim.version(), rows })
+    Ok(Output { system: "shim".to_owned(), version: shim.version(), rows, limits: Vec::new() })
 }
 
 /// Settles this rank on its core, after its system has started and seen all cores.
@@ -74,8 +86,8 @@ fn measure(contender: &mut dyn Contender, task: &Task, clock: &Clock) -> symmem:
     Ok(race(&mut [contender], &task.case, plan, clock, || ())?.remove(0))
 }
 
-fn row(task: &Task, record: Record, clock: &Clock, algorithm: String) -> OutputRow {
+fn row(task: &Task, memory: Memory, record: Record, clock: &Clock, algorithm: String) -> OutputRow {
     let mut samples = record.blocks.concat();
     let us = Percentiles::of(&mut samples).map(|ticks| clock.us(ticks));
-    OutputRow { case: task.case, us, samples: samples.len(), verified: record.verified, algorithm }
+    OutputRow { case: task.case, memory, us, samples: samples.len(), verified: record.verified, algorithm }
 }

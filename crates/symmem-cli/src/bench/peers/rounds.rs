@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use rustix::process::Pid;
 
-use super::Status;
 use super::job::{Job, Output, Task};
 use super::launch::{Desk, Launch};
 use super::manifest::{Kind, Manifest, Peer};
-use super::shim::{dtype_number, op_number};
 use super::tally::Tally;
-use crate::args::BenchArgs;
+use super::{Status, is_common};
+use crate::args::{BenchArgs, Condition};
 use crate::bench::collective::{Collective, cases};
+use crate::bench::load::Load;
 use crate::bench::{cores, lab};
 
 /// A peer, and what became of it.
@@ -40,10 +41,26 @@ impl Rounds {
     }
 
     /// All rounds with `ranks` ranks. A peer that fails is said to and takes no further part, in later calls neither.
-    pub(super) fn run(&mut self, args: &BenchArgs, ranks: usize) -> Result<Tally> {
+    /// Meanwhile `load` runs beside them.
+    pub(super) fn run(
+        &mut self,
+        args: &BenchArgs,
+        ranks: usize,
+        condition: Condition,
+        load: &Load,
+    ) -> Result<Tally> {
+        let Condition { pin, load: loops } = condition;
         let cores = cores::available();
-        let crowded = ranks > cores.len();
-        let job = Job { ranks, pin: args.pin(), cores, cases: tasks(args, ranks) };
+        // Who waits shares its core with the loops as it would with ranks.
+        let crowded = ranks + loops > cores.len();
+        let mut job = Job {
+            ranks,
+            pin,
+            cores,
+            load: loops,
+            memories: args.memories(),
+            cases: tasks(args, ranks, loops),
+        };
         let mut tally = Tally::new(&job);
         if job.cases.is_empty() {
             return Ok(tally);
@@ -51,10 +68,11 @@ impl Rounds {
         let systems = self.runners.len() + 1;
         let bar = lab::progress(args.rounds() * systems);
         bar.set_prefix(format!("{ranks} ranks"));
+        let spared = load.pids();
         for round in 0..args.rounds() {
             for turn in (0..systems).map(|turn| (turn + round) % systems) {
                 bar.set_message(format!("round {} of {}, {}", round + 1, args.rounds(), self.name(turn)));
-                match self.launch(turn, args, &job, crowded) {
+                match self.launch(turn, args, &job, crowded, &spared) {
                     None => {}
                     Some(Ok(output)) => tally.add(self.name(turn), output),
                     Some(Err(error)) if turn == 0 => return Err(error.context("symmem failed")),
@@ -66,6 +84,8 @@ impl Rounds {
                 }
                 bar.inc(1);
             }
+            // Nor is a memory always the first.
+            job.memories.rotate_left(1);
         }
         bar.finish_and_clear();
         Ok(tally)
@@ -83,13 +103,20 @@ impl Rounds {
     }
 
     /// Launches the system whose turn it is, unless it has failed before.
-    fn launch(&self, turn: usize, args: &BenchArgs, job: &Job, crowded: bool) -> Option<Result<Output>> {
+    fn launch(
+        &self,
+        turn: usize,
+        args: &BenchArgs,
+        job: &Job,
+        crowded: bool,
+        spared: &[Pid],
+    ) -> Option<Result<Output>> {
         let launch = match turn.checked_sub(1).map(|peer| &self.runners[peer]) {
             None => self.ours(),
             Some(runner) if runner.failed.is_some() => return None,
             Some(runner) => self.theirs(&runner.peer, job.ranks, crowded),
         };
-        Some(launch.run(&self.desk, job, args.peer_timeout()))
+        Some(launch.run(&self.desk, job, args.peer_timeout(), spared))
     }
 
     fn ours(&self) -> Launch {
@@ -108,9 +135,8 @@ impl Rounds {
 }
 
 /// The cases that peers may have too.
-fn tasks(args: &BenchArgs, ranks: usize) -> Vec<Task> {
-    let ops = args.ops().iter().filter_map(|op| Collective::of(*op)).filter(|op| op_number(*op).is_some());
-    let cases = ops.flat_map(|op| cases(args, op, ranks));
-    let common = cases.filter(|case| dtype_number(case.dtype).is_some());
-    common.map(|case| Task { case, iters: args.launch_iters(case.bytes) }).collect()
+fn tasks(args: &BenchArgs, ranks: usize, load: usize) -> Vec<Task> {
+    let ops = args.ops().iter().filter_map(|op| Collective::of(*op));
+    let common = ops.flat_map(|op| cases(args, op, ranks)).filter(is_common);
+    common.map(|case| Task { case, iters: args.launch_iters(case.bytes, load) }).collect()
 }
