@@ -149,6 +149,8 @@ int main(int count, char **arguments)
                 printf(" no %s of %s;", op_names[op], dtype_names[dtype]);
         }
     check_samples();
+    if (((int (*)(void))symbol("peer_ping_pong"))())
+        fail("an error from", "ping_pong");
     if (rank == 0)
         printf(" verified on %d ranks\n", size);
     ((void (*)(void))symbol("peer_finalize"))();

@@ -113,6 +113,18 @@ int peer_all_to_all(const void *in, void *out, size_t count, int dtype)
     return CALL(MPI_Alltoall, count, in, count, type, out, count, type, MPI_COMM_WORLD);
 }
 
+int peer_ping_pong(void)
+{
+    int partner = rank ^ 1, error;
+    if (partner >= size)
+        return 0;
+    if (rank < partner && (error = MPI_Send(NULL, 0, MPI_BYTE, partner, 0, MPI_COMM_WORLD)))
+        return error;
+    if ((error = MPI_Recv(NULL, 0, MPI_BYTE, partner, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE)))
+        return error;
+    return rank > partner ? MPI_Send(NULL, 0, MPI_BYTE, partner, 0, MPI_COMM_WORLD) : 0;
+}
+
 int peer_gather_samples(const uint64_t *mine, uint64_t *all, size_t n)
 {
     return CALL(MPI_Allgather, n, mine, n, MPI_UINT64_T, all, n, MPI_UINT64_T, MPI_COMM_WORLD);

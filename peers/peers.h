@@ -27,6 +27,9 @@ int peer_reduce_scatter(const void *in, void *out, size_t count, int dtype);
 int peer_broadcast(void *buf, size_t count, int dtype, int root);
 /* `count` is what goes to one rank. */
 int peer_all_to_all(const void *in, void *out, size_t count, int dtype);
+/* A message without a byte from the even rank of a pair to the odd one, and one back; a rank without a partner sits
+ * out. A library without messages has no such function. */
+int peer_ping_pong(void);
 /* Gathers `n` values of every rank on every rank. */
 int peer_gather_samples(const uint64_t *mine, uint64_t *all, size_t n);
 void peer_finalize(void);

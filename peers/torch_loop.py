@@ -24,6 +24,8 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 # Values stay below this; sums over a few dozen ranks are then exact in bfloat16 too.
 PERIOD = 8
 WARM_UP_BATCHES = 10
+# Of a case that is measured for some time: the same numbers as in `race.rs`.
+FEWEST_BLOCKS, FEWEST_ITERS, MOST_ITERS, BLOCK_NS = 3, 5, 2000, 10_000_000
 TIMEOUT = timedelta(seconds=60)
 
 
@@ -133,11 +135,26 @@ def warm_up(system, case):
         before = median
 
 
-def measure(system, case):
-    """A row of the report."""
-    warm_up(system, case)
-    samples = slowest([case.sample(system, i) for i in range(case.iters)])
-    verified = agreed(case.is_right(case.iters - 1))
+def for_a_while(system, case, seconds):
+    """As many samples as the time allows; every block is about as long, and all ranks end together."""
+    end = time.monotonic() + seconds
+    samples, blocks, block = [], 0, FEWEST_ITERS
+    while blocks < FEWEST_BLOCKS or agreed(time.monotonic() < end):
+        new = slowest([case.sample(system, len(samples) + i) for i in range(block)])
+        block = min(max(int(BLOCK_NS / statistics.fmean(new)), FEWEST_ITERS), MOST_ITERS)
+        samples += new
+        blocks += 1
+    return samples
+
+
+def measure(system, case, seconds):
+    """A row of the report; measures so many seconds, if a number of iterations is not what counts."""
+    if seconds is None:
+        warm_up(system, case)
+        samples = slowest([case.sample(system, i) for i in range(case.iters)])
+    else:
+        samples = for_a_while(system, case, seconds)
+    verified = agreed(case.is_right(len(samples) - 1))
     samples.sort()
 
     def us(part):
@@ -159,7 +176,7 @@ def run_rank(system, rank, ranks, job, out, meeting_point):
     pairs = sorted({(case["op"], case["dtype"]) for case in job["cases"]})
     possible = {pair for pair in pairs if can(system, *pair, rank, ranks)}
     wanted = [case for case in job["cases"] if (case["op"], case["dtype"]) in possible]
-    rows = [measure(system, Case(case, rank, ranks)) for case in wanted]
+    rows = [measure(system, Case(case, rank, ranks), job.get("timed_s")) for case in wanted]
     if rank == 0:
         with open(out, "w") as file:
             json.dump({"system": system.name, "version": system.version, "rows": rows}, file)

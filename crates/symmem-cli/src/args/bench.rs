@@ -83,15 +83,14 @@ impl BenchArgs {
         self.blocks.unwrap_or(if self.quick { 3 } else { 21 }) as usize
     }
 
-    /// Operations in a block beside `load` busy loops, where one may take milliseconds.
-    pub(crate) fn iters(&self, load: usize) -> usize {
-        let default = match (self.quick, load) {
-            (true, 0) => 300,
-            (true, _) => 30,
-            (false, 0) => 20_000,
-            (false, _) => 300,
-        };
-        self.iters.unwrap_or(default) as usize
+    /// Operations in a block.
+    pub(crate) fn iters(&self) -> usize {
+        self.iters.unwrap_or(if self.quick { 300 } else { 20_000 }) as usize
+    }
+
+    /// How long to measure each system beside `load` busy loops, where that and not a number of operations was asked for.
+    pub(crate) fn timed(&self, load: usize) -> Option<Duration> {
+        (load > 0 && self.iters.is_none() && !self.quick).then_some(Duration::from_millis(500))
     }
 
     /// Blocks of a collective of `bytes` bytes, and operations in each.
@@ -112,10 +111,9 @@ impl BenchArgs {
         Some(Duration::from_millis(if has_chosen && !self.quick { 10_000 } else { 400 }))
     }
 
-    /// Operations of a collective of `bytes` bytes in one launch of a comparison, beside `load` busy loops.
-    pub(crate) fn launch_iters(&self, bytes: usize, load: usize) -> usize {
-        let most = if load == 0 { 1000 } else { 300 };
-        let default = if self.quick { 10 } else { ((128 << 20) / bytes).clamp(7, most) };
+    /// Operations of a collective of `bytes` bytes in one launch of a comparison.
+    pub(crate) fn launch_iters(&self, bytes: usize) -> usize {
+        let default = if self.quick { 10 } else { ((128 << 20) / bytes.max(1)).clamp(7, 1000) };
         self.iters.map_or(default, |iters| iters as usize)
     }
 

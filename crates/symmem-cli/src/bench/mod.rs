@@ -23,7 +23,6 @@ mod signal;
 mod stats;
 mod summary;
 mod tune;
-mod turns;
 
 use anyhow::{Result, bail, ensure};
 use symmem::ProcessSpawner;
@@ -91,7 +90,11 @@ fn check(args: &BenchArgs) -> Result<()> {
     }
     let collectives = args.ops().iter().filter(|op| Collective::of(**op).is_some()).count();
     ensure!(args.plot.is_none() || collectives > 0, "--plot draws collectives, and --ops names none");
-    ensure!(args.peers.is_empty() || collectives > 0, "--peers compares collectives, and --ops names none");
+    let comparable = collectives > 0 || args.ops().contains(&Op::Signal);
+    ensure!(
+        args.peers.is_empty() || comparable,
+        "--peers compares collectives and signals, and --ops names none"
+    );
     let largest = args.sizes().into_iter().max().filter(|_| collectives > 0).unwrap_or(0);
     let ranks = args.ranks.iter().copied().max().unwrap_or(0);
     // Every rank has an input and an output in each memory, and by hand one more.
@@ -140,6 +143,7 @@ fn measure(
         for op in args.ops() {
             rows.extend(match op {
                 Op::Barrier => barrier::run(&lab)?,
+                Op::Signal if compared(&Case::SIGNAL) => Vec::new(),
                 Op::Signal => signal::run(&lab)?,
                 Op::Copy => copy::run(&lab)?,
                 op => Collective::of(*op).map_or(Ok(Vec::new()), |op| collective::run(&lab, op, compared))?,

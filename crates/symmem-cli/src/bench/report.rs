@@ -89,6 +89,9 @@ impl Row {
 
     /// With the bytes of `case`, and the bandwidths that follow.
     pub(super) fn with_bandwidth(self, case: &Case) -> Self {
+        if case.bytes == 0 {
+            return self;
+        }
         let (algorithm, bus) = case.bandwidth(self.ranks, self.us.p50);
         Self { bytes: case.bytes, gb_per_s: Some(algorithm), bus_gb_per_s: Some(bus), ..self }
     }

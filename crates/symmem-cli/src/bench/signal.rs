@@ -3,17 +3,16 @@
 //! All pairs play at once; a rank without a partner sits out. The time is that of the round trip, two signals. Beside busy
 //! loops a bare ping-pong by futex takes turns with it.
 
-use symmem::{Result, SymmetricMemory};
+use symmem::{Element, Result, SymmetricMemory};
 
-use super::futex::{Form, Lines};
+use super::collective::{Case, Limits, one_case};
 use super::lab::Lab;
-use super::limit::STRIDE;
 use super::report::Row;
-use super::turns::Turns;
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, Memory};
 
 const OP: &str = "signal";
-const WAY: &str = "round trip";
+/// What the rows call it.
+pub(super) const WAY: &str = "round trip";
 const CHANNEL: usize = 0;
 /// Round trips in which payloads are checked.
 const ROUNDS: u64 = 500;
@@ -28,15 +27,18 @@ pub(super) fn steps(args: &BenchArgs) -> usize {
 /// The row of the round trip, and beside busy loops that of the limit.
 pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
     let mut mem = lab.group.alloc::<u64>(PAYLOAD)?.rendezvous(lab.group)?;
-    let partner = Some(mem.rank() ^ 1).filter(|partner| *partner < mem.world_size());
-    let right = partner.map_or(Ok(true), |partner| verify(&mut mem, partner))?;
+    let right = partner(&mem).map_or(Ok(true), |partner| verify(&mut mem, partner))?;
     let verified = lab.all_right(right)?;
 
     lab.start(OP);
-    let round_trip = || partner.map_or(Ok(()), |partner| round_trip(&mem, partner));
+    let round_trip = || round_trip(&mem);
     let rows = match lab.load {
         0 => alone(lab, round_trip, verified)?,
-        _ => beside_limit(lab, round_trip, verified)?,
+        _ => {
+            let mut rows = one_case(lab, &Case::SIGNAL, &[Memory::Symmetric], Limits::Futex)?;
+            rows.iter_mut().for_each(|row| row.verified &= verified);
+            rows
+        }
     };
     mem.close()?;
     Ok(rows)
@@ -45,24 +47,21 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
 fn alone(lab: &Lab<'_>, mut round_trip: impl FnMut() -> Result<()>, verified: bool) -> Result<Vec<Row>> {
     let mut samples = Vec::new();
     for _ in 0..steps(lab.args) {
-        samples.extend(lab.time(lab.args.iters(0), &mut round_trip)?);
+        samples.extend(lab.time(lab.args.iters(), &mut round_trip)?);
         lab.step();
     }
     Ok(vec![lab.row(OP, WAY, &mut samples, verified)])
 }
 
-fn beside_limit(lab: &Lab<'_>, round_trip: impl FnMut() -> Result<()>, verified: bool) -> Result<Vec<Row>> {
-    let flags = lab.group.alloc::<u64>(STRIDE * lab.group.size())?.rendezvous(lab.group)?;
-    let mut lines = Lines::new(&flags);
-    let turns = Turns::take(lab, steps(lab.args), || lines.ping_pong(), round_trip)?;
-    // It carries nothing that could be wrong.
-    let rows = turns.rows(lab, OP, (Form::PingPong.name(), true), (WAY, verified));
-    flags.close()?;
-    Ok(rows)
+/// The other of this rank's pair, if it has one.
+fn partner<T: Element>(mem: &SymmetricMemory<T>) -> Option<usize> {
+    Some(mem.rank() ^ 1).filter(|partner| *partner < mem.world_size())
 }
 
+/// There and back; a rank without a partner sits out.
 #[inline]
-fn round_trip(mem: &SymmetricMemory<u64>, partner: usize) -> Result<()> {
+pub(super) fn round_trip<T: Element>(mem: &SymmetricMemory<T>) -> Result<()> {
+    let Some(partner) = partner(mem) else { return Ok(()) };
     if mem.rank() < partner {
         mem.put_signal(partner, CHANNEL)?;
         return mem.wait_signal(partner, CHANNEL);

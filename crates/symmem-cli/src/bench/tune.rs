@@ -138,7 +138,13 @@ fn sample(
         contenders.iter_mut().map(|contender| contender as &mut dyn Contender).collect();
     let blocks = if quick { 3 } else { 7 };
     let iters = ((4 << 20) / bytes.max(1)).clamp(20, if quick { 20 } else { 400 });
-    let records = race(&mut each, &case, Plan { blocks, iters, limit: None }, &Clock::calibrated(), || ())?;
+    let records = race(
+        &mut each,
+        &case,
+        Plan { blocks, iters, limit: None, timed: None },
+        &Clock::calibrated(),
+        || (),
+    )?;
     drop(contenders);
     Box::new(ours).close()?;
     let mut typical =

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use symmem::{DType, ReduceOp};
 
-use crate::args::Op;
+use crate::args::{Memory, Op};
 
 /// The rank that collectives with a root have as theirs.
 pub(in crate::bench) const ROOT: usize = 0;
 
-/// The collectives.
+/// The collectives, and the one other thing that peers have a match for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::bench) enum Collective {
@@ -19,6 +19,8 @@ pub(in crate::bench) enum Collective {
     AllGather,
     Broadcast,
     AllToAll,
+    /// A signal to the other of a pair, and one back.
+    Signal,
 }
 
 impl Collective {
@@ -47,6 +49,7 @@ impl Collective {
             Self::AllGather => "all_gather",
             Self::Broadcast => "broadcast",
             Self::AllToAll => "all_to_all",
+            Self::Signal => "signal",
         }
     }
 
@@ -57,6 +60,7 @@ impl Collective {
             Self::AllReduce | Self::AllReduceOut => 2.0 * others,
             Self::ReduceScatter | Self::AllGather | Self::AllToAll => others,
             Self::Reduce | Self::Broadcast => 1.0,
+            Self::Signal => 0.0,
         }
     }
 
@@ -83,6 +87,14 @@ impl Case {
     pub(in crate::bench) fn new(op: Collective, dtype: DType, bytes: usize, ranks: usize) -> Self {
         let unit = if op.has_parts() { ranks * dtype.size() } else { dtype.size() };
         Self { op, dtype, bytes: (bytes / unit).max(1) * unit }
+    }
+
+    /// A signal there and back.
+    pub(in crate::bench) const SIGNAL: Self = Self { op: Collective::Signal, dtype: DType::U64, bytes: 0 };
+
+    /// Those of `memories` that it can have its elements in: where it has none there is nothing to choose.
+    pub(in crate::bench) fn memories(&self, memories: &[Memory]) -> Vec<Memory> {
+        if self.op == Collective::Signal { vec![Memory::Symmetric] } else { memories.to_vec() }
     }
 
     /// Elements of the whole memory.

@@ -25,8 +25,7 @@ use super::futex::Form;
 use super::lab::Lab;
 use super::limit::{Limit, STRIDE};
 use super::report::Row;
-use super::stats::{Percentiles, median};
-use super::turns::ratio;
+use super::stats::{Percentiles, Ratio, median};
 use crate::args::{BenchArgs, Memory};
 
 /// Beyond this many bytes the work hides what the meetings cost.
@@ -46,12 +45,12 @@ pub(super) fn cases(args: &BenchArgs, op: Collective, ranks: usize) -> Vec<Case>
 
 /// Steps of progress that `op` takes.
 pub(super) fn steps(args: &BenchArgs, op: Collective, ranks: usize) -> usize {
-    cases(args, op, ranks).iter().map(|case| plan(args, case).blocks).sum()
+    cases(args, op, ranks).iter().map(|case| plan(args, case, 0).blocks).sum()
 }
 
-fn plan(args: &BenchArgs, case: &Case) -> Plan {
-    let (blocks, iters) = args.plan(case.bytes);
-    Plan { blocks, iters, limit: args.case_limit() }
+fn plan(args: &BenchArgs, case: &Case, load: usize) -> Plan {
+    let (blocks, iters) = args.plan(case.bytes.max(1));
+    Plan { blocks, iters, limit: args.case_limit(), timed: args.timed(load) }
 }
 
 /// The rows of `op`. Of cases that are `compared` with peers only what a comparison does not say is measured.
@@ -66,7 +65,7 @@ pub(super) fn run(lab: &Lab<'_>, op: Collective, compared: impl Fn(&Case) -> boo
             memories.retain(|memory| *memory == Memory::Symmetric && limits == Limits::Loop);
         }
         if memories.is_empty() {
-            (0..plan(lab.args, &case).blocks).for_each(|_| lab.step());
+            (0..plan(lab.args, &case, lab.load).blocks).for_each(|_| lab.step());
         } else {
             rows.extend(one_case(lab, &case, &memories, limits)?);
         }
@@ -87,6 +86,7 @@ pub(super) enum Limits {
 /// What `case` is measured beside, next to `load` busy loops.
 pub(super) fn limits(case: &Case, load: usize) -> Limits {
     match (case.op, case.dtype) {
+        (Collective::Signal, _) if load > 0 => Limits::Futex,
         (Collective::AllReduce, DType::F32) if load == 0 => Limits::Loop,
         (Collective::AllReduce, DType::F32 | DType::BF16) if load > 0 && case.bytes <= ABOVE_BARRIER => {
             Limits::Futex
@@ -95,7 +95,8 @@ pub(super) fn limits(case: &Case, load: usize) -> Limits {
     }
 }
 
-fn one_case(lab: &Lab<'_>, case: &Case, memories: &[Memory], limits: Limits) -> Result<Vec<Row>> {
+/// The rows of `case` in each of `memories`, and of what it is measured beside.
+pub(super) fn one_case(lab: &Lab<'_>, case: &Case, memories: &[Memory], limits: Limits) -> Result<Vec<Row>> {
     // The loop works on the very pages that the library does.
     let shared = match limits {
         Limits::Loop => Some(lab.group.alloc::<f32>(case.len())?),
@@ -113,7 +114,9 @@ fn one_case(lab: &Lab<'_>, case: &Case, memories: &[Memory], limits: Limits) -> 
         (None, Limits::Futex) => beside_futex(lab, case, &mut ours)?,
         (None, _) => {
             let records =
-                race(&mut contenders(&mut ours), case, plan(lab.args, case), &lab.clock, || lab.step())?;
+                race(&mut contenders(&mut ours), case, plan(lab.args, case, lab.load), &lab.clock, || {
+                    lab.step()
+                })?;
             Beside { ours: records, limits: Vec::new(), barrier: None }
         }
     };
@@ -156,7 +159,7 @@ fn beside_loop(
     if case.bytes <= ABOVE_BARRIER {
         contenders.push(&mut meeting);
     }
-    let mut records = race(&mut contenders, case, plan(lab.args, case), &lab.clock, || lab.step())?;
+    let mut records = race(&mut contenders, case, plan(lab.args, case, lab.load), &lab.clock, || lab.step())?;
     let barrier = if case.bytes <= ABOVE_BARRIER { records.pop() } else { None };
     let mut limits: Vec<_> =
         ["loop, cached stores", "loop, streaming stores"].into_iter().zip(records.split_off(count)).collect();
@@ -174,10 +177,26 @@ fn beside_futex(lab: &Lab<'_>, case: &Case, ours: &mut [Box<dyn OurContender>]) 
     let count = ours.len();
     let mut contenders = contenders(ours);
     contenders.extend(bare.iter_mut().map(|one| one as &mut dyn Contender));
-    let mut records = race(&mut contenders, case, plan(lab.args, case), &lab.clock, || lab.step())?;
+    let mut records = race(&mut contenders, case, plan(lab.args, case, lab.load), &lab.clock, || lab.step())?;
     let limits = Form::ALL.map(Form::name).into_iter().zip(records.split_off(count)).collect();
     memories.into_iter().try_for_each(SymmetricMemory::close)?;
     Ok(Beside { ours: records, limits, barrier: None })
+}
+
+/// The rows of the limit and of the barrier beside busy loops.
+pub(super) fn barrier_beside_futex(lab: &Lab<'_>, verified: bool) -> Result<Vec<Row>> {
+    let (mem, lines) = (lab.group.alloc::<f32>(1)?, futex_memory(lab.group)?);
+    let (mut ours, mut bare) = (Meeting(mem.rendezvous(lab.group)?), Telling::new(&lines, Form::Exchange));
+    let case = Case::SIGNAL;
+    let mut plan = plan(lab.args, &case, lab.load);
+    plan.blocks = lab.args.blocks();
+    let records = race(&mut [&mut bare, &mut ours], &case, plan, &lab.clock, || lab.step())?;
+    ours.0.close()?;
+    lines.close()?;
+    let row = |at: usize, name| lab.row("barrier", name, &mut records[at].blocks.concat(), verified);
+    let ratio = ratio(lab, &records[1].blocks, &records[0].blocks);
+    let ours = row(1, super::barrier::NAME).beside_limit(ratio);
+    Ok(vec![row(0, Form::Exchange.name()).as_limit(), ours])
 }
 
 impl Beside {
@@ -206,6 +225,19 @@ impl Beside {
 /// The median over all blocks of the typical time of one less that of the other, in microseconds.
 fn above(lab: &Lab<'_>, record: &Record, barrier: &Record) -> f64 {
     ratio(lab, &record.blocks, &barrier.blocks).map_or(f64::NAN, |ratio| ratio.above_us)
+}
+
+/// The medians of the blocks' ratios. Of means it is the ratio of those over all blocks: a block is short beside what the
+/// scheduler does with busy loops.
+fn ratio(lab: &Lab<'_>, ours: &[Vec<u64>], theirs: &[Vec<u64>]) -> Option<Ratio> {
+    let times = |blocks: &[Vec<u64>]| -> Vec<Percentiles<f64>> {
+        let of =
+            |block: &Vec<u64>| Percentiles::of(&mut block.clone()).map(|ticks| lab.clock.us(ticks.max(1)));
+        blocks.iter().map(of).collect()
+    };
+    let mean = |blocks: &[Vec<u64>]| Percentiles::of(&mut blocks.concat()).mean.max(1) as f64;
+    let ratio = Ratio::of(times(ours).iter().zip(&times(theirs)))?;
+    Some(Ratio { mean: mean(ours) / mean(theirs), ..ratio })
 }
 
 /// The typical ticks of each block.

@@ -10,6 +10,7 @@ use super::contender::Contender;
 use super::private::{ByHand, Private};
 use crate::args::Memory;
 use crate::bench::lab::gather_words;
+use crate::bench::signal;
 
 /// A collective on symmetric memory of `T`.
 pub(in crate::bench) struct Ours<T: Element> {
@@ -53,6 +54,9 @@ pub(in crate::bench) fn open(group: &Group, case: &Case, memory: Memory) -> Resu
 
 fn open_as<T: Element>(group: &Group, case: &Case, memory: Memory) -> Result<Box<dyn OurContender>> {
     Ok(match memory {
+        _ if case.op == Collective::Signal => {
+            Box::new(Ours { mem: group.alloc::<u64>(1)?.rendezvous(group)?, out: Vec::new(), case: *case })
+        }
         Memory::Symmetric => {
             let memory = group.alloc::<T>(case.input(group.size()))?;
             Box::new(Ours::over(&memory, group, case)?)
@@ -65,7 +69,7 @@ fn open_as<T: Element>(group: &Group, case: &Case, memory: Memory) -> Result<Box
 /// The name of the algorithm that `op` runs on `mem`.
 pub(super) fn algorithm<T: Element>(mem: &SymmetricMemory<T>, op: Collective) -> String {
     let named = op.name().parse::<tuning::Collective>();
-    named.map_or_else(|_| "-".to_owned(), |collective| mem.algorithm(collective).to_string())
+    named.map_or_else(|_| signal::WAY.to_owned(), |collective| mem.algorithm(collective).to_string())
 }
 
 /// `op` on `mem`; who gets something out of it gets it in `out`, if it is not in place.
@@ -83,6 +87,7 @@ pub(super) fn operate<T: Element>(
         Collective::AllGather => mem.all_gather(out),
         Collective::Broadcast => mem.broadcast(ROOT),
         Collective::AllToAll => mem.all_to_all(out),
+        Collective::Signal => signal::round_trip(mem),
     }
 }
 

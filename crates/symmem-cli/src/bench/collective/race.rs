@@ -2,6 +2,9 @@
 //!
 //! Contenders of one race run on the same ranks and take turns, block by block. The sample of an operation is that of
 //! its slowest rank. The last result of every block is compared with the reference.
+//!
+//! Beside busy loops a number of operations says little: a thousand of them may come between two decisions of the
+//! scheduler, of which one costs as much as ten thousand. There a race is over when its time is, and means count.
 
 use std::time::Duration;
 
@@ -25,10 +28,16 @@ pub(in crate::bench) struct Plan {
     pub(in crate::bench) iters: usize,
     /// After so long, with enough blocks for a median, it is over.
     pub(in crate::bench) limit: Option<Duration>,
+    /// Each contender runs for this long, in however many blocks; the other numbers do not count.
+    pub(in crate::bench) timed: Option<Duration>,
 }
 
 /// Blocks that are measured whatever the time.
 const FEWEST_BLOCKS: usize = 3;
+/// How long a block of a timed race should be, in microseconds, and the operations in it: a block is never cut short, so it
+/// must not be long when all at once each of them takes milliseconds.
+const BLOCK_US: f64 = 10_000.0;
+const BLOCK_ITERS: (f64, f64) = (5.0, 2000.0);
 
 /// What a contender did: ticks of every operation, block by block.
 #[derive(Default)]
@@ -47,22 +56,32 @@ pub(in crate::bench) fn race(
     step: impl Fn(),
 ) -> Result<Vec<Record>> {
     let count = contenders.len();
-    let timer = Timer { clock, start: clock.now(), limit: plan.limit };
+    let limit = plan.timed.map(|each| each * count as u32).or(plan.limit);
+    let timer = Timer { clock, start: clock.now(), limit };
     let mut runners: Vec<_> =
         contenders.iter_mut().map(|each| Runner::new(&mut **each, case, timer)).collect();
     for runner in &mut runners {
-        runner.warm_up(plan.iters)?;
+        match plan.timed {
+            Some(_) => drop(runner.block(runner.iters)?),
+            None => runner.warm_up(plan.iters)?,
+        }
     }
     let mut records: Vec<_> = runners.iter().map(|_| Record::default()).collect();
-    for block in 0..plan.blocks {
+    for block in 0.. {
         // Whoever comes second finds a warmer or a more tired machine, so that changes with every block.
         for turn in (0..count).map(|turn| (turn + block) % count) {
-            records[turn].blocks.push(runners[turn].block(plan.iters)?);
+            let iters = if plan.timed.is_some() { runners[turn].iters } else { plan.iters };
+            records[turn].blocks.push(runners[turn].block(iters)?);
         }
-        step();
-        if block + 1 >= FEWEST_BLOCKS && runners.iter().any(|runner| runner.late) {
-            (block + 1..plan.blocks).for_each(|_| step());
-            break;
+        let (done, late) = (block + 1, runners.iter().any(|runner| runner.late));
+        let over = done >= FEWEST_BLOCKS && late || done == plan.blocks && plan.timed.is_none();
+        match over {
+            false if done < plan.blocks => step(),
+            false => {}
+            true => {
+                (done.min(plan.blocks)..=plan.blocks).for_each(|_| step());
+                break;
+            }
         }
     }
     for (runner, record) in runners.iter_mut().zip(&mut records) {
@@ -92,6 +111,8 @@ struct Runner<'a> {
     case: &'a Case,
     timer: Timer<'a>,
     iteration: u64,
+    /// Operations in the next block of a timed race.
+    iters: usize,
     right: bool,
     /// Whether the time was up for any rank after the last block.
     late: bool,
@@ -99,7 +120,7 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn new(contender: &'a mut dyn Contender, case: &'a Case, timer: Timer<'a>) -> Self {
-        Self { contender, case, timer, iteration: 0, right: true, late: false }
+        Self { contender, case, timer, iteration: 0, iters: BLOCK_ITERS.0 as usize, right: true, late: false }
     }
 
     /// Operates until the typical time of a batch is within a tenth of that of the one before. All ranks see the same
@@ -134,6 +155,8 @@ impl<'a> Runner<'a> {
         samples.push(self.timer.is_late().into());
         let mut slowest = slowest(&self.contender.gather(&samples)?, samples.len());
         self.late = slowest.pop() == Some(1);
+        let mean = Percentiles::of(&mut slowest.clone()).map(|ticks| clock.us(ticks)).mean.max(1e-3);
+        self.iters = (BLOCK_US / mean).clamp(BLOCK_ITERS.0, BLOCK_ITERS.1) as usize;
         Ok(slowest)
     }
 

@@ -23,6 +23,9 @@ pub(super) struct Job {
     /// Busy loops that run beside it.
     #[serde(default)]
     pub(super) load: usize,
+    /// How many seconds to measure a case; the number of operations does not count then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) timed_s: Option<f64>,
     /// Where symmem has its elements; others know private memory only.
     #[serde(default = "symmetric")]
     pub(super) memories: Vec<Memory>,

@@ -19,7 +19,7 @@ use self::manifest::{Manifest, Peer};
 pub(crate) use self::rank::run as run_rank;
 use self::rounds::Rounds;
 use self::shim::{dtype_number, op_number};
-use super::collective::Case;
+use super::collective::{Case, Collective};
 use super::load::Load;
 use super::report::Row;
 use crate::args::{BenchArgs, Condition};
@@ -103,5 +103,5 @@ impl Comparison {
 
 /// Whether peers may have `case` too.
 fn is_common(case: &Case) -> bool {
-    op_number(case.op).is_some() && dtype_number(case.dtype).is_some()
+    case.op == Collective::Signal || op_number(case.op).is_some() && dtype_number(case.dtype).is_some()
 }

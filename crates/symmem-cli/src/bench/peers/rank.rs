@@ -1,6 +1,8 @@
 //! `symmem bench-rank`: one launch of a comparison. Either all of symmem, which starts its ranks itself, or one rank of a
 //! peer whose launcher started it.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use symmem::{Group, ProcessSpawner};
 
@@ -42,16 +44,16 @@ fn our_rows(group: &Group, job: &Job) -> symmem::Result<(Vec<OutputRow>, Vec<Out
     let clock = settle(job, group.rank());
     let (mut rows, mut bare) = (Vec::new(), Vec::new());
     for task in &job.cases {
-        for memory in &job.memories {
-            let mut ours = open(group, &task.case, *memory)?;
-            let record = measure(&mut *ours, task, &clock)?;
-            rows.push(row(task, *memory, record, &clock, ours.algorithm()));
+        for memory in task.case.memories(&job.memories) {
+            let mut ours = open(group, &task.case, memory)?;
+            let record = measure(&mut *ours, job, task, &clock)?;
+            rows.push(row(task, memory, record, &clock, ours.algorithm()));
             ours.close()?;
         }
         if limits(&task.case, job.load) == Limits::Futex {
             for form in Form::ALL {
                 let lines = futex_memory(group)?;
-                let record = measure(&mut Telling::new(&lines, form), task, &clock)?;
+                let record = measure(&mut Telling::new(&lines, form), job, task, &clock)?;
                 bare.push(row(task, Memory::Symmetric, record, &clock, form.name().to_owned()));
                 lines.close()?;
             }
@@ -66,7 +68,7 @@ fn measure_shim(shim: &Shim, job: &Job) -> Result<Output> {
     let mut rows = Vec::new();
     for task in job.cases.iter().filter(|task| shim.supports(&task.case)) {
         let mut theirs = ShimCase::new(shim, &task.case);
-        let record = measure(&mut theirs, task, &clock)?;
+        let record = measure(&mut theirs, job, task, &clock)?;
         rows.push(row(task, Memory::Private, record, &clock, "-".to_owned()));
     }
     Ok(Output { system: "shim".to_owned(), version: shim.version(), rows, limits: Vec::new() })
@@ -81,8 +83,9 @@ fn settle(job: &Job, rank: usize) -> Clock {
     Clock::calibrated()
 }
 
-fn measure(contender: &mut dyn Contender, task: &Task, clock: &Clock) -> symmem::Result<Record> {
-    let plan = Plan { blocks: 1, iters: task.iters, limit: None };
+fn measure(contender: &mut dyn Contender, job: &Job, task: &Task, clock: &Clock) -> symmem::Result<Record> {
+    let timed = job.timed_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let plan = Plan { blocks: 1, iters: task.iters, limit: None, timed };
     Ok(race(&mut [contender], &task.case, plan, clock, || ())?.remove(0))
 }
 

@@ -11,8 +11,8 @@ use super::launch::{Desk, Launch};
 use super::manifest::{Kind, Manifest, Peer};
 use super::tally::Tally;
 use super::{Status, is_common};
-use crate::args::{BenchArgs, Condition};
-use crate::bench::collective::{Collective, cases};
+use crate::args::{BenchArgs, Condition, Op};
+use crate::bench::collective::{Case, Collective, cases};
 use crate::bench::load::Load;
 use crate::bench::{cores, lab};
 
@@ -53,13 +53,15 @@ impl Rounds {
         let cores = cores::available();
         // Who waits shares its core with the loops as it would with ranks.
         let crowded = ranks + loops > cores.len();
+        let timed_s = args.timed(loops).map(|time| time.as_secs_f64());
         let mut job = Job {
             ranks,
             pin,
             cores,
             load: loops,
+            timed_s,
             memories: args.memories(),
-            cases: tasks(args, ranks, loops),
+            cases: tasks(args, ranks),
         };
         let mut tally = Tally::new(&job);
         if job.cases.is_empty() {
@@ -135,8 +137,12 @@ impl Rounds {
 }
 
 /// The cases that peers may have too.
-fn tasks(args: &BenchArgs, ranks: usize, load: usize) -> Vec<Task> {
-    let ops = args.ops().iter().filter_map(|op| Collective::of(*op));
-    let common = ops.flat_map(|op| cases(args, op, ranks)).filter(is_common);
-    common.map(|case| Task { case, iters: args.launch_iters(case.bytes, load) }).collect()
+fn tasks(args: &BenchArgs, ranks: usize) -> Vec<Task> {
+    let of = |op: &Op| match (op, Collective::of(*op)) {
+        (Op::Signal, _) => vec![Case::SIGNAL],
+        (_, Some(op)) => cases(args, op, ranks),
+        (_, None) => Vec::new(),
+    };
+    let common = args.ops().iter().flat_map(of).filter(is_common);
+    common.map(|case| Task { case, iters: args.launch_iters(case.bytes) }).collect()
 }

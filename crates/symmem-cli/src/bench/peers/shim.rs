@@ -30,6 +30,8 @@ pub(super) struct Shim {
     broadcast: Rooted,
     all_to_all: OutOfPlace,
     gather_samples: Gather,
+    /// Absent where a library has no messages between two ranks.
+    ping_pong: Option<Plain>,
     finalize: unsafe extern "C" fn(),
     /// Never unloaded: its threads and exit handlers may outlive everything here.
     _library: ManuallyDrop<Library>,
@@ -66,6 +68,7 @@ impl Shim {
                 broadcast: find(&library, c"peer_broadcast")?,
                 all_to_all: find(&library, c"peer_all_to_all")?,
                 gather_samples: find(&library, c"peer_gather_samples")?,
+                ping_pong: find(&library, c"peer_ping_pong").ok(),
                 finalize: find(&library, c"peer_finalize")?,
                 _library: library,
             })
@@ -86,6 +89,9 @@ impl Shim {
 
     /// Whether the peer has this collective for this type.
     pub(super) fn supports(&self, case: &Case) -> bool {
+        if case.op == Collective::Signal {
+            return self.ping_pong.is_some();
+        }
         let (Some(op), Some(dtype)) = (op_number(case.op), dtype_number(case.dtype)) else {
             return false;
         };
@@ -118,7 +124,7 @@ pub(super) const fn op_number(op: Collective) -> Option<c_int> {
         Collective::ReduceScatter => Some(2),
         Collective::Broadcast => Some(3),
         Collective::AllToAll => Some(4),
-        Collective::AllReduceOut | Collective::Reduce => None,
+        Collective::AllReduceOut | Collective::Reduce | Collective::Signal => None,
     }
 }
 
@@ -198,7 +204,7 @@ impl Contender for ShimCase<'_> {
     }
 
     fn operate(&mut self) -> symmem::Result<()> {
-        let Self { shim, dtype, .. } = *self;
+        let (shim, dtype) = (self.shim, self.dtype);
         let (input, output) = (self.input.bytes_mut().as_mut_ptr(), self.output.bytes_mut().as_mut_ptr());
         let (input, output) = (input.cast::<c_void>(), output.cast::<c_void>());
         let (len, part) = (self.case.len(), self.case.len() / shim.ranks);
@@ -218,6 +224,7 @@ impl Contender for ShimCase<'_> {
                 Collective::AllToAll => {
                     done("peer_all_to_all", (shim.all_to_all)(input, output, part, dtype))
                 }
+                Collective::Signal => shim.ping_pong.map_or(Ok(()), |call| done("peer_ping_pong", call())),
                 Collective::AllReduceOut | Collective::Reduce => done("a collective that peers lack", -1),
             }
         }

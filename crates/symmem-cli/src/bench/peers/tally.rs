@@ -74,7 +74,8 @@ impl Tally {
             .filter(|rounds| rounds.iter().any(Option::is_some))
             .map(|rounds| self.row("limit", case, rounds).as_limit().beside_limit(to_limit(rounds)));
 
-        let first = self.memories.first().map_or_else(Vec::new, |memory| in_memory(*memory));
+        let memories = case.memories(&self.memories);
+        let first = memories.first().map_or_else(Vec::new, |memory| in_memory(*memory));
         let others = self.systems.iter().filter(|(name, _)| name != OURS);
         let rounds = others.map(|(name, outputs)| (name, of_case(outputs, |row| row.case == *case)));
         let peers: Vec<(&String, Rounds<'_>)> =
@@ -94,7 +95,7 @@ impl Tally {
         theirs.sort_by(|a, b| a.us.p50.total_cmp(&b.us.p50));
 
         let by_hand = in_memory(Memory::ByHand);
-        let ours = self.memories.iter().map(|memory| {
+        let ours = memories.iter().map(|memory| {
             let rounds = in_memory(*memory);
             let p50 = best(&rounds, &peers, |ratio| ratio.p50);
             let mean = best(&rounds, &peers, |ratio| ratio.mean);
@@ -191,7 +192,7 @@ mod tests {
 
     fn tally(case: Case, load: usize, memories: &[Memory]) -> Tally {
         let (cases, memories) = (vec![Task { case, iters: 10 }], memories.to_vec());
-        Tally::new(&Job { ranks: 2, pin: false, cores: Vec::new(), load, memories, cases })
+        Tally::new(&Job { ranks: 2, pin: false, cores: Vec::new(), load, timed_s: None, memories, cases })
     }
 
     #[test]
