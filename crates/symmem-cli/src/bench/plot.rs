@@ -40,7 +40,7 @@ struct Figure<'a> {
 /// The rows that have a bandwidth, by collective.
 fn figures(rows: &[Row]) -> Vec<Figure<'_>> {
     let mut figures: Vec<Figure<'_>> = Vec::new();
-    let key = |row: &Row| (row.op.clone(), row.dtype.clone(), row.ranks);
+    let key = |row: &Row| (row.op.clone(), row.dtype.clone(), row.ranks, row.pinned, row.load);
     for row in rows.iter().filter(|row| row.bus_gb_per_s.is_some()) {
         match figures.iter_mut().find(|figure| key(figure.rows[0]) == key(row)) {
             Some(figure) => figure.rows.push(row),
@@ -51,25 +51,35 @@ fn figures(rows: &[Row]) -> Vec<Figure<'_>> {
 }
 
 /// Every system, in the order of its first row: its colour is the same in all panels.
-fn systems(rows: &[Row]) -> Vec<&str> {
-    let mut systems: Vec<&str> = Vec::new();
-    for row in rows {
-        if !systems.contains(&row.system.as_str()) {
-            systems.push(&row.system);
+fn systems(rows: &[Row]) -> Vec<String> {
+    let mut systems: Vec<String> = Vec::new();
+    for name in rows.iter().map(name) {
+        if !systems.contains(&name) {
+            systems.push(name);
         }
     }
     systems
 }
 
+/// What the line of a row is called: ours has one for each memory.
+fn name(row: &Row) -> String {
+    match (row.system.as_str(), row.memory.as_str()) {
+        ("symmem", "private" | "by_hand") => format!("symmem, {}", row.memory.replace('_', " ")),
+        _ if row.system == "limit" && row.load > 0 => row.algorithm.clone(),
+        (system, _) => system.to_owned(),
+    }
+}
+
 impl Figure<'_> {
-    fn draw(&self, svg: &mut String, systems: &[&str], machine: &str, top: f64) {
-        let Row { op, dtype, ranks, .. } = self.rows[0];
-        let title = format!("{op} of {dtype}, {ranks} ranks. {machine}");
+    fn draw(&self, svg: &mut String, systems: &[String], machine: &str, top: f64) {
+        let Row { op, dtype, ranks, load, .. } = self.rows[0];
+        let load = if *load > 0 { format!(", beside {load} busy loops") } else { String::new() };
+        let title = format!("{op} of {dtype}, {ranks} ranks{load}. {machine}");
         text(svg, (MARGIN, top - 30.0), "font-size=\"14\"", &title);
-        let has = |system: &str| self.rows.iter().any(|row| row.system == system);
+        let has = |system: &str| self.rows.iter().any(|row| name(row) == system);
         let lines: Vec<(&str, String)> = (systems.iter().enumerate())
             .filter(|(_, system)| has(system))
-            .map(|(number, system)| (*system, style(number, system)))
+            .map(|(number, system)| (system.as_str(), style(number, system)))
             .collect();
         let latency = Panel::new(&self.rows, "latency, us (median)", |row| row.us.p50);
         let bandwidth = Panel::new(&self.rows, "bus bandwidth, GB/s", |row| row.bus_gb_per_s.unwrap_or(0.0));
@@ -84,21 +94,21 @@ impl Figure<'_> {
 }
 
 /// The points of all systems in one diagram, in logarithms.
-struct Panel<'a> {
-    points: Vec<(&'a str, f64, f64)>,
+struct Panel {
+    points: Vec<(String, f64, f64)>,
     name: &'static str,
     x: Axis,
     y: Axis,
 }
 
-impl<'a> Panel<'a> {
-    fn new(rows: &[&'a Row], name: &'static str, value: impl Fn(&Row) -> f64) -> Self {
-        let point = |row: &&'a Row| (row.system.as_str(), (row.bytes as f64).log2(), value(row).log10());
-        let finite = |point: &(&str, f64, f64)| point.1.is_finite() && point.2.is_finite();
+impl Panel {
+    fn new(rows: &[&Row], title: &'static str, value: impl Fn(&Row) -> f64) -> Self {
+        let point = |row: &&Row| (name(row), (row.bytes as f64).log2(), value(row).log10());
+        let finite = |point: &(String, f64, f64)| point.1.is_finite() && point.2.is_finite();
         let points: Vec<_> = rows.iter().map(point).filter(finite).collect();
         let x = Axis::around(points.iter().map(|point| point.1));
         let y = Axis::around(points.iter().map(|point| point.2));
-        Self { points, name, x, y }
+        Self { points, name: title, x, y }
     }
 
     fn draw(&self, svg: &mut String, lines: &[(&str, String)], (left, top): (f64, f64)) {

@@ -6,3 +6,4 @@ mod config;
 mod gpu;
 mod peers;
 mod program;
+mod terms;

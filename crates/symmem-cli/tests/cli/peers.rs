@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// A script that leaves a log, makes sure to be alone, and answers that an all_reduce of 1 KB took it `p50` microseconds.
 fn answering(name: &str, p50: f64) -> String {
-    let us = json!({"min": p50 / 2.0, "p50": p50, "p90": p50 * 2.0, "p99": p50 * 3.0});
+    let us = json!({"min": p50 / 2.0, "p50": p50, "p90": p50 * 2.0, "p99": p50 * 3.0, "mean": p50 * 1.5});
     let row =
         json!({"op": "all_reduce", "dtype": "f32", "bytes": 1024, "us": us, "samples": 10, "verified": true});
     let out = json!({"system": name, "version": "9.9", "rows": [row]});
@@ -57,7 +57,9 @@ fn systems_take_turns_alone_and_ratios_are_over_rounds() {
     let outcome = bench(&root, "all", &["--rounds", "3"]);
     let report = report(&outcome);
     let systems: Vec<_> = rows(&report).iter().map(|row| row["system"].as_str().unwrap_or("")).collect();
-    assert_eq!(systems, ["limit", "symmem", "fast", "slow"]);
+    assert_eq!(systems, ["limit", "symmem", "symmem", "fast", "slow"]);
+    let memories: Vec<_> = rows(&report).iter().map(|row| row["memory"].as_str().unwrap_or("")).collect();
+    assert_eq!(memories, ["", "symmetric", "private", "private", "private"]);
     // Everybody is the first in turn: symmem, slow, fast.
     let turns: String = root.read("log").split_whitespace().filter_map(|word| word.chars().next()).collect();
     assert_eq!(turns, "sefe".repeat(2) + "fese");
@@ -76,6 +78,44 @@ fn systems_take_turns_alone_and_ratios_are_over_rounds() {
     let job: Value = serde_json::from_str(&root.read("job.json")).expect("a job");
     assert_eq!((&job["ranks"], &job["pin"]), (&json!(2), &json!(true)));
     assert_eq!(job["cases"], json!([{"op": "all_reduce", "dtype": "f32", "bytes": 1024, "iters": 10}]));
+}
+
+#[test]
+fn peers_run_beside_the_same_busy_loops_and_on_the_same_terms() {
+    // Its parent is the bench, and so is that of the loops.
+    let count = "for status in $(grep -ls \"^PPid:[[:space:]]*$PPID\\$\" /proc/[0-9]*/status); do \
+                 tr '\\0' ' ' < ${status%status}cmdline | grep -c bench-load; done | grep -c 1 >> loops || true\n";
+    let script = count.to_owned() + &answering("mpi", 5.0);
+    let root = install("loaded", &[("mpi", &script)]);
+    let memories = ["--memory", "private,by_hand", "--load", "2", "--pin", "no", "--iters", "10"];
+    let outcome = bench(&root, "mpi", &memories);
+    assert_eq!(
+        root.read("loops").split_whitespace().collect::<Vec<_>>(),
+        ["2", "2"],
+        "launches spare the loops"
+    );
+    let job: Value = serde_json::from_str(&root.read("job.json")).expect("a job");
+    assert_eq!((&job["pin"], &job["load"]), (&json!(false), &json!(2)));
+    let report = report(&outcome);
+    let told = |row: &Value| {
+        assert_eq!((&row["load"], &row["pinned"]), (&json!(2), &json!(false)), "{row}");
+        let text = |name: &str| row[name].as_str().unwrap_or("").to_owned();
+        (text("system"), if text("system") == "limit" { text("algorithm") } else { text("memory") })
+    };
+    let rows: Vec<_> = rows(&report).iter().map(told).collect();
+    let expected = [
+        ("limit", "futex ping-pong"),
+        ("limit", "futex exchange"),
+        ("symmem", "private"),
+        ("symmem", "by_hand"),
+        ("mpi", "private"),
+    ];
+    assert_eq!(rows, expected.map(|(system, what)| (system.to_owned(), what.to_owned())));
+    let private = row(&report, "symmem").expect("our row");
+    assert!(private["to_hand"]["p50"].is_f64() && private["mean_ratio_to_limit"].is_f64(), "{private}");
+    for words in ["in short", "private / by hand, 2 ranks, not pinned, 2 busy loops"] {
+        assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    }
 }
 
 #[test]

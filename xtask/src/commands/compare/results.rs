@@ -86,7 +86,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<(String, f64)>> {
 }
 
 /// What tells rows apart, in this order. The algorithm is no part of it: another choice is what a comparison may be about.
-const KEY: [&str; 6] = ["op", "form", "dtype", "bytes", "ranks", "share"];
+const KEY: [&str; 8] = ["op", "form", "memory", "dtype", "bytes", "ranks", "share", "load"];
 
 fn rows(text: &str) -> Result<Vec<(String, f64)>> {
     let report: Value = serde_json::from_str(text).context("it is not JSON")?;
@@ -102,6 +102,9 @@ fn row(row: &Value) -> Result<(String, f64)> {
     if row["cold"] == Value::Bool(true) {
         key.push("cold".to_owned());
     }
+    if row["pinned"] == Value::Bool(false) {
+        key.push("not pinned".to_owned());
+    }
     Ok((key.join(" "), us))
 }
 
@@ -110,6 +113,11 @@ fn part(name: &str, value: &Value) -> Option<String> {
         ("bytes", Value::Number(bytes)) => bytes.as_u64().filter(|bytes| *bytes > 0).map(short),
         ("ranks", Value::Number(ranks)) => Some(format!("x{ranks}")),
         ("share", Value::Number(share)) => Some(format!("{share}%")),
+        // What a row was before there was another.
+        ("memory", Value::String(memory)) if memory == "symmetric" => None,
+        ("load", Value::Number(load)) => {
+            load.as_u64().filter(|load| *load > 0).map(|load| format!("load {load}"))
+        }
         (_, Value::String(text)) if !text.is_empty() => Some(text.clone()),
         _ => None,
     }
@@ -139,6 +147,19 @@ mod tests {
         let expected = [("barrier x2", 0.5), ("all_reduce private 8K x4 25% cold", 2.5)];
         let expected = expected.map(|(name, us)| (name.to_owned(), us));
         assert_eq!(rows(REPORT).expect("a report"), expected);
+    }
+
+    #[test]
+    fn rows_of_other_memory_and_other_conditions_have_names_of_their_own() {
+        let row = |more: &str| {
+            let text = r#"{"results": [{"system": "symmem", "op": "barrier", "us": {"p50": 1}, "verified": true, MORE}]}"#;
+            rows(&text.replace("MORE", more)).expect("a report")[0].0.clone()
+        };
+        assert_eq!(row(r#""memory": "symmetric", "load": 0, "pinned": true"#), "barrier");
+        assert_eq!(
+            row(r#""memory": "private", "load": 2, "pinned": false"#),
+            "barrier private load 2 not pinned"
+        );
     }
 
     #[test]

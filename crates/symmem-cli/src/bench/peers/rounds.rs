@@ -51,8 +51,7 @@ impl Rounds {
     ) -> Result<Tally> {
         let Condition { pin, load: loops } = condition;
         let cores = cores::available();
-        // Who waits shares its core with the loops as it would with ranks.
-        let crowded = ranks + loops > cores.len();
+        let crowded = ranks > cores.len();
         let timed_s = args.timed(loops).map(|time| time.as_secs_f64());
         let mut job = Job {
             ranks,
