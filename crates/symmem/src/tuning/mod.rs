@@ -170,6 +170,11 @@ impl Choice {
         Self { push_below, staged_below }
     }
 
+    /// Below how many bytes one meeting is preferred.
+    pub(crate) fn staged_below(self) -> usize {
+        self.staged_below
+    }
+
     /// The algorithm for `bytes` per rank.
     #[inline]
     pub(crate) fn of(self, collective: Collective, bytes: usize) -> Algorithm {

@@ -11,7 +11,7 @@ use crate::collective::{Call, check_len};
 use crate::memory::Element;
 use crate::op::Op;
 use crate::sys::copy::{self, Stores};
-use crate::tuning::Algorithm;
+use crate::tuning::{Algorithm, Collective};
 use crate::{Group, Result};
 
 impl Group {
@@ -195,14 +195,16 @@ impl Private<'_> {
     fn window<T: Element>(&self, traffic: &Traffic) -> usize {
         /// Pieces of what only one rank lays out: it lays out one while the others take up the one before.
         const TURNS: usize = 4;
-        /// Fewer bytes are not worth a meeting.
+        /// Fewer bytes of a piece are not worth a meeting; nor is what is only so many times what one meeting is preferred for.
         const LEAST: usize = 16 << 10;
+        const STAGED: usize = 8;
         let window = self.room::<T>(1);
         if self.is_pushed() || !traffic.is_one_way() {
             return window;
         }
-        let least = (LEAST / size_of::<T>()).next_multiple_of(LINE);
-        window.min((traffic.longest() / TURNS).next_multiple_of(LINE).max(least))
+        let choice = self.running.group().choice(Collective::Private, None);
+        let least = LEAST.max(choice.staged_below().saturating_mul(STAGED)) / size_of::<T>();
+        window.min((traffic.longest() / TURNS).max(least).next_multiple_of(LINE))
     }
 }
 
