@@ -37,7 +37,7 @@ const FEWEST_BLOCKS: usize = 3;
 /// How long a block of a timed race should be, in microseconds, and the operations in it: a block is never cut short, so it
 /// must not be long when all at once each of them takes milliseconds.
 const BLOCK_US: f64 = 10_000.0;
-const BLOCK_ITERS: (f64, f64) = (5.0, 2000.0);
+const BLOCK_ITERS: (u64, u64) = (5, 2000);
 
 /// What a contender did: ticks of every operation, block by block.
 #[derive(Default)]
@@ -140,7 +140,7 @@ impl<'a> Runner<'a> {
     /// The ticks of `count` operations on the slowest rank.
     fn block(&mut self, count: usize) -> Result<Vec<u64>> {
         let (rank, clock) = (self.contender.rank(), self.timer.clock);
-        let mut samples = Vec::with_capacity(count + 1);
+        let mut samples = Vec::with_capacity(count + 2);
         for _ in 0..count {
             self.iteration += 1;
             let pattern = Pattern::new(self.case.dtype, rank, self.iteration);
@@ -151,12 +151,14 @@ impl<'a> Runner<'a> {
             samples.push(clock.now() - start);
         }
         self.judge()?;
-        // What one rank thinks of the time all must know, to end together.
+        // What one rank thinks of the time all must know, to end together. Clocks differ in the length of their tick.
         samples.push(self.timer.is_late().into());
+        samples.push((BLOCK_US / clock.us(1)) as u64);
         let mut slowest = slowest(&self.contender.gather(&samples)?, samples.len());
+        let block = slowest.pop().unwrap_or_default();
         self.late = slowest.pop() == Some(1);
-        let mean = Percentiles::of(&mut slowest.clone()).map(|ticks| clock.us(ticks)).mean.max(1e-3);
-        self.iters = (BLOCK_US / mean).clamp(BLOCK_ITERS.0, BLOCK_ITERS.1) as usize;
+        let mean = Percentiles::of(&mut slowest.clone()).mean.max(1);
+        self.iters = (block / mean).clamp(BLOCK_ITERS.0, BLOCK_ITERS.1) as usize;
         Ok(slowest)
     }
 
