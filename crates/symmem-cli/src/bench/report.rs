@@ -76,7 +76,7 @@ pub(super) struct Row {
 
 impl Row {
     /// As a row of the limit itself.
-    pub(super) fn as_limit(self) -> Self {
+    pub(super) fn of_limit(self) -> Self {
         let one = Some(1.0);
         Self { system: "limit".to_owned(), ratio_to_limit: one, mean_ratio_to_limit: one, ..self }
     }

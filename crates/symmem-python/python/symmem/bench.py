@@ -90,12 +90,13 @@ def pinned(group: symmem.Group) -> Iterator[None]:
 
 def row(op: str, how: str, ranks: int, times: list[float], verified: bool) -> dict[str, Any]:
     """One line of the report."""
+    percentiles = {f"p{percent}": percentile(times, percent) for percent in (50, 90, 99)}
     return {
         "op": op,
         "how": how,
         "ranks": ranks,
         "bytes": BYTES if op == "all_reduce" else 0,
-        "us": {"min": min(times), **{f"p{percent}": percentile(times, percent) for percent in (50, 90, 99)}},
+        "us": {"min": min(times), **percentiles, "mean": statistics.fmean(times)},
         "samples": len(times),
         "verified": verified,
     }

@@ -196,7 +196,7 @@ pub(super) fn barrier_beside_futex(lab: &Lab<'_>, verified: bool) -> Result<Vec<
     let row = |at: usize, name| lab.row("barrier", name, &mut records[at].blocks.concat(), verified);
     let ratio = ratio(lab, &records[1].blocks, &records[0].blocks);
     let ours = row(1, super::barrier::NAME).beside_limit(ratio);
-    Ok(vec![row(0, Form::Exchange.name()).as_limit(), ours])
+    Ok(vec![row(0, Form::Exchange.name()).of_limit(), ours])
 }
 
 impl Beside {
@@ -207,7 +207,7 @@ impl Beside {
         let limits = self
             .limits
             .iter()
-            .map(|(name, record)| row(lab, case, name, record).as_limit().beside_limit(to_limit(record)));
+            .map(|(name, record)| row(lab, case, name, record).of_limit().beside_limit(to_limit(record)));
         let by_hand = memories.iter().position(|memory| *memory == Memory::ByHand);
         let ours = memories.iter().zip(algorithms).zip(&self.ours).map(|((memory, algorithm), record)| {
             let hand = by_hand.filter(|_| *memory == Memory::Private);

@@ -72,7 +72,7 @@ impl Tally {
         let bare = limits
             .iter()
             .filter(|rounds| rounds.iter().any(Option::is_some))
-            .map(|rounds| self.row("limit", case, rounds).as_limit().beside_limit(to_limit(rounds)));
+            .map(|rounds| self.row("limit", case, rounds).of_limit().beside_limit(to_limit(rounds)));
 
         let memories = case.memories(&self.memories);
         let first = memories.first().map_or_else(Vec::new, |memory| in_memory(*memory));
