@@ -22,6 +22,7 @@ mod memory;
 mod nccl;
 mod operand;
 mod pending;
+mod place;
 mod private;
 mod refusal;
 mod registry;
@@ -42,6 +43,7 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     mail::register(module)?;
     memory::register(module)?;
     pending::register(module)?;
+    place::register(module)?;
     cuda::register(module)?;
     nccl::register(module)
 }

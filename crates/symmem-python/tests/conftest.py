@@ -13,6 +13,8 @@ import pytest
 
 # Before symmem is imported, here and in ranks: no test waits longer.
 os.environ.setdefault("SYMMEM_TIMEOUT", "30")
+# One thread a rank, and nothing for `spawn` to say.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import symmem  # noqa: E402
 

@@ -45,7 +45,9 @@ pub use collective::{Received, Strided};
 pub use config::{Config, ConfigRow, DEFAULT_SIGNAL_PAD_SIZE, Origin};
 pub use context::RankContext;
 pub use error::{Cause, Context, Error, Result};
-pub use group::{Counters, Group, Pending, ProcessSpawner, spawn, spawn_processes};
+pub use group::{
+    Counters, Group, Pending, Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes,
+};
 pub use mail::{Delivery, Mailbox, PendingReceive, PendingSend};
 pub use memory::{Allocation, DType, Element, Local, LocalMut, PadView, PeerView, SymmetricMemory};
 pub use numeric::{Bool, F8E4M3, F8E5M2, ReduceOp, bf16, f16};

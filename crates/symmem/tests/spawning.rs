@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{is_rank_of, report, start};
-use symmem::{Group, ProcessSpawner, Result, spawn_processes};
+use symmem::{Group, Pin, Placement, ProcessSpawner, Result, ThreadSpawner, spawn_processes};
 
 const LONG: &str = "30";
 
@@ -90,4 +90,48 @@ fn a_number_from_the_environment_does_not_become_a_descriptor_of_ours() {
     let there = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
     assert_eq!(there, std::path::Path::new("/dev/zero"));
     report(format!("returned {outcome:?}, and the file is there"));
+}
+
+/// The processors that the calling thread may use.
+fn allowed() -> Vec<usize> {
+    let text = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+    let numbers = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse::<usize>().unwrap()..=last.parse().unwrap()
+    };
+    list.trim().split(',').flat_map(numbers).collect()
+}
+
+#[test]
+fn math_libraries_are_told_their_share_unless_the_user_told_them() {
+    let name = "math_libraries_are_told_their_share_unless_the_user_told_them";
+    let told = || std::env::var("OPENBLAS_NUM_THREADS").unwrap_or_default();
+    if std::env::var_os("OMP_NUM_THREADS").is_none() && !is_rank_of(name) {
+        let share = Placement::new(2, None).unwrap().threads().to_string();
+        assert_eq!(spawn_processes(name, 2, |_| Ok(told())).unwrap(), [share.clone(), share]);
+    }
+    let spawner = ProcessSpawner::new(name, 2).env("OPENBLAS_NUM_THREADS", 7);
+    assert_eq!(spawner.run(|_| Ok(told())).unwrap(), ["7", "7"]);
+}
+
+#[test]
+fn ranks_can_be_kept_on_cores() {
+    let name = "ranks_can_be_kept_on_cores";
+    let placement = Placement::new(2, Some(Pin::Cores)).unwrap();
+    let processes = ProcessSpawner::new(name, 2).pin(Pin::Cores);
+    let kept = processes.run(|group| {
+        group.barrier()?;
+        Ok(allowed())
+    });
+    let sorted = |rank| {
+        let mut cpus = placement.cpus(rank);
+        cpus.sort_unstable();
+        cpus
+    };
+    let expected = [sorted(0), sorted(1)];
+    assert_eq!(kept.unwrap(), expected);
+    let before = allowed();
+    assert_eq!(ThreadSpawner::new(2).pin(Pin::Cores).run(|_| Ok(allowed())).unwrap(), expected);
+    assert_eq!(allowed(), before);
 }

@@ -1,7 +1,7 @@
 """Types of the compiled module; `symmem` exports what is public. The docstrings are at run time."""
 
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
@@ -33,7 +33,7 @@ __all__ = [
     "StoreFailed", "StoreTimeout", "SymmetricMemory", "SystemFailed", "TcpStore", "Timeout", "Unproven", "__version__",
     "_barrier_loop", "_cuda_device_count", "_device_memory", "_nccl_all_gather", "_nccl_all_reduce",
     "_nccl_broadcast", "_nccl_init_rank", "_nccl_library", "_nccl_reduce", "_nccl_reduce_scatter",
-    "_nccl_suits", "_nccl_unique_id", "_set_array_type", "current_context", "detect_dma_connectivity", "device_headers",
+    "_nccl_suits", "_nccl_unique_id", "_place", "_set_array_type", "current_context", "detect_dma_connectivity", "device_headers",
     "dtype_name", "empty", "empty_strided_p2p", "get_backend", "get_signal_pad_size",
     "get_symm_mem_workspace", "has_multicast_support", "is_symm_mem_tensor", "memset32", "rendezvous",
     "set_backend", "set_signal_pad_size", "stream_write_value32",
@@ -537,6 +537,9 @@ def _device_memory(handle: SymmetricMemory) -> DeviceMemory: ...
 def _cuda_device_count() -> int: ...
 def _private_array(shape: Sequence[int], dtype: _DType) -> _Array: ...
 def _set_array_type(cls: type[Array], /) -> None: ...
+def _place(
+    ranks: int, pin: str | None, has: Mapping[str, str]
+) -> tuple[list[list[int]], int, list[tuple[str, str]]]: ...
 def _barrier_loop(memory: SymmetricMemory, count: int) -> float: ...
 def _nccl_suits(tensors: Any) -> bool: ...
 def _nccl_library() -> tuple[str, str, tuple[int, int, int], str]: ...

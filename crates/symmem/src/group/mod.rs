@@ -32,7 +32,7 @@ pub(crate) use self::join::fuzz_values;
 pub use self::pending::Pending;
 pub(crate) use self::running::{Running, Stop};
 pub(crate) use self::signature::{Agreed, MAX_BYTES, signature};
-pub use self::spawn::{ProcessSpawner, spawn, spawn_processes};
+pub use self::spawn::{Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes};
 use crate::context::RankContext;
 use crate::error::Cause;
 use crate::memory::{Allocation, Element};

@@ -29,9 +29,32 @@ pub(crate) fn memory_left() -> MemoryLeft {
     }
 }
 
-/// Cores this process can keep busy: its affinity mask and its cgroups' quotas, at least 1.
+/// What a launcher that keeps its ranks on cores tells them: its process, and the cores that all of them have together.
+pub(crate) const SPAWN_CORES: &str = "SYMMEM_SPAWN_CORES";
+
+/// Cores that the ranks of this machine can keep busy: the affinity mask of this process and its cgroups' quotas, at least 1.
+/// The process is taken for all of them, unless its launcher has kept it on a part of the cores and says so.
 pub(crate) fn usable_cores() -> usize {
-    let allowed = match rustix::thread::sched_getaffinity(None) {
+    let told =
+        std::env::var(SPAWN_CORES).ok().and_then(|told| told_cores(&told, rustix::process::getppid()?));
+    told.unwrap_or_else(own_cores)
+}
+
+/// The value of [`SPAWN_CORES`] for the ranks of this process.
+pub(crate) fn tell_cores() -> String {
+    format!("{}:{}", rustix::process::getpid().as_raw_nonzero(), usable_cores())
+}
+
+/// What `told` says, if it is from `parent`: what a rank starts has its environment too, and is no rank.
+fn told_cores(told: &str, parent: rustix::process::Pid) -> Option<usize> {
+    let (launcher, cores) = told.split_once(':')?;
+    let is_from_it = launcher == parent.as_raw_nonzero().to_string();
+    cores.parse().ok().filter(|cores| is_from_it && *cores > 0)
+}
+
+fn own_cores() -> usize {
+    // The main thread's mask: a thread that is a rank may be kept on a part of it.
+    let allowed = match rustix::thread::sched_getaffinity(Some(rustix::process::getpid())) {
         Ok(set) => set.count() as usize,
         // Machines with more than 1024 cores.
         Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
@@ -284,6 +307,18 @@ mod tests {
         folder.write("proc/meminfo", "MemAvailable: many kB\n");
         assert_eq!(roots(&folder).memory_left().limit, "no known limit");
         assert_eq!(roots(&folder).cores(), None);
+    }
+
+    #[test]
+    fn a_launchers_word_counts_for_its_own_ranks_only() {
+        let launcher = rustix::process::getpid();
+        let own = launcher.as_raw_nonzero();
+        let told = tell_cores();
+        assert_eq!(told_cores(&told, launcher), Some(usable_cores()));
+        assert_eq!(told_cores(&told, rustix::process::Pid::INIT), None);
+        for nonsense in ["", "8", "x:8", &format!("{own}:x"), &format!("{own}:0")] {
+            assert_eq!(told_cores(nonsense, launcher), None, "{nonsense}");
+        }
     }
 
     #[test]

@@ -1,15 +1,15 @@
 """`spawn`: ranks for programs that nobody launched.
 
 `processes` starts them as new interpreters (`child` is their part), `threads` as threads of this one; `job` is what
-travels between launcher and rank, `outcome` how a failure becomes the exception of the launcher.
+travels between launcher and rank, `places` where ranks run, `outcome` how a failure becomes the exception of the launcher.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from symmem._spawn import job, processes, threads as as_threads
+from symmem._spawn import job, places, processes, threads as as_threads
 
 __all__ = ["spawn"]
 
@@ -22,6 +22,7 @@ def spawn(
     threads: bool | None = None,
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
+    pin: Literal["cores", "numa"] | None = None,
     return_exceptions: bool = False,
 ) -> list[Any]:
     """Runs `fn(group, *args)` on `ranks` new ranks and returns their results in rank order.
@@ -36,6 +37,9 @@ def spawn(
     whole call (`symmem.Timeout`). `env` adds to the environment of the processes, which is otherwise as torchrun sets it.
     Processes are ended by Ctrl-C and when this process dies.
 
+    `pin="cores"` keeps each rank on its own part of the physical cores, `pin="numa"` on one NUMA node. BLAS and OpenMP get as
+    many threads in each rank as it has cores to itself, unless the environment or `env` says how many.
+
     >>> import symmem
     >>> def twice(group, x):
     ...     return x * 2 + group.rank
@@ -48,5 +52,8 @@ def spawn(
     if threads or (threads is None and job.is_only_for_threads(fn, args)):
         if env:
             raise ValueError("env= needs processes: threads share the environment of this one")
-        return as_threads.run(fn, ranks, args, timeout, return_exceptions)
-    return processes.run(job.encode(fn, args), ranks, timeout, dict(env or {}), return_exceptions)
+        place = places.of_threads(ranks, pin)
+        with places.limited(place.threads):
+            return as_threads.run(fn, ranks, args, timeout, place, return_exceptions)
+    place = places.of_processes(ranks, pin, env or {})
+    return processes.run(job.encode(fn, args), ranks, timeout, place, return_exceptions)

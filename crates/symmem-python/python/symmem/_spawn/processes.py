@@ -21,16 +21,21 @@ from typing import Any
 
 from symmem._spawn import outcome
 from symmem._spawn.job import Failure, Job, Report
+from symmem._spawn.places import Places
 from symmem._symmem import TcpStore
 
 JOB_FD = "SYMMEM_SPAWN_JOB_FD"
 REPORT_FD = "SYMMEM_SPAWN_REPORT_FD"
 LAUNCHER = "SYMMEM_SPAWN_LAUNCHER"
 PATH = "SYMMEM_SPAWN_PATH"
+CPUS = "SYMMEM_SPAWN_CPUS"
 
-#: The launcher's path comes first: it is how the ranks find this package.
+#: The rank's cores come first, for math libraries count them when they are imported; then the launcher's path: it is how the
+#: ranks find this package.
 _BOOT = (
-    f"import os, sys; sys.path[:] = os.environ.pop({PATH!r}).split(os.pathsep); "
+    f"import os, sys; cpus = os.environ.pop({CPUS!r}); "
+    "cpus and os.sched_setaffinity(0, map(int, cpus.split(','))); "
+    f"sys.path[:] = os.environ.pop({PATH!r}).split(os.pathsep); "
     "from symmem._spawn.child import main; main()"
 )
 #: Seconds between two looks at processes that closed no pipe.
@@ -41,7 +46,7 @@ _CHUNK = 1 << 20
 
 
 def run(
-    job: Job, ranks: int, timeout: float | None, env: Mapping[str, str], return_exceptions: bool
+    job: Job, ranks: int, timeout: float | None, place: Places, return_exceptions: bool
 ) -> list[Any]:
     """Runs the job on `ranks` processes; see `symmem.spawn`."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -50,9 +55,9 @@ def run(
     job_fd = _in_memory(pickle.dumps(job))
     children: list[_Rank] = []
     try:
-        shared = {**os.environ, **_environment(store.port, ranks, job_fd), **env}
+        shared = {**os.environ, **_environment(store.port, ranks, job_fd), **place.env}
         for rank in range(ranks):
-            children.append(_Rank(rank, shared, job_fd))
+            children.append(_Rank(rank, place.cpus[rank], shared, job_fd))
         ended = _listen(children, deadline, return_exceptions)
     finally:
         os.close(job_fd)
@@ -90,12 +95,13 @@ def _environment(port: int, ranks: int, job_fd: int) -> dict[str, str]:
 class _Rank:
     """A started process and what it has said so far."""
 
-    def __init__(self, rank: int, env: Mapping[str, str], job_fd: int) -> None:
+    def __init__(self, rank: int, cpus: list[int], env: Mapping[str, str], job_fd: int) -> None:
         self.rank = rank
         self.said = bytearray()
         self.pipe, writer = os.pipe()
         os.set_blocking(self.pipe, False)
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), REPORT_FD: str(writer)}
+        own[CPUS] = ",".join(map(str, cpus))
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         try:
             self.process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import queue
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from symmem import _groups
 from symmem._spawn import outcome
+from symmem._spawn.places import Places
 from symmem._symmem import Context, Group, HashStore, Spawned
 
 
@@ -31,6 +33,7 @@ class _Run:
     fn: Callable[..., Any]
     args: Sequence[Any]
     ranks: int
+    cpus: list[list[int]]
     store: HashStore = field(default_factory=HashStore)
     groups: dict[int, Group] = field(default_factory=dict)
     ended: queue.SimpleQueue[_Outcome] = field(default_factory=queue.SimpleQueue)
@@ -45,6 +48,8 @@ class _Run:
     def _call(self, rank: int) -> Any:
         group = Group(self.store, rank, self.ranks, context=Context())
         self.groups[rank] = group
+        if self.cpus[rank]:
+            os.sched_setaffinity(0, self.cpus[rank])  # of this thread
         _groups.enter(group)
         try:
             return self.fn(group, *self.args)
@@ -62,10 +67,15 @@ class _Run:
 
 
 def run(
-    fn: Callable[..., Any], ranks: int, args: Sequence[Any], timeout: float | None, return_exceptions: bool
+    fn: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any],
+    timeout: float | None,
+    place: Places,
+    return_exceptions: bool,
 ) -> list[Any]:
     """Runs `fn` on `ranks` threads; see `symmem.spawn`. Threads cannot be killed: one that never ends is left behind."""
-    work = _Run(fn, args, ranks)
+    work = _Run(fn, args, ranks, place.cpus)
     # Daemons: a rank that hangs must not keep the program from ending.
     for rank in range(ranks):
         threading.Thread(target=work.rank, args=(rank,), name=f"rank {rank}", daemon=True).start()

@@ -1,11 +1,13 @@
 //! Ranks for programs that nobody launched: as threads of this process, or as copies of this program.
 
 mod pipe;
+mod placement;
 mod processes;
 mod threads;
 
+pub use self::placement::{Pin, Placement};
 pub use self::processes::{ProcessSpawner, spawn_processes};
-pub use self::threads::spawn;
+pub use self::threads::{ThreadSpawner, spawn};
 
 use std::any::Any;
 

@@ -21,11 +21,11 @@ use symmem_store::{ServerLimits, Store, TcpStore, TcpStoreServer, Wait};
 
 use super::pipe::{Reading, Writing};
 use super::threads::is_secondary;
-use super::{Failure, first_failure, panic_message};
+use super::{Failure, Pin, Placement, first_failure, panic_message};
 use crate::group::Group;
 use crate::group::env::{FRESH_RUN, world_boot};
 use crate::group::join::{GONE, Gone};
-use crate::sys::ids;
+use crate::sys::{cores, ids};
 use crate::{Error, Result};
 
 /// Ranks are never restarted.
@@ -49,6 +49,9 @@ enum Report<R> {
 /// `f` is the child's own: what it captures is what the child computed on its way here. Use [`ProcessSpawner::env`]
 /// to hand something over.
 ///
+/// The ranks' math libraries are told to take their share of the cores ([`Placement`]), unless the environment already says
+/// how many threads they take.
+///
 /// ```no_run
 /// let pids = symmem::spawn_processes("pids", 4, |_group| Ok(std::process::id()))?;
 /// assert_eq!(pids.len(), 4);
@@ -68,17 +71,24 @@ pub struct ProcessSpawner {
     name: String,
     ranks: usize,
     env: Vec<(String, String)>,
+    pin: Option<Pin>,
 }
 
 impl ProcessSpawner {
     /// `ranks` processes for the call `name`.
     pub fn new(name: &str, ranks: usize) -> Self {
-        Self { name: name.to_owned(), ranks, env: Vec::new() }
+        Self { name: name.to_owned(), ranks, env: Vec::new(), pin: None }
     }
 
     /// Sets an environment variable of the ranks.
     pub fn env(mut self, variable: &str, value: impl ToString) -> Self {
         self.env.push((variable.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Keeps each rank on cores of its own.
+    pub fn pin(mut self, pin: Pin) -> Self {
+        self.pin = Some(pin);
         self
     }
 
@@ -130,9 +140,11 @@ impl ProcessSpawner {
         }
         let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::for_world(self.ranks))?;
         let run = ids::hex(&ids::random::<16>()?);
+        let placement = Placement::new(self.ranks, self.pin)?;
+        placement.say(self.ranks);
         // All start before any is waited for; if one cannot, dropping the others' `Rank` kills them.
         let ranks: Result<Vec<Rank>> =
-            (0..self.ranks).map(|rank| self.start(rank, server.port(), &run)).collect();
+            (0..self.ranks).map(|rank| self.start(rank, server.port(), &run, &placement)).collect();
         let ended = Mutex::new(Vec::new());
         let (run, port) = (&run, server.port());
         thread::scope(|scope| {
@@ -169,11 +181,15 @@ impl ProcessSpawner {
         }
     }
 
-    fn start(&self, rank: usize, port: u16, run: &str) -> Result<Rank> {
+    fn start(&self, rank: usize, port: u16, run: &str, placement: &Placement) -> Result<Rank> {
         let program = std::env::current_exe().map_err(|error| Error::sys("finding this program", error))?;
         let (reader, writer) = super::pipe::new()?;
         let mut command = Command::new(program);
+        let is_set = |variable: &str| {
+            std::env::var_os(variable).is_some() || self.env.iter().any(|(own, _)| own == variable)
+        };
         command
+            .envs(placement.environment(is_set))
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", self.ranks.to_string())
             .env("LOCAL_RANK", rank.to_string())
@@ -195,8 +211,13 @@ impl ProcessSpawner {
         };
         let launcher = getpid();
         let inherited = writer.as_raw_fd();
+        let cpus = placement.cpus(rank);
+        let stay = move || if cpus.is_empty() { Ok(()) } else { cores::stay_on(&cpus) };
         // SAFETY: runs between fork and exec and makes only async-signal-safe system calls.
-        unsafe { command.pre_exec(move || die_with(launcher).and_then(|()| inherit(inherited))) };
+        unsafe {
+            command
+                .pre_exec(move || die_with(launcher).and_then(|()| inherit(inherited)).and_then(|()| stay()))
+        };
         let child = command.spawn().map_err(|error| Error::sys("starting a rank's process", error))?;
         Ok(Rank { rank, child, reader })
     }

@@ -6,7 +6,7 @@ use std::thread;
 
 use symmem_store::{CancelToken, HashStore, Store};
 
-use super::{Failure, first_failure, panic_message};
+use super::{Failure, Pin, Placement, first_failure, panic_message};
 use crate::context::RankContext;
 use crate::group::Group;
 use crate::group::join::Join;
@@ -24,6 +24,54 @@ use crate::{Error, Result};
 /// # Ok::<(), symmem::Error>(())
 /// ```
 pub fn spawn<R, F>(n: usize, f: F) -> Result<Vec<R>>
+where
+    R: Send,
+    F: Fn(Group) -> Result<R> + Sync,
+{
+    ThreadSpawner::new(n).run(f)
+}
+
+/// [`spawn`] with more to set.
+///
+/// ```
+/// let sums = symmem::ThreadSpawner::new(2).pin(symmem::Pin::Cores).run(|group| Ok(group.rank()))?;
+/// assert_eq!(sums, [0, 1]);
+/// # Ok::<(), symmem::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ThreadSpawner {
+    ranks: usize,
+    pin: Option<Pin>,
+}
+
+impl ThreadSpawner {
+    /// `ranks` threads.
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks, pin: None }
+    }
+
+    /// Keeps each rank, and the threads it starts, on cores of its own.
+    pub fn pin(mut self, pin: Pin) -> Self {
+        self.pin = Some(pin);
+        self
+    }
+
+    /// Runs `f` on every rank; the first failure is the error.
+    pub fn run<R, F>(&self, f: F) -> Result<Vec<R>>
+    where
+        R: Send,
+        F: Fn(Group) -> Result<R> + Sync,
+    {
+        let Some(pin) = self.pin else { return run(self.ranks, f) };
+        let placement = Placement::new(self.ranks, Some(pin))?;
+        run(self.ranks, |group| {
+            placement.pin(group.rank())?;
+            f(group)
+        })
+    }
+}
+
+fn run<R, F>(n: usize, f: F) -> Result<Vec<R>>
 where
     R: Send,
     F: Fn(Group) -> Result<R> + Sync,
