@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use self::setting::is_pad_size;
-use self::setting::{Setting, parse_bool, parse_pad_size, parse_ranks, parse_timeout};
+use self::setting::{Setting, parse_bool, parse_pad_size, parse_ranks, parse_spin, parse_timeout};
 use crate::cuda::{Provider, cache};
 use crate::sys::secret::{Secret, Source};
 use crate::tuning::{Book, Tuning};
@@ -19,6 +19,10 @@ pub const DEFAULT_SIGNAL_PAD_SIZE: usize = 32 * 72 * 4;
 const SECRET_FILE: &str = "SYMMEM_SECRET_FILE";
 const SECRET_FD: &str = "SYMMEM_SECRET_FD";
 
+/// How long to spin where nothing speaks against it: a few times what it takes to wake a sleeper.
+const DEFAULT_SPIN: Duration = Duration::from_micros(200);
+/// Longest spin: nobody looks at the group meanwhile.
+const MAX_SPIN: Duration = Duration::from_millis(10);
 /// Most threads per rank.
 const MAX_THREADS: usize = 256;
 /// Most blocks of a kernel that waits for peers.
@@ -74,7 +78,7 @@ pub struct Config {
     timeout: Setting<Option<Duration>>,
     signal_pad_size: Setting<usize>,
     socket_dir: Setting<Option<PathBuf>>,
-    spins: Setting<u32>,
+    spin: Setting<Duration>,
     populate: Setting<bool>,
     huge_pages: Setting<bool>,
     numa_node: Setting<Option<u32>>,
@@ -117,7 +121,7 @@ impl Config {
                 |text| Some((!text.is_empty()).then(|| PathBuf::from(text))),
                 "a directory",
             )?,
-            spins: Setting::read("SYMMEM_SPINS", 4000, |text| text.parse().ok(), "a number")?,
+            spin: Self::spin_from_env()?,
             populate: Setting::read("SYMMEM_POPULATE", true, parse_bool, "0 or 1")?,
             huge_pages: Setting::read("SYMMEM_HUGE_PAGES", true, parse_bool, "0 or 1")?,
             numa_node: Setting::read(
@@ -201,6 +205,18 @@ impl Config {
         })
     }
 
+    /// How long to spin. The variable that counted polls is refused, not ignored: whoever set it meant something by it.
+    fn spin_from_env() -> Result<Setting<Duration>> {
+        const GONE: &str = "SYMMEM_SPINS";
+        if std::env::var_os(GONE).is_some() {
+            let problem = "it counted polls and is no more. Hint: SYMMEM_SPIN is a time in microseconds; 200 is as long as 4000 polls";
+            return Err(Error::invalid(GONE, problem));
+        }
+        let most = MAX_SPIN.as_micros();
+        let expects = format!("a number of microseconds from 0 to {most}");
+        Setting::read("SYMMEM_SPIN", DEFAULT_SPIN, parse_spin, &expects)
+    }
+
     /// The job secret that the environment names, which never holds it itself.
     fn secret_from_env() -> Result<Setting<Option<Secret>>> {
         let file = Setting::read(SECRET_FILE, None, |text| Some(not_empty(text)), "a file")?;
@@ -258,9 +274,10 @@ impl Config {
         self
     }
 
-    /// Polls before the first yield, when there is a core for every rank.
-    pub fn spins(mut self, spins: u32) -> Self {
-        self.spins.set(spins);
+    /// How long a rank spins before it sleeps, at most 10 ms: on a quiet machine with a core for every rank. Ranks that outnumber
+    /// the cores, share one or lose theirs to other programs spin less or not at all. 200 us by default.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin.set(spin.min(MAX_SPIN));
         self
     }
 
@@ -446,8 +463,8 @@ impl Config {
         self.socket_dir.value.as_deref()
     }
 
-    pub(crate) fn get_spins(&self) -> u32 {
-        self.spins.value
+    pub(crate) fn get_spin(&self) -> Duration {
+        self.spin.value
     }
 
     pub(crate) fn get_populate(&self) -> bool {
@@ -522,7 +539,12 @@ impl Config {
                 or(self.socket_dir.value.as_ref().map(|dir| dir.display().to_string()), "abstract names"),
                 "where the fd channel's sockets live",
             ),
-            row("SYMMEM_SPINS", &self.spins, self.spins.value.to_string(), "polls before the first yield"),
+            row(
+                "SYMMEM_SPIN",
+                &self.spin,
+                self.spin.value.as_micros().to_string(),
+                "microseconds of spinning before a rank sleeps",
+            ),
             row(
                 "SYMMEM_POPULATE",
                 &self.populate,
@@ -661,10 +683,11 @@ mod tests {
 
     #[test]
     fn code_beats_default_and_says_so() {
-        let config = Config::from_env().unwrap().spins(7).populate(false);
+        let config = Config::from_env().unwrap().spin(Duration::from_micros(7)).populate(false);
         let rows = config.rows();
-        let spins = rows.iter().find(|row| row.variable == "SYMMEM_SPINS").unwrap();
-        assert_eq!((spins.value.as_str(), spins.origin), ("7", Origin::Code));
+        let spin = rows.iter().find(|row| row.variable == "SYMMEM_SPIN").unwrap();
+        assert_eq!((spin.value.as_str(), spin.origin), ("7", Origin::Code));
+        assert_eq!(config.clone().spin(Duration::from_secs(1)).get_spin(), MAX_SPIN);
         assert!(config.signal_pad_size(12).is_err());
     }
 

@@ -110,6 +110,6 @@ fn input_that_cannot_be_used_is_named() {
 
 #[test]
 fn a_setting_that_cannot_be_understood_is_named_by_the_bench_too() {
-    let complaint = symmem(&["bench", "--quick"], &[("SYMMEM_SPINS", "many")]).complaint();
-    assert!(complaint.contains("SYMMEM_SPINS"), "{complaint}");
+    let complaint = symmem(&["bench", "--quick"], &[("SYMMEM_SPIN", "many")]).complaint();
+    assert!(complaint.contains("SYMMEM_SPIN"), "{complaint}");
 }

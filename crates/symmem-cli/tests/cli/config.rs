@@ -15,11 +15,11 @@ fn the_table_shows_every_setting_with_value_origin_and_meaning() {
 
 #[test]
 fn the_same_as_json() {
-    let text = symmem(&["config", "--json"], &[("SYMMEM_SPINS", "7")]).ok().stdout;
+    let text = symmem(&["config", "--json"], &[("SYMMEM_SPIN", "7")]).ok().stdout;
     let settings: Vec<Value> = serde_json::from_str(&text).expect("a list");
     assert!(settings.len() >= 9);
     assert!(settings.iter().all(|setting| setting["meaning"].as_str().is_some_and(|text| !text.is_empty())));
-    let spins = settings.iter().find(|setting| setting["setting"] == "SYMMEM_SPINS").expect("a row");
+    let spins = settings.iter().find(|setting| setting["setting"] == "SYMMEM_SPIN").expect("a row");
     assert_eq!((spins["value"].as_str(), spins["origin"].as_str()), (Some("7"), Some("environment")));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Origin;
+use super::{MAX_SPIN, Origin};
 use crate::{Error, Result};
 
 /// A value and where it came from.
@@ -63,6 +63,10 @@ pub(super) fn parse_timeout(text: &str) -> Option<Option<Duration>> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok().filter(|timeout| !timeout.is_zero()).map(Some)
 }
 
+pub(super) fn parse_spin(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_micros).filter(|spin| *spin <= MAX_SPIN)
+}
+
 pub(super) fn parse_pad_size(text: &str) -> Option<usize> {
     text.parse().ok().filter(|bytes| is_pad_size(*bytes))
 }
@@ -82,6 +86,15 @@ mod tests {
         assert_eq!(parse_timeout("never"), Some(None));
         for bad in ["0", "-1", "soon", "nan", "1e400"] {
             assert_eq!(parse_timeout(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn spinning_is_microseconds_up_to_a_bound() {
+        assert_eq!(parse_spin("0"), Some(Duration::ZERO));
+        assert_eq!(parse_spin("200"), Some(Duration::from_micros(200)));
+        for bad in ["-1", "1.5", "many", "10001", "18446744073709551616"] {
+            assert_eq!(parse_spin(bad), None, "{bad}");
         }
     }
 

@@ -16,12 +16,15 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::sys::{fork, limits};
 
 /// Bytes to be read and written by a rank from which on several threads are worth their wake-up.
 const LARGE: usize = 1 << 20;
+/// Polls between two looks at the clock.
+const POLLS: u32 = 64;
 
 /// The threads of a rank in a group, made when first needed.
 #[derive(Debug)]
@@ -31,15 +34,15 @@ pub(crate) struct Crew {
     rank: usize,
     /// Ranks of the group on this host.
     ranks: usize,
-    spins: u32,
+    spin: Duration,
     team: OnceLock<Team>,
 }
 
 impl Crew {
     /// For `rank`, one of `ranks` on this host.
     pub(crate) fn new(rank: usize, ranks: usize, config: &Config) -> Self {
-        let (threads, spins) = (config.get_threads_per_rank(), config.get_spins());
-        Self { threads, rank, ranks, spins, team: OnceLock::new() }
+        let (threads, spin) = (config.get_threads_per_rank(), config.get_spin());
+        Self { threads, rank, ranks, spin, team: OnceLock::new() }
     }
 
     /// Calls `work(part, parts)` for every part, by as many threads, if reading and writing `bytes` bytes is worth it; else
@@ -56,7 +59,7 @@ impl Crew {
     fn team(&self) -> &Team {
         self.team.get_or_init(|| {
             let fits = self.ranks.saturating_mul(self.threads) <= limits::usable_cores();
-            Team::start(self.rank, self.threads - 1, if fits { self.spins } else { 0 })
+            Team::start(self.rank, self.threads - 1, if fits { self.spin } else { Duration::ZERO })
         })
     }
 }
@@ -82,7 +85,7 @@ struct Shared {
     round: AtomicU64,
     /// Helpers that have not ended this round.
     left: AtomicUsize,
-    spins: u32,
+    spin: Duration,
 }
 
 /// The round that never comes: the team is no longer needed.
@@ -108,14 +111,14 @@ unsafe impl Send for Work {}
 
 impl Team {
     /// Starts `helpers` threads, or as many as the system lets.
-    fn start(rank: usize, helpers: usize, spins: u32) -> Self {
+    fn start(rank: usize, helpers: usize, spin: Duration) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             started: Condvar::new(),
             ended: Condvar::new(),
             round: AtomicU64::new(0),
             left: AtomicUsize::new(0),
-            spins,
+            spin,
         });
         let start = |part: &usize| {
             let (shared, part) = (Arc::clone(&shared), *part);
@@ -213,11 +216,17 @@ impl Shared {
     }
 
     fn spin_until(&self, ready: impl Fn() -> bool) {
-        for _ in 0..self.spins {
-            if ready() {
-                return;
+        if self.spin.is_zero() {
+            return;
+        }
+        let start = Instant::now();
+        while start.elapsed() < self.spin {
+            for _ in 0..POLLS {
+                if ready() {
+                    return;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
         }
     }
 }
@@ -235,7 +244,6 @@ impl fmt::Debug for Team {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
 
     /// Threads of this process with this name.
     fn threads_called(name: &str) -> usize {
@@ -246,8 +254,8 @@ mod tests {
 
     #[test]
     fn every_part_is_done_once_in_every_round() {
-        for spins in [0, 1000] {
-            let team = Team::start(700, 3, spins);
+        for spin in [Duration::ZERO, Duration::from_micros(50)] {
+            let team = Team::start(700, 3, spin);
             let done: [AtomicUsize; 4] = std::array::from_fn(|_| AtomicUsize::new(0));
             for round in 1..=500 {
                 team.run(&|part, parts| {
@@ -261,7 +269,7 @@ mod tests {
 
     #[test]
     fn callers_take_turns() {
-        let team = Team::start(701, 2, 0);
+        let team = Team::start(701, 2, Duration::ZERO);
         let sum = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -279,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_any_part_is_the_callers_after_all_parts_ended() {
-        let team = Team::start(702, 2, 0);
+        let team = Team::start(702, 2, Duration::ZERO);
         for guilty in 0..3 {
             let ended = AtomicUsize::new(0);
             let outcome = catch_unwind(AssertUnwindSafe(|| {

@@ -22,7 +22,6 @@ use super::inner::{Inner, RUNNING, STARTED};
 use crate::error::{Cause, Context};
 use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict};
-use crate::sync::ladder::Ladder;
 use crate::sync::protocol::{self, Signature, announce, arrived, note, unpack};
 use crate::sys::{fork, unwind};
 use crate::{Error, Result};
@@ -259,7 +258,11 @@ impl<'a> Running<'a> {
     ) -> Result<T, Interrupt> {
         let inner = self.inner();
         let control = inner.own();
-        if let Some(value) = inner.ladder.give_way(&control.counters, self.start(), &mut poll) {
+        let now = Instant::now();
+        if self.started.get().is_none() {
+            self.started.set(Some(now));
+        }
+        if let Some(value) = inner.ladder.linger(&control.counters, now, &mut poll) {
             return Ok(value);
         }
         control.set_waiting(self.op(), peer, self.sequence);
@@ -267,9 +270,9 @@ impl<'a> Running<'a> {
         let terms = self.terms(&watch);
         // The first nap asks the system about nobody's life: it is long enough for a peer that lost its core for a moment.
         let nap = terms.deadline().remaining().map_or(TICK, |left| left.min(TICK));
-        let result = match Ladder::nap(&control.bell, &control.counters, nap, &mut poll) {
+        let result = match inner.ladder.nap(&control.bell, &control.counters, nap, &mut poll) {
             Some(value) => Ok(value),
-            None => Ladder::sleep(&control.bell, &control.counters, &terms, poll),
+            None => inner.ladder.sleep(&control.bell, &control.counters, &terms, poll),
         };
         control.clear_waiting();
         result

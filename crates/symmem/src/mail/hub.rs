@@ -13,7 +13,6 @@ use crate::error::Context;
 use crate::group::{Stop, Terms};
 use crate::op::Op;
 use crate::sync::control::CounterWords;
-use crate::sync::ladder::Ladder;
 use crate::sys::{fork, life};
 use crate::{Error, Group, Result};
 
@@ -122,7 +121,7 @@ impl Hub {
             return Ok(());
         }
         let start = Instant::now();
-        if inner.ladder.give_way(&counters, start, &mut poll).is_some() {
+        if inner.ladder.linger(&counters, start, &mut poll).is_some() {
             return Ok(());
         }
         let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));
@@ -132,7 +131,7 @@ impl Hub {
             Some(token) => wait.with_cancel(token),
             None => wait,
         };
-        Ladder::sleep(self.rings.bell(self.rank()), &counters, &wait, poll)
+        inner.ladder.sleep(self.rings.bell(self.rank()), &counters, &wait, poll)
     }
 
     /// The error for `op`, which waited for `awaited` since `start`.

@@ -8,6 +8,7 @@ pub(crate) mod channel;
 pub(crate) mod clock;
 pub(crate) mod copy;
 pub(crate) mod cores;
+pub(crate) mod cpu;
 pub(crate) mod exit;
 pub mod fault;
 pub(crate) mod fork;

@@ -207,7 +207,7 @@ impl Joining<'_> {
         let Segments { own, controls, members } = segments;
         let local = controls.iter().flatten().count();
         let judge = controls.iter().position(Option::is_some).unwrap_or(self.join.rank);
-        let ladder = Ladder::for_ranks(local, limits::usable_cores(), self.join.context.config().get_spins());
+        let ladder = Ladder::for_ranks(local, limits::usable_cores(), self.join.context.config().get_spin());
         let inner = Arc::new(Inner {
             name: self.join.name.clone(),
             id: accepted.id.text,

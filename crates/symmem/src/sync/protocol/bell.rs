@@ -8,6 +8,8 @@
 //! stores `waiters`, then loads the word. A `fence(SeqCst)` between store and load on *both* sides makes it
 //! impossible that both loads miss: either the publisher sees a waiter and rings, or the sleeper's last look sees
 //! the word. Between that look and the futex the bell's count covers: a ring changes it, so the futex does not sleep.
+//!
+//! Who rings leaves the number of its core, for the sleeper's guess where its peers run; nothing depends on it.
 
 use std::time::Duration;
 
@@ -20,6 +22,9 @@ use super::atomic::{AtomicU32, Ordering, Site, fence};
 pub(crate) struct Bell {
     waiters: AtomicU32,
     count: AtomicU32,
+    /// The core of who rang last, plus 1; 0 when nobody has since the owner looked.
+    #[cfg(not(loom))]
+    ringer: AtomicU32,
     #[cfg(loom)]
     kernel: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
@@ -44,6 +49,7 @@ impl Bell {
     /// Wakes the owner.
     #[cold]
     pub(crate) fn ring(&self) {
+        self.sign();
         // Relaxed: the count carries no data, it only keeps the futex from sleeping through the ring.
         self.count.fetch_add(1, Ordering::Relaxed);
         self.futex_wake();
@@ -65,6 +71,20 @@ impl Bell {
 
 #[cfg(not(loom))]
 impl Bell {
+    /// Whether the last ring came from the core that the caller runs on; none if there was no ring since it last asked.
+    pub(crate) fn was_rung_here(&self) -> Option<bool> {
+        // A ring between the two is not looked at, which does no harm.
+        let ringer = self.ringer.load(Ordering::Relaxed).checked_sub(1)?;
+        self.ringer.store(0, Ordering::Relaxed);
+        Some(crate::sys::cpu::current()? == ringer)
+    }
+
+    fn sign(&self) {
+        if let Some(core) = crate::sys::cpu::current() {
+            self.ringer.store(core + 1, Ordering::Relaxed);
+        }
+    }
+
     fn futex_wait(&self, seen: u32, timeout: Duration) {
         crate::sys::futex::wait(&self.count, seen, timeout);
     }
@@ -82,6 +102,8 @@ impl Bell {
         let kernel = (loom::sync::Mutex::new(()), loom::sync::Condvar::new());
         Self { waiters: AtomicU32::new(0), count: AtomicU32::new(0), kernel }
     }
+
+    fn sign(&self) {}
 
     fn futex_wait(&self, seen: u32, _timeout: Duration) {
         let queue = self.kernel.0.lock().unwrap();
