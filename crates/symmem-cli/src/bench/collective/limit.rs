@@ -111,16 +111,20 @@ pub(in crate::bench) fn futex_memory(group: &Group) -> Result<SymmetricMemory<u6
 }
 
 /// Telling and being told by futex, to see what a rank that sleeps while it waits costs beside busy loops.
+///
+/// It carries no elements, but fills as many before each operation as who does: of two ranks on one core the one waits while the other
+/// fills, and that is in the time of whoever is slower.
 pub(in crate::bench) struct Telling<'a> {
     mem: &'a SymmetricMemory<u64>,
     lines: Lines<'a>,
     form: Form,
+    filled: Vec<u8>,
 }
 
 impl<'a> Telling<'a> {
-    /// In `mem`, which [`futex_memory`] made.
-    pub(in crate::bench) fn new(mem: &'a SymmetricMemory<u64>, form: Form) -> Self {
-        Self { mem, lines: Lines::new(mem), form }
+    /// In `mem`, which [`futex_memory`] made; fills `bytes`.
+    pub(in crate::bench) fn new(mem: &'a SymmetricMemory<u64>, form: Form, bytes: usize) -> Self {
+        Self { mem, lines: Lines::new(mem), form, filled: vec![0; bytes] }
     }
 }
 
@@ -133,7 +137,10 @@ impl Contender for Telling<'_> {
         self.mem.world_size()
     }
 
-    fn input(&mut self, _fill: &dyn Fn(&mut [u8])) -> Result<()> {
+    fn input(&mut self, fill: &dyn Fn(&mut [u8])) -> Result<()> {
+        if !self.filled.is_empty() {
+            fill(&mut self.filled);
+        }
         Ok(())
     }
 

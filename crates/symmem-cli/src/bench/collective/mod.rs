@@ -173,7 +173,7 @@ fn beside_loop(
 fn beside_futex(lab: &Lab<'_>, case: &Case, ours: &mut [Box<dyn OurContender>]) -> Result<Beside> {
     let memories = [futex_memory(lab.group)?, futex_memory(lab.group)?];
     let mut bare: Vec<Telling<'_>> =
-        memories.iter().zip(Form::ALL).map(|(memory, form)| Telling::new(memory, form)).collect();
+        memories.iter().zip(Form::ALL).map(|(memory, form)| Telling::new(memory, form, case.bytes)).collect();
     let count = ours.len();
     let mut contenders = contenders(ours);
     contenders.extend(bare.iter_mut().map(|one| one as &mut dyn Contender));
@@ -186,7 +186,7 @@ fn beside_futex(lab: &Lab<'_>, case: &Case, ours: &mut [Box<dyn OurContender>]) 
 /// The rows of the limit and of the barrier beside busy loops.
 pub(super) fn barrier_beside_futex(lab: &Lab<'_>, verified: bool) -> Result<Vec<Row>> {
     let (mem, lines) = (lab.group.alloc::<f32>(1)?, futex_memory(lab.group)?);
-    let (mut ours, mut bare) = (Meeting(mem.rendezvous(lab.group)?), Telling::new(&lines, Form::Exchange));
+    let (mut ours, mut bare) = (Meeting(mem.rendezvous(lab.group)?), Telling::new(&lines, Form::Exchange, 0));
     let case = Case::SIGNAL;
     let mut plan = plan(lab.args, &case, lab.load);
     plan.blocks = lab.args.blocks();

@@ -53,7 +53,8 @@ fn our_rows(group: &Group, job: &Job) -> symmem::Result<(Vec<OutputRow>, Vec<Out
         if limits(&task.case, job.load) == Limits::Futex {
             for form in Form::ALL {
                 let lines = futex_memory(group)?;
-                let record = measure(&mut Telling::new(&lines, form), job, task, &clock)?;
+                let mut telling = Telling::new(&lines, form, task.case.bytes);
+                let record = measure(&mut telling, job, task, &clock)?;
                 bare.push(row(task, Memory::Symmetric, record, &clock, form.name().to_owned()));
                 lines.close()?;
             }
