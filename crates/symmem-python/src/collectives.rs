@@ -222,18 +222,18 @@ impl<'py> Plan<'py> {
     }
 }
 
+/// `x` as an operand, if it is a contiguous array. What is not can still be private memory, where its own errors are told.
+fn seen<'py>(x: &Bound<'py, PyAny>) -> Option<Operand<'py>> {
+    if x.is_none() { None } else { Operand::input(x).ok() }
+}
+
 /// The handle of `x` if it is symmetric on this group.
 pub(crate) fn symmetric(
     membership: &Membership,
     x: &Bound<'_, PyAny>,
     timeout_ms: u64,
 ) -> PyResult<Option<SymmetricMemory>> {
-    if x.is_none() {
-        return Ok(None);
-    }
-    // What is no contiguous array can still be private memory, where its own errors are told.
-    let Ok(operand) = Operand::input(x) else { return Ok(None) };
-    find_known(&operand, membership, timeout_ms)
+    seen(x).map_or(Ok(None), |operand| find_known(&operand, membership, timeout_ms))
 }
 
 /// `call`, unless it writes symmetric memory through an array that is read-only.
@@ -254,12 +254,14 @@ pub(crate) fn run_on_group<'py>(
     out: Option<&Bound<'py, PyAny>>,
     timeout_ms: u64,
 ) -> PyResult<Py<PyAny>> {
-    let py = x.py();
-    if let Some(memory) = symmetric(membership, x, timeout_ms)? {
+    let (py, seen) = (x.py(), seen(x));
+    if let Some(operand) = &seen
+        && let Some(memory) = find_known(operand, membership, timeout_ms)?
+    {
         return memory.run(py, writable(call, x), out, Some(x), Terms::new(timeout_ms, None));
     }
     let group = membership.group("collective", timeout_ms)?;
-    match call.and_then(|call| private::Job::new(&group, call, x, out)) {
+    match call.and_then(|call| private::Job::new(&group, call, (x, seen), out)) {
         Ok(job) => private::run(py, &group, job),
         Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
         Err(error) => Err(error),
@@ -281,7 +283,7 @@ pub(crate) fn start_on_group<'py>(
     // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
     let group = membership.group("collective", timeout_ms)?.cancelled_by(&CancelToken::new());
     let call = call.and_then(|call| call.check_start().map(|()| call));
-    match call.and_then(|call| private::Job::new(&group, call, x, out)) {
+    match call.and_then(|call| private::Job::new(&group, call, (x, None), out)) {
         Ok(job) => private::start(py, &group, &job),
         Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
         Err(error) => Err(error),

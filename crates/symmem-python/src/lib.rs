@@ -27,6 +27,8 @@ mod private;
 mod refusal;
 mod registry;
 mod store;
+mod torch;
+mod turn;
 
 /// Symmetric memory: the compiled part of the package `symmem`.
 #[pymodule]
@@ -44,6 +46,8 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     memory::register(module)?;
     pending::register(module)?;
     place::register(module)?;
+    torch::register(module)?;
+    turn::register(module)?;
     cuda::register(module)?;
     nccl::register(module)
 }

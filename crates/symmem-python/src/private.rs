@@ -26,11 +26,23 @@ pub(crate) struct Job<'py> {
 }
 
 impl<'py> Job<'py> {
-    /// `call` on `x`, into `out` or a new array.
+    /// `call` on dense elements of the host, in place.
+    pub(crate) fn in_place(call: Call, out: Operand<'py>) -> Self {
+        let result = out.object.clone().unbind();
+        Self { call, dtype: out.dtype, input: None, out: Some(out), result }
+    }
+
+    /// `call` on dense elements of the host, of one type and apart.
+    pub(crate) fn apart(call: Call, input: Operand<'py>, out: Operand<'py>) -> Self {
+        let result = out.object.clone().unbind();
+        Self { call, dtype: input.dtype, input: Some(input), out: Some(out), result }
+    }
+
+    /// `call` on `x`, into `out` or a new array. `seen` is `x` as an operand, if somebody has looked already.
     pub(crate) fn new(
         group: &Group,
         call: Call,
-        x: &Bound<'py, PyAny>,
+        (x, seen): (&Bound<'py, PyAny>, Option<Operand<'py>>),
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let py = x.py();
@@ -40,18 +52,15 @@ impl<'py> Job<'py> {
         // Reducing into the same array is reducing in place.
         let same = || out.is_none_or(|out| out.is(x));
         if matches!(call, Call::Broadcast(_)) || matches!(call, Call::AllReduce(_)) && same() {
-            let out = on_host(call, Operand::output(x)?)?;
-            return Ok(Self {
-                call,
-                dtype: out.dtype,
-                input: None,
-                result: x.clone().unbind(),
-                out: Some(out),
-            });
+            let out = seen.map_or_else(|| Operand::output(x), Operand::to_be_written)?;
+            return Ok(Self::in_place(call, on_host(call, out)?));
         }
         let reads = !matches!(call, Call::Scatter(root) if root != group.rank());
-        let input =
-            reads.then(|| Operand::input_or_copy(x).and_then(|input| on_host(call, input))).transpose()?;
+        let input = match (reads, seen) {
+            (false, _) => None,
+            (true, Some(seen)) => Some(on_host(call, seen)?),
+            (true, None) => Some(on_host(call, Operand::input_or_copy(x)?)?),
+        };
         if let Some(input) = &input {
             call.check_parts(&input.shape, group.size())?;
         }
@@ -119,10 +128,15 @@ fn output<'py>(
     }
 }
 
+/// Whether they have no byte in common.
+pub(crate) fn are_apart(input: &Operand<'_>, out: &Operand<'_>) -> bool {
+    let apart = input.address + input.bytes() <= out.address || out.address + out.bytes() <= input.address;
+    apart || input.len == 0 || out.len == 0
+}
+
 fn check_apart(input: Option<&Operand<'_>>, out: Option<&Operand<'_>>) -> PyResult<()> {
     let (Some(input), Some(out)) = (input, out) else { return Ok(()) };
-    let apart = input.address + input.bytes() <= out.address || out.address + out.bytes() <= input.address;
-    if apart || input.len == 0 || out.len == 0 {
+    if are_apart(input, out) {
         return Ok(());
     }
     Err(invalid("out", "it overlaps the input. Hint: leave it out to work in place"))

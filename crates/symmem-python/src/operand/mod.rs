@@ -96,11 +96,15 @@ impl<'py> Operand<'py> {
 
     /// `object`, to be written: also writable.
     pub(crate) fn output(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let operand = Self::input(object)?;
-        if !operand.writable {
-            return Err(invalid("array", "it is read-only, and this writes it. Hint: pass a writable copy"));
+        Self::input(object)?.to_be_written()
+    }
+
+    /// An input as an output: also writable.
+    pub(crate) fn to_be_written(self) -> PyResult<Self> {
+        match self.writable {
+            true => Ok(self),
+            false => Err(invalid("array", "it is read-only, and this writes it. Hint: pass a writable copy")),
         }
-        Ok(operand)
     }
 
     /// `object`, to be read; a copy of it where it is strided.
@@ -170,6 +174,12 @@ impl<'py> Operand<'py> {
         }
         // SAFETY: as in `slice`.
         unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.bytes()) }
+    }
+
+    /// The same memory, as bytes.
+    pub(crate) fn as_bytes(self) -> Self {
+        let len = self.bytes();
+        Self { len, dtype: DType::U8, shape: vec![len], ..self }
     }
 
     /// An object that keeps the elements where they are, if one alone does.

@@ -84,14 +84,15 @@ def first_tensor(values: tuple[Any, ...]) -> Tensor | None:
     return None
 
 
-def routed(method: Callable[..., Any]) -> Any:
-    """Sends calls with tensors of other devices to their backend. Untyped, like the overloads of c10d."""
+def routed(method: Callable[..., Any], name: str | None = None) -> Any:
+    """Sends calls with tensors of other devices to their backend, by `name` or the method's own. Untyped, like the overloads of c10d."""
+    theirs = name or method.__name__
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         tensor = first_tensor(args)
         if tensor is None or tensor.is_cpu:
             return method(self, *args, **kwargs)
-        return getattr(self._companions.of(self, tensor.device.type), method.__name__)(*args, **kwargs)
+        return getattr(self._companions.of(self, tensor.device.type), theirs)(*args, **kwargs)
 
     return call

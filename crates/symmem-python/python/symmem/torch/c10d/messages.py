@@ -27,7 +27,9 @@ class MessageWork(Work):
     """A message on its way. Whoever finds it done first, by a wait or a look, settles it."""
 
     def __init__(self, name: str, tensor: Tensor, messages: Messages) -> None:
-        super().__init__(name, [tensor])
+        super().__init__()
+        self.op = name
+        self._tensors = [tensor]
         self._messages = messages
         self._pending: symmem.PendingMessage | None = None
         self._received: Tensor | None = None
@@ -46,13 +48,13 @@ class MessageWork(Work):
 
         Without one for the group's timeout, which then takes it back.
         """
-        if not self._done:
+        if not self.done:
             self._settle(max(math.ceil(timeout.total_seconds() * 1000), 0))
         return super().wait(timeout)
 
     def is_completed(self) -> bool:
         """Whether the message has ended, well or not."""
-        if not self._done and self._pending is not None and self._pending.test():
+        if not self.done and self._pending is not None and self._pending.test():
             self._settle(0)
         return super().is_completed()
 
@@ -75,7 +77,7 @@ class MessageWork(Work):
     def fail(self, error: BaseException) -> None:
         """Ends it with `error`, unless it has ended."""
         with self._settling:
-            if not self._done:
+            if not self.done:
                 self.complete(error)
 
     def expire(self) -> None:
@@ -101,7 +103,7 @@ class MessageWork(Work):
         except symmem.Error as failed:
             error = failed
         with self._settling:
-            if self._done:
+            if self.done:
                 return
             if error is None and self._received is not None and source is not None:
                 self.source = source

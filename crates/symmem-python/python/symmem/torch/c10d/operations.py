@@ -1,19 +1,22 @@
 """What each collective does, on CPU tensors and a `symmem.Group`.
 
-Blocking functions that the process group's worker runs. Reductions see the tensors' elements; whatever only
-moves sees bytes, so every dtype moves. Strided tensors are copied in and out.
+Blocking functions, each an operation of the process group. Plain tensors go straight to the extension module; the rest is for
+those that it leaves: strided ones, which are copied in and out, and what is wrong. Reductions see the tensors' elements;
+whatever only moves sees bytes, so every dtype moves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
 import symmem
+from symmem import _symmem
 
 _NAMES = {
     "SUM": "sum",
@@ -27,18 +30,25 @@ _NAMES = {
 }
 # Of complex numbers these reduce the real and imaginary parts by themselves.
 _LINEAR = ("sum", "avg")
-_OPS = {getattr(ReduceOp, theirs): ours for theirs, ours in _NAMES.items()}
+# By number: torch's enumerations take long to compare and to hash.
+_OPS = {getattr(ReduceOp, theirs).value: ours for theirs, ours in _NAMES.items()}
 
 
 def op_name(op: ReduceOp, tensors: Sequence[Tensor]) -> str:
     """symmem's name of a torch reduction; `symmem.Invalid` for one that there is not, for these tensors."""
-    known = getattr(op, "op", op)
-    name = _OPS.get(known)
+    known: Any = getattr(op, "op", op)
+    name = _OPS.get(known.value)
     if name is None:
         raise symmem.Invalid(f"reduction {known} is not supported; there are {', '.join(_NAMES)}")
     if name not in _LINEAR and any(tensor.is_complex() for tensor in tensors):
         raise symmem.Invalid(f"reduction {known} of complex numbers is not supported; there are SUM, AVG")
     return name
+
+
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Sparse and quantised tensors have no plain memory."""
+    if tensor.layout is not torch.strided:
+        raise symmem.Invalid(f"{name}: a tensor of layout {tensor.layout}; only dense ones are supported")
 
 
 def quiet(written: Sequence[Tensor]) -> AbstractContextManager[None]:
@@ -238,3 +248,33 @@ def split_rows(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         raise symmem.Invalid(f"all_to_all: split sizes {list(sizes)} of a dimension of {tensor.shape[0]}")
     with quiet([tensor]):  # they may be written only in the mode in which they were made
         return list(torch.split(tensor, list(sizes)))
+
+
+# What plain tensors take instead: it does the same and says True, or does nothing and says False.
+_STRAIGHT: dict[Callable[..., None], Callable[..., bool]] = {
+    all_reduce: _symmem._tensor_all_reduce,
+    broadcast: _symmem._tensor_broadcast,
+    all_gather: _symmem._tensor_all_gather,
+    reduce_scatter: _symmem._tensor_reduce_scatter,
+    all_to_all_even: _symmem._tensor_all_to_all,
+}
+
+
+# What `perform` takes.
+Operation = tuple[symmem.Group, Callable[..., None], Sequence[tuple[Any, ...]], Sequence[Tensor]]
+
+
+def perform(
+    group: symmem.Group,
+    function: Callable[..., None],
+    calls: Sequence[tuple[Any, ...]],
+    written: Sequence[Tensor],
+) -> None:
+    """Calls `function(group, *call)` for every call, which write the tensors `written`."""
+    straight = _STRAIGHT.get(function)
+    for call in calls:
+        if straight is None or not straight(group, *call):
+            for tensor in written:
+                check_dense(function.__name__, tensor)
+            with quiet(written):
+                function(group, *call)

@@ -1,13 +1,14 @@
 """The process group of the backend "symmem".
 
-`torch.distributed` makes it and calls its methods by the names of c10d. Collectives run in order on a worker,
-messages beside them; both give real works. Tensors on other devices go to the backend that
+`torch.distributed` makes it and calls its methods by the names of c10d. Collectives run in order, on the caller's thread or on a
+worker, messages beside them; both give real works. Tensors on other devices go to the backend that
 `cpu:symmem,cuda:nccl` names.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from torch._C._distributed_c10d import ProcessGroup, Store
 from torch.distributed.distributed_c10d import GroupName
 
 import symmem
+from symmem._symmem import _tensor_all_reduce_now
 from symmem.torch._groups import forget, group_name
 from symmem.torch.c10d import operations as run
 from symmem.torch.c10d.companions import Companions, routed
@@ -30,6 +32,11 @@ from symmem.torch.c10d.worker import Worker
 
 # Seconds in which an operation notices that its group was aborted.
 _PATIENCE = 5.0
+# What torch says where a call names no timeout.
+_UNSET = timedelta(milliseconds=-1)
+_SUM = c10d.ReduceOp.SUM
+# Bytes from which an operation is started beside the caller at once, however soon that may wait for it.
+_LARGE = 256 << 10
 _alive: weakref.WeakSet[SymmemProcessGroup] = weakref.WeakSet()
 
 
@@ -51,7 +58,10 @@ class SymmemProcessGroup(ProcessGroup):
         self._limited: dict[float, symmem.Group] = {}
         self._messages = Messages(self._group, f"symmem-messages-{name}", self._seconds)
         self._worker = Worker(f"symmem-worker-{name}")
+        self._turn = self._worker.turn
         self._companions = Companions(store, rank, size, timeout, name)
+        self._at_once = Work.of("operation", [])
+        self._at_once.complete()
         self._coalescing: list[Work] | None = None
         self._sequence = 0
         self._ended = False
@@ -143,22 +153,20 @@ class SymmemProcessGroup(ProcessGroup):
         function: Callable[..., None],
         calls: Sequence[tuple[Any, ...]],
     ) -> Work:
-        """Gives the worker an operation: `function(group, *call)` for every call, as one work.
+        """An operation: `function(group, *call)` for every call, as one work.
 
-        `opts.asyncOp` is false where the caller waits for it next.
+        `opts.asyncOp` is false where the caller waits for it next, and asks for nothing else: then it runs here, unless
+        another thread is at one, and its error is raised here.
         """
-        for tensor in written:
-            check_dense(name, tensor)
         self._sequence += 1
-        group = self._within(opts.timeout)
-
-        def operation() -> None:
-            with run.quiet(written):
-                for call in calls:
-                    function(group, *call)
-
-        wait = not opts.asyncOp and self._coalescing is None
-        return self._remember(self._worker.submit(Work(name, list(written)), operation, wait=wait))
+        group = self._group if opts.timeout == _UNSET else self._within(opts.timeout)
+        operation = (group, function, calls, written)
+        if not opts.asyncOp and self._coalescing is None and self._worker.run_here(name, operation):
+            return self._at_once
+        for tensor in written:
+            run.check_dense(name, tensor)
+        large = sum([tensor.nbytes for tensor in written]) >= _LARGE
+        return self._remember(self._worker.submit(Work.of(name, written), operation, at_once=large))
 
     def _remember(self, work: Work) -> Work:
         if self._coalescing is not None:
@@ -174,9 +182,21 @@ class SymmemProcessGroup(ProcessGroup):
 
     # Collectives
 
-    @routed
-    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Every tensor becomes its reduction over all ranks."""
+        # What most calls are takes the shortest way.
+        if type(tensors) is not list or len(tensors) != 1 or opts is None or not tensors[0].is_cpu:
+            work: Work = self._allreduce(tensors, opts)
+            return work
+        op = "sum" if opts.reduceOp == _SUM else run.op_name(opts.reduceOp, tensors)
+        if not opts.asyncOp and self._coalescing is None and opts.timeout == _UNSET:
+            if _tensor_all_reduce_now(self._turn, self._group, tensors[0], op):
+                self._sequence += 1
+                return self._at_once
+        return self._start("all_reduce", tensors, opts, run.all_reduce, ((tensors[0], op),))
+
+    @functools.partial(routed, name="allreduce")
+    def _allreduce(self, tensors: Any, opts: Any = None) -> Work:
         tensors, opts = listed(tensors), opts or c10d.AllreduceOptions()
         op = run.op_name(opts.reduceOp, tensors)
         return self._start("all_reduce", tensors, opts, run.all_reduce, [(each, op) for each in tensors])
@@ -308,19 +328,19 @@ class SymmemProcessGroup(ProcessGroup):
     @routed
     def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> Work:
         """Starts a message to a rank; done when it may be overwritten."""
-        check_dense("send", tensors[0])
+        run.check_dense("send", tensors[0])
         return self._remember(self._messages.send(tensors[0], destination, tag))
 
     @routed
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Work:
         """Starts to receive a message from a rank."""
-        check_dense("recv", tensors[0])
+        run.check_dense("recv", tensors[0])
         return self._remember(self._messages.receive(tensors[0], source, tag))
 
     @routed
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
         """Starts to receive a message from whichever rank sends first; `source_rank` then says which."""
-        check_dense("recv", tensors[0])
+        run.check_dense("recv", tensors[0])
         return self._remember(self._messages.receive(tensors[0], None, tag))
 
     # The end
@@ -382,12 +402,6 @@ def even(tensor: Tensor, size: int) -> list[int]:
             f"all_to_all: a dimension of {tensor.shape[0]} does not split evenly over {size} ranks"
         )
     return [tensor.shape[0] // size] * size
-
-
-def check_dense(name: str, tensor: Tensor) -> None:
-    """Sparse and quantised tensors have no plain memory."""
-    if tensor.layout != torch.strided:
-        raise symmem.Invalid(f"{name}: a tensor of layout {tensor.layout}; only dense ones are supported")
 
 
 @atexit.register
