@@ -240,12 +240,24 @@ impl<'a> Running<'a> {
         &self,
         peer: usize,
         awaited: impl Fn(usize) -> bool,
+        poll: impl FnMut() -> Option<T>,
+    ) -> Result<T, Interrupt> {
+        self.wait_for(peer, 0, awaited, poll)
+    }
+
+    /// [`Running::wait`] for a peer that may be at work on `bytes` bytes.
+    #[inline]
+    fn wait_for<T>(
+        &self,
+        peer: usize,
+        bytes: u64,
+        awaited: impl Fn(usize) -> bool,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, Interrupt> {
         let inner = self.inner();
         match inner.ladder.spin(&inner.own().counters, &mut poll) {
             Some(value) => Ok(value),
-            None => self.wait_longer(peer, awaited, poll),
+            None => self.wait_longer(peer, bytes, awaited, poll),
         }
     }
 
@@ -253,6 +265,7 @@ impl<'a> Running<'a> {
     fn wait_longer<T>(
         &self,
         peer: usize,
+        bytes: u64,
         awaited: impl Fn(usize) -> bool,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, Interrupt> {
@@ -262,7 +275,7 @@ impl<'a> Running<'a> {
         if self.started.get().is_none() {
             self.started.set(Some(now));
         }
-        if let Some(value) = inner.ladder.linger(&control.counters, now, &mut poll) {
+        if let Some(value) = inner.ladder.linger(&control.counters, now, bytes, &mut poll) {
             return Ok(value);
         }
         control.set_waiting(self.op(), peer, self.sequence);
@@ -330,7 +343,8 @@ impl<'a> Running<'a> {
         let me = inner.rank;
         let wait = |peer: usize| {
             let missing = |rank: usize| who(rank) && arrived(inner, me, rank, epoch).is_none();
-            self.wait(peer, missing, || arrived(inner, me, peer, epoch))
+            // The size of most signatures is in bytes; that of the others is a small number.
+            self.wait_for(peer, signature.size, missing, || arrived(inner, me, peer, epoch))
                 .map_err(|interrupt| self.fail(interrupt, missing))
         };
         let agree = protocol::hear(inner.world, me, &inner.owed, signature, &who, wait)?;

@@ -121,7 +121,7 @@ impl Hub {
             return Ok(());
         }
         let start = Instant::now();
-        if inner.ladder.linger(&counters, start, &mut poll).is_some() {
+        if inner.ladder.linger(&counters, start, 0, &mut poll).is_some() {
             return Ok(());
         }
         let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));

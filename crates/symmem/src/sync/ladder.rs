@@ -19,15 +19,18 @@ const POLLS: u32 = 16;
 /// How long to yield before sleeping: ranks that outnumber the cores, and ranks that happen to share one.
 const YIELDING_CROWDED: Duration = Duration::from_millis(1);
 const YIELDING_TOGETHER: Duration = Duration::from_micros(50);
-/// A yield that took so long went to somebody who does not yield in turn.
+/// A yield that took so long went to somebody who does not yield in turn; or to a peer that works, which takes so long for each byte
+/// of the operation at most (two ranks to a core, all reading memory), and never longer than the last.
 const STALL: Duration = Duration::from_micros(500);
+const WORK_PER_BYTE: Duration = Duration::from_nanos(2);
+const WORK_MOST: Duration = Duration::from_secs(1);
 /// What a stall costs in good yields: each saves some 10 us of a sleep's 20, and a stall takes 4 ms.
 const STALL_COSTS: u32 = 256;
 /// Most good yields that are saved up: stalls come in bursts.
 const MOST_CREDIT: u32 = 8 * STALL_COSTS;
 /// For how long nobody yields after a stall that no good yields pay for; four times as long after each further one, up to the most.
 const PENALTY: Duration = Duration::from_millis(10);
-const PENALTY_MOST: Duration = Duration::from_secs(1);
+const PENALTY_MOST: Duration = Duration::from_millis(60);
 /// For how long a rank that was woken from its own core believes to share it; then it spins once to see.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// How many wake-ups from other cores make it believe the contrary.
@@ -102,9 +105,9 @@ impl Outlook {
         self.polls.store(if useful { FIRST_POLLS } else { 0 }, Ordering::Relaxed);
     }
 
-    /// A yield took from `before` to `now`; whether it is the last for now.
-    fn yielded(&self, before: Duration, now: Duration) -> bool {
-        if now.saturating_sub(before) <= STALL {
+    /// A yield took from `before` to `now`, and a peer may have worked for `work` of it; whether it is the last for now.
+    fn yielded(&self, before: Duration, now: Duration, work: Duration) -> bool {
+        if now.saturating_sub(before) <= STALL + work {
             return false;
         }
         let left = self.credit.load(Ordering::Relaxed).checked_sub(STALL_COSTS);
@@ -138,6 +141,11 @@ impl Outlook {
         };
         self.together_until.store(until, Ordering::Relaxed);
     }
+}
+
+/// How long a peer works on `bytes` bytes at most.
+fn work_on(bytes: u64) -> Duration {
+    u32::try_from(bytes).map_or(WORK_MOST, |bytes| (bytes * WORK_PER_BYTE).min(WORK_MOST))
 }
 
 /// 64 bits of them are 584 years.
@@ -186,18 +194,19 @@ impl Ladder {
     }
 
     /// The rungs between the first and the last: spins by the clock, or yields, for as long as that may pay. `now` is when it
-    /// begins, which the caller knows anyhow: looking at the clock is a good part of a yield.
+    /// begins, which the caller knows anyhow: looking at the clock is a good part of a yield. Peers may work on `bytes` bytes.
     pub(crate) fn linger<T>(
         &self,
         counters: &CounterWords,
         now: Instant,
+        bytes: u64,
         poll: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let start = self.time(now);
         match self.outlook.rungs(start) {
             Rungs { spin, .. } if !spin.is_zero() => self.spin_on(counters, start + spin, poll),
             Rungs { yielding, .. } if !yielding.is_zero() => {
-                self.give_way(counters, start, start + yielding, poll)
+                self.give_way(counters, (start, start + yielding), work_on(bytes), poll)
             }
             _ => None,
         }
@@ -227,8 +236,8 @@ impl Ladder {
     fn give_way<T>(
         &self,
         counters: &CounterWords,
-        start: Duration,
-        end: Duration,
+        (start, end): (Duration, Duration),
+        work: Duration,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let mut before = start;
@@ -237,7 +246,7 @@ impl Ladder {
             CounterWords::add(&counters.yields, 1);
             let found = poll();
             let now = self.now();
-            let enough = self.outlook.yielded(before, now) || now > end;
+            let enough = self.outlook.yielded(before, now, work) || now > end;
             if found.is_some() {
                 self.outlook.yielded_well();
             }
@@ -367,13 +376,13 @@ mod tests {
                 outlook.woken(true, now);
                 if outlook.rungs(now) != SLEEPING {
                     (0..10).for_each(|_| outlook.yielded_well());
-                    let last = outlook.yielded(now, now + SLICE);
+                    let last = outlook.yielded(now, now + SLICE, work_on(1024));
                     (now, lost) = (now + SLICE, lost + SLICE);
                     assert_eq!(outlook.rungs(now) == SLEEPING, last);
                 }
                 now += at(1);
             }
-            assert!(lost < at(100), "lost {lost:?} of ten seconds");
+            assert!(lost < at(800), "lost {lost:?} of ten seconds");
             now += PENALTY_MOST;
             outlook.woken(true, now);
             assert_ne!(outlook.rungs(now), SLEEPING);
@@ -383,15 +392,25 @@ mod tests {
     #[test]
     fn good_yields_pay_for_stalls() {
         let outlook = Outlook::new(true, SPIN);
-        assert!(!outlook.yielded(at(1), at(1) + STALL));
+        assert!(!outlook.yielded(at(1), at(1) + STALL, Duration::ZERO));
         (0..10 * MOST_CREDIT).for_each(|_| outlook.yielded_well());
         for _ in 0..MOST_CREDIT / STALL_COSTS {
-            assert!(!outlook.yielded(at(10), at(10) + SLICE));
+            assert!(!outlook.yielded(at(10), at(10) + SLICE, Duration::ZERO));
             assert_eq!(outlook.rungs(at(14)), CROWDED);
         }
-        assert!(outlook.yielded(at(20), at(20) + SLICE));
+        assert!(outlook.yielded(at(20), at(20) + SLICE, Duration::ZERO));
         assert_eq!(outlook.rungs(at(24)), SLEEPING);
         assert_eq!(outlook.rungs(at(24) + PENALTY), CROWDED);
+    }
+
+    #[test]
+    fn a_peer_that_works_on_a_large_message_is_no_stall() {
+        let outlook = Outlook::new(true, SPIN);
+        for _ in 0..10 * MOST_CREDIT {
+            assert!(!outlook.yielded(at(10), at(10) + SLICE, work_on(4 << 20)));
+            assert!(!outlook.yielded(at(10), at(10) + WORK_MOST, work_on(u64::MAX)));
+        }
+        assert_eq!(outlook.rungs(at(14)), CROWDED);
     }
 
     #[test]
@@ -399,7 +418,7 @@ mod tests {
         for (ranks, cores, least) in [(1, 1, SPIN), (2, 1, STALL)] {
             let ladder = Ladder::for_ranks(ranks, cores, SPIN);
             let (counters, start) = (CounterWords::default(), Instant::now());
-            assert_eq!(ladder.linger(&counters, start, || None::<()>), None);
+            assert_eq!(ladder.linger(&counters, start, 0, || None::<()>), None);
             assert!(start.elapsed() >= least);
             let climbed = if ranks > cores { &counters.yields } else { &counters.spins };
             assert!(climbed.load(Ordering::Relaxed) > 0);

@@ -50,8 +50,9 @@ class Worker:
         """Gives it an operation to run beside the caller, `at_once` or when the caller has not waited for it soon."""
         self._check(work.op)
         work.belongs_to(self)
-        self._queue.append((work, operation))
+        # In this order: who takes it counts it down.
         self.turn.queued(at_once)
+        self._queue.append((work, operation))
         if self._thread is None:
             self._start_thread()
         return work
