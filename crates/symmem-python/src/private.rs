@@ -52,7 +52,7 @@ impl<'py> Job<'py> {
         // Reducing into the same array is reducing in place.
         let same = || out.is_none_or(|out| out.is(x));
         if matches!(call, Call::Broadcast(_)) || matches!(call, Call::AllReduce(_)) && same() {
-            let out = seen.map_or_else(|| Operand::output(x), Operand::to_be_written)?;
+            let out = seen.map_or_else(|| Operand::output(x), Operand::into_output)?;
             return Ok(Self::in_place(call, on_host(call, out)?));
         }
         let reads = !matches!(call, Call::Scatter(root) if root != group.rank());

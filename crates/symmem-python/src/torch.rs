@@ -90,7 +90,7 @@ fn _tensor_all_reduce_now(turn: &Turn, group: &Group, tensor: &Bound<'_, PyAny>,
 #[pyfunction]
 fn _tensor_broadcast(group: &Group, tensor: &Bound<'_, PyAny>, root: usize) -> PyResult<bool> {
     match plain(group, tensor)? {
-        Some(operand) => run(group, Call::Broadcast(root), operand.as_bytes(), None),
+        Some(operand) => run(group, Call::Broadcast(root), operand.into_bytes(), None),
         None => Ok(false),
     }
 }
@@ -100,7 +100,7 @@ fn _tensor_broadcast(group: &Group, tensor: &Bound<'_, PyAny>, root: usize) -> P
 fn _tensor_all_gather(group: &Group, out: &Bound<'_, PyAny>, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     match (plain(group, tensor)?, plain(group, out)?) {
         (Some(input), Some(out)) if fit(&input, 1, &out, group.membership().size()) => {
-            run(group, Call::AllGather, input.as_bytes(), Some(out.as_bytes()))
+            run(group, Call::AllGather, input.into_bytes(), Some(out.into_bytes()))
         }
         _ => Ok(false),
     }
@@ -129,7 +129,7 @@ fn _tensor_all_to_all(group: &Group, out: &Bound<'_, PyAny>, tensor: &Bound<'_, 
         (Some(input), Some(out))
             if fit(&input, 1, &out, 1) && input.len.is_multiple_of(group.membership().size()) =>
         {
-            run(group, Call::AllToAll, input.as_bytes(), Some(out.as_bytes()))
+            run(group, Call::AllToAll, input.into_bytes(), Some(out.into_bytes()))
         }
         _ => Ok(false),
     }

@@ -96,11 +96,11 @@ impl<'py> Operand<'py> {
 
     /// `object`, to be written: also writable.
     pub(crate) fn output(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        Self::input(object)?.to_be_written()
+        Self::input(object)?.into_output()
     }
 
     /// An input as an output: also writable.
-    pub(crate) fn to_be_written(self) -> PyResult<Self> {
+    pub(crate) fn into_output(self) -> PyResult<Self> {
         match self.writable {
             true => Ok(self),
             false => Err(invalid("array", "it is read-only, and this writes it. Hint: pass a writable copy")),
@@ -177,7 +177,7 @@ impl<'py> Operand<'py> {
     }
 
     /// The same memory, as bytes.
-    pub(crate) fn as_bytes(self) -> Self {
+    pub(crate) fn into_bytes(self) -> Self {
         let len = self.bytes();
         Self { len, dtype: DType::U8, shape: vec![len], ..self }
     }
