@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -38,15 +38,20 @@ def main() -> None:
     chosen = options.parse_args()
     rounds, scale = (3, 10) if chosen.quick else (chosen.rounds, 1)
     report = run(chosen.ranks, rounds, scale)
-    if chosen.json != "-":
-        print(table(report))
-    if chosen.json:
-        text = json.dumps(report, indent=1)
-        if chosen.json == "-":
-            print(text)
+    finish(report, table(report), chosen.json)
+
+
+def finish(report: dict[str, Any], text: str, file: str | None) -> NoReturn:
+    """Shows the report: `text` for people, JSON in `file` or on the standard output alone ("-"). Ends the program."""
+    if file != "-":
+        print(text)
+    if file:
+        numbers = json.dumps(report, indent=1)
+        if file == "-":
+            print(numbers)
         else:
-            with open(chosen.json, "w") as file:
-                file.write(text + "\n")
+            with open(file, "w") as output:
+                output.write(numbers + "\n")
     sys.exit(0 if all(row["verified"] for row in report["rows"]) else 1)
 
 

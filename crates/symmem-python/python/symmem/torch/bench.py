@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import subprocess
@@ -29,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import symmem
 import symmem.torch  # noqa: F401  registers the backend
-from symmem.bench import slowest
+from symmem.bench import finish, slowest
 
 # Calls in a loop, after as many to warm up: what ran before may have left both ranks on one core. Gloo takes longer.
 SIZES = {1 << 10: 2000, 64 << 10: 1000, 1 << 20: 200, 16 << 20: 10}
@@ -52,16 +51,7 @@ def main() -> None:
     chosen = options.parse_args()
     rounds, scale = (3, 10) if chosen.quick else (chosen.rounds, 1)
     report = run(chosen.ranks, rounds, scale, chosen.load)
-    if chosen.json != "-":
-        print(table(report))
-    if chosen.json:
-        text = json.dumps(report, indent=1)
-        if chosen.json == "-":
-            print(text)
-        else:
-            with open(chosen.json, "w") as file:
-                file.write(text + "\n")
-    sys.exit(0 if all(row["verified"] for row in report["rows"]) else 1)
+    finish(report, table(report), chosen.json)
 
 
 def run(ranks: int = 2, rounds: int = 15, scale: int = 1, load: int = 0) -> dict[str, Any]:
