@@ -157,6 +157,47 @@ def test_what_nobody_waits_for_is_done_too() -> None:
     run(is_done_unasked, 2)
 
 
+def keeps_what_it_was_given(rank: int) -> None:
+    """A caller may use its list again as soon as an asynchronous call has returned."""
+    x = torch.ones(4)
+    tensors = [x]
+    work = dist.group.WORLD.allreduce(tensors, dist.AllreduceOptions())
+    tensors.clear()
+    work.wait()
+    assert x[0] == 2 and work.result()[0] is x
+
+
+def test_an_asynchronous_call_keeps_its_tensors() -> None:
+    run(keeps_what_it_was_given, 2)
+
+
+class Companion:
+    """A backend for another device, which notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_args, **_kwargs: self.asked.append(name)
+
+
+def goes_to_the_companion(rank: int) -> None:
+    group = dist.group.WORLD
+    x = torch.ones(4, device="meta")
+    with pytest.raises(symmem.Invalid, match="meta"):
+        dist.all_reduce(x)
+    companion = group._companions._backends["meta"] = Companion()
+    dist.all_reduce(x)
+    dist.all_reduce(x, async_op=True)
+    dist.broadcast(x, 0)
+    dist.all_gather_into_tensor(torch.ones(8, device="meta"), x)
+    assert companion.asked == ["allreduce", "allreduce", "broadcast", "allgather_into_tensor_coalesced"]
+
+
+def test_tensors_of_other_devices_go_to_their_backend() -> None:
+    run(goes_to_the_companion, 2)
+
+
 def many_at_once(rank: int) -> None:
     """Two threads of every rank, on groups of their own, and a third that starts without waiting."""
     groups = [dist.new_group() for _ in range(2)]

@@ -19,9 +19,9 @@ const POLLS: u32 = 16;
 /// How long to yield before sleeping: ranks that outnumber the cores, and ranks that happen to share one.
 const YIELDING_CROWDED: Duration = Duration::from_millis(1);
 const YIELDING_TOGETHER: Duration = Duration::from_micros(50);
-/// A yield that took so long went to somebody who does not yield in turn; or to a peer that works, which takes so long for each byte
-/// of the operation at most (two ranks to a core, all reading memory), and never longer than the last.
+/// A yield that took longer than this went to somebody who does not yield in turn, unless a peer was at work.
 const STALL: Duration = Duration::from_micros(500);
+/// How long a peer works on each byte of an operation at most, with two ranks to a core that all read memory; and on all of them.
 const WORK_PER_BYTE: Duration = Duration::from_nanos(2);
 const WORK_MOST: Duration = Duration::from_secs(1);
 /// What a stall costs in good yields: each saves some 10 us of a sleep's 20, and a stall takes 4 ms.

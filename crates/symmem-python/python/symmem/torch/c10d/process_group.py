@@ -160,12 +160,14 @@ class SymmemProcessGroup(ProcessGroup):
         """
         self._sequence += 1
         group = self._group if opts.timeout == _UNSET else self._within(opts.timeout)
-        operation = (group, function, calls, written)
-        if not opts.asyncOp and self._coalescing is None and self._worker.run_here(name, operation):
-            return self._at_once
+        if not opts.asyncOp and self._coalescing is None:
+            if self._worker.run_here(name, (group, function, calls, written)):
+                return self._at_once
         for tensor in written:
             run.check_dense(name, tensor)
+        written = list(written)  # the caller may change its own meanwhile
         large = sum([tensor.nbytes for tensor in written]) >= _LARGE
+        operation = (group, function, calls, written)
         return self._remember(self._worker.submit(Work.of(name, written), operation, at_once=large))
 
     def _remember(self, work: Work) -> Work:
