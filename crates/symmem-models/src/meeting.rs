@@ -60,7 +60,7 @@ impl<const WORLD: usize> Ranks<WORLD> {
 
     /// Rank `me` meets the others in `epoch`.
     fn meet(&self, me: usize, epoch: u64, way: Way) {
-        let signature = Signature { word: epoch, size: epoch + 1 };
+        let signature = Signature { word: epoch, size: epoch + 1, shape: epoch + 2 };
         announce(self, me, epoch, signature, epoch + 2, &[]);
         for peer in (0..WORLD).filter(|peer| *peer != me && (way.hears)(me, *peer)) {
             let poll = || arrived(self, me, peer, epoch);

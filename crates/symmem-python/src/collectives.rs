@@ -3,6 +3,8 @@
 //! Called by the methods of `SymmetricMemory` and of `Group`. What is wrong with this rank's arguments is checked here and told to the
 //! others (`refusal`); what ranks may disagree on is the library's to compare.
 
+use std::sync::Arc;
+
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use symmem::{CancelToken, DType, ReduceOp};
@@ -262,7 +264,7 @@ pub(crate) fn run_on_group<'py>(
     }
     let group = membership.group("collective", timeout_ms)?;
     match call.and_then(|call| private::Job::new(&group, call, (x, seen), out)) {
-        Ok(job) => private::run(py, &group, job),
+        Ok(job) => private::run(py, &membership.shaped(group, &job.shape(membership.size())), job),
         Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
         Err(error) => Err(error),
     }
@@ -281,10 +283,10 @@ pub(crate) fn start_on_group<'py>(
         return memory.start(py, writable(call, x), out, Some(x), Terms::new(timeout_ms, None));
     }
     // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
-    let group = membership.group("collective", timeout_ms)?.cancelled_by(&CancelToken::new());
+    let group = Arc::new(membership.group("collective", timeout_ms)?.cancelled_by(&CancelToken::new()));
     let call = call.and_then(|call| call.check_start().map(|()| call));
     match call.and_then(|call| private::Job::new(&group, call, (x, None), out)) {
-        Ok(job) => private::start(py, &group, &job),
+        Ok(job) => private::start(py, &membership.shaped(group, &job.shape(membership.size())), &job),
         Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
         Err(error) => Err(error),
     }

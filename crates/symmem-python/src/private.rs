@@ -3,6 +3,8 @@
 //! Called by `collectives` where an array is not symmetric on the group. The library copies through the group's staging, so
 //! nothing needs to be allocated or rendezvoused before; inputs may be strided, outputs may not.
 
+use std::borrow::Cow;
+
 use pyo3::prelude::*;
 use symmem::{DType, Element, Group};
 
@@ -71,6 +73,20 @@ impl<'py> Job<'py> {
         };
         let result = out.as_ref().map_or_else(|| py.None(), |out| out.object.clone().unbind());
         Ok(Self { call, dtype, input, out, result })
+    }
+
+    /// The shape that all ranks must have alike: that of the input, which only the root of a scatter has, so that it is made of
+    /// everybody's part there.
+    pub(crate) fn shape(&self, world: usize) -> Cow<'_, [usize]> {
+        match (self.call, &self.input, &self.out) {
+            (Call::Scatter(_), _, Some(out)) => {
+                let mut shape = out.shape.clone();
+                shape.first_mut().into_iter().for_each(|first| *first *= world);
+                Cow::Owned(shape)
+            }
+            (_, Some(operand), _) | (_, None, Some(operand)) => Cow::Borrowed(&operand.shape),
+            (_, None, None) => Cow::Borrowed(&[]),
+        }
     }
 
     /// Input and output.

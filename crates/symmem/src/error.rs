@@ -56,7 +56,11 @@ impl fmt::Display for Context {
         if let Some(channel) = self.channel {
             write!(f, ", channel {channel}")?;
         }
-        write!(f, ", sequence {}, after {:.1?})", self.sequence, self.elapsed)
+        write!(f, ", sequence {}", self.sequence)?;
+        if !self.elapsed.is_zero() {
+            write!(f, ", after {:.1?}", self.elapsed)?;
+        }
+        f.write_str(")")
     }
 }
 

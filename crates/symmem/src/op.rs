@@ -14,7 +14,7 @@ pub(crate) enum Kind {
 }
 
 macro_rules! ops {
-    ($($op:ident = $number:literal, $name:literal, $kind:ident;)*) => {
+    ($($op:ident = $number:literal, $label:literal, $kind:ident;)*) => {
         /// An operation of a group or handle.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         // As wide as a word: a byte in `Running` would leave it with padding, and copying that stalls the processor.
@@ -26,10 +26,10 @@ macro_rules! ops {
         impl Op {
             const ALL: &[Self] = &[$(Self::$op),*];
 
-            /// The name in errors and traces.
-            pub(crate) fn name(self) -> &'static str {
+            /// Its name among all others.
+            pub(crate) fn label(self) -> &'static str {
                 match self {
-                    $(Self::$op => $name,)*
+                    $(Self::$op => $label,)*
                 }
             }
 
@@ -42,7 +42,7 @@ macro_rules! ops {
     };
 }
 
-// Number, name and kind of each.
+// Number, label and kind of each.
 ops! {
     Join = 1, "join", Other;
     Barrier = 2, "group barrier", Meeting;
@@ -95,6 +95,28 @@ ops! {
 }
 
 impl Op {
+    /// What the caller called, in errors and traces: [`Op::label`] less what tells it from calls of the same name.
+    pub(crate) fn name(self) -> &'static str {
+        let label = self.label().trim_start_matches("group ");
+        label.trim_end_matches(" of private memory").trim_end_matches(" of memory")
+    }
+
+    /// Whether its root is something that ranks agree on.
+    pub(crate) fn has_root(self) -> bool {
+        use Op::*;
+        matches!(
+            self,
+            Reduce
+                | BroadcastMemory
+                | Gather
+                | Scatter
+                | PrivateReduce
+                | PrivateBroadcast
+                | PrivateGather
+                | PrivateScatter
+        )
+    }
+
     /// Whether it is a collective on private memory.
     #[inline]
     pub(crate) fn is_private(self) -> bool {
@@ -111,10 +133,10 @@ impl Op {
         Self::ALL.iter().copied().find(|op| *op as u8 == number)
     }
 
-    /// The names of all calls that all ranks of a group make together, for the test that has a row for each.
+    /// The labels of all calls that all ranks of a group make together, for the test that has a row for each.
     #[cfg(feature = "faults")]
     pub(crate) fn calls_of_all() -> Vec<&'static str> {
-        Self::ALL.iter().filter(|op| op.kind() != Kind::Other).map(|op| op.name()).collect()
+        Self::ALL.iter().filter(|op| op.kind() != Kind::Other).map(|op| op.label()).collect()
     }
 }
 

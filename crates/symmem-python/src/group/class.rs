@@ -265,6 +265,14 @@ impl Group {
         Ok(Self::of(Membership { timeout, ..self.membership.clone() }))
     }
 
+    /// The same membership, whose collectives compare numbers of elements, as those of torch do: arrays of other shapes are not a
+    /// `Mismatch` where they are as long. All ranks must say so.
+    ///
+    ///     group.any_shape().all_reduce(x)
+    fn any_shape(&self) -> Self {
+        Self::of(Membership { any_shape: true, ..self.membership.clone() })
+    }
+
     /// Leaves the group; local. Peers that still need this rank get `PeerLeft`. Later methods, also of handles made on the
     /// group, raise `Closed`; arrays stay valid. The end of the outermost `with group:` calls it.
     fn close(&self) {

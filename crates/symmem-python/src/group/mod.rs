@@ -32,6 +32,8 @@ pub(crate) struct Membership {
     shared: Arc<Shared>,
     /// What `within` said; else the group's default.
     timeout: Option<Duration>,
+    /// Whether collectives compare numbers of elements only, and not shapes.
+    any_shape: bool,
 }
 
 struct Shared {
@@ -87,7 +89,7 @@ impl Membership {
             mail: Mutex::default(),
             entered: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), timeout: None }
+        Self { shared: Arc::new(shared), timeout: None, any_shape: false }
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -120,6 +122,12 @@ impl Membership {
             None => group,
             Some(timeout) => Arc::new(group.within(timeout)),
         })
+    }
+
+    /// `group`, on which collectives say that this rank's array has `shape`, unless this membership does not care.
+    #[inline]
+    pub(crate) fn shaped(&self, group: Arc<symmem::Group>, shape: &[usize]) -> Arc<symmem::Group> {
+        if self.any_shape { group } else { Arc::new(group.shaped(shape)) }
     }
 
     /// How long calls wait, if not as the group's default says.

@@ -62,7 +62,10 @@ pub(crate) fn attach(
 ) -> PyResult<Arc<dyn Handle>> {
     let group = membership.group("rendezvous", timeout_ms)?;
     match &block.memory {
-        Memory::Host(allocation) => Ok(Arc::new(Host::rendezvous(py, &group, allocation, span)?)),
+        Memory::Host(allocation) => {
+            let group = membership.shaped(group, &span.shape);
+            Ok(Arc::new(Host::rendezvous(py, &group, allocation, span)?))
+        }
         Memory::Cuda(_) => {
             Ok(Arc::new(DeviceHandle::rendezvous(py, &group, membership.engines(), block, span)?))
         }

@@ -1,6 +1,6 @@
 //! What a call of a collective is: what its ranks must agree on, and who needs to hear from whom.
 
-use crate::group::{Agreed, MAX_BYTES};
+use crate::group::{Agreed, MAX_BYTES, Shape};
 use crate::numeric::ReduceOp;
 use crate::op::Op;
 use crate::sync::protocol::Signature;
@@ -16,6 +16,7 @@ pub(super) struct Call {
     pub(super) reduce: Option<ReduceOp>,
     /// Of each rank.
     pub(super) bytes: usize,
+    pub(super) shape: Shape,
 }
 
 /// Which way the bytes go.
@@ -37,6 +38,7 @@ impl Call {
             algorithm: algorithm as u64,
             memory,
             bytes: self.bytes as u64,
+            shape: self.shape,
         };
         agreed.signature(self.op)
     }
@@ -96,25 +98,20 @@ impl Call {
     }
 }
 
-/// What a signature says, for people.
-pub(crate) fn describe(agreed: &Agreed) -> String {
-    let dtype = DType::ALL.iter().find(|dtype| **dtype as u64 == agreed.dtype);
-    let reduce = ReduceOp::ALL.iter().find(|reduce| **reduce as u64 + 1 == agreed.reduce);
-    let algorithm = Algorithm::ALL.iter().find(|algorithm| **algorithm as u64 == agreed.algorithm);
-    let name = |name: Option<String>| name.map(|name| format!("{name}, ")).unwrap_or_default();
-    let (dtype, reduce) = (name(dtype.map(ToString::to_string)), name(reduce.map(ToString::to_string)));
-    let algorithm = name(algorithm.map(ToString::to_string));
-    let Agreed { root, memory, bytes, .. } = agreed;
-    format!("{reduce}{dtype}root {root}, {algorithm}memory {memory}, {bytes} bytes")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn more_bytes_than_ranks_can_agree_on_are_refused() {
-        let call = |bytes| Call { op: Op::PrivateScatter, root: 0, dtype: DType::U8, reduce: None, bytes };
+        let call = |bytes| Call {
+            op: Op::PrivateScatter,
+            root: 0,
+            dtype: DType::U8,
+            reduce: None,
+            bytes,
+            shape: Shape::ANY,
+        };
         assert!(call(MAX_BYTES as usize).check_bytes().is_ok());
         assert!(call(MAX_BYTES as usize + 1).check_bytes().is_err());
         assert!(call(usize::MAX).check_bytes().is_err());

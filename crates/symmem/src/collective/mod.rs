@@ -40,7 +40,6 @@ use crate::tuning::{Algorithm, Choice, Collective};
 use crate::{Error, Group, Result};
 
 use self::call::Call;
-pub(crate) use self::call::describe;
 use self::peers::Peers;
 use self::push::Parcels;
 pub use self::strided::Strided;
@@ -48,7 +47,8 @@ pub use self::variable::Received;
 
 impl<T: Element> SymmetricMemory<T> {
     fn call(&self, op: Op, root: usize, reduce: Option<ReduceOp>) -> Call {
-        Call { op, root, dtype: T::DTYPE, reduce, bytes: self.len() * size_of::<T>() }
+        let shape = self.group().shape;
+        Call { op, root, dtype: T::DTYPE, reduce, bytes: self.len() * size_of::<T>(), shape }
     }
 
     /// Runs `work`, which only reads everybody's elements.

@@ -120,8 +120,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<Said<'_, T>> {
         let signature = call.signature(Algorithm::Direct, self.number());
         let statement = encode(self.offset(), terms, numbers);
-        let parts =
-            running.all_gather(call.op, (signature.word >> 8) as usize, signature.size, &statement)?;
+        let parts = running.all_gather_in_memory(signature, &statement)?;
         let words = parts.iter().map(|part| decode(part)).collect();
         let said = Said::new(self, words, terms.len()).map_err(|refusal| refused(running, refusal))?;
         said.check_terms(running, terms)?;

@@ -10,7 +10,7 @@ const HERE: &str = "@HERE@";
 /// Ranks that a book is asked about.
 const WORLDS: [usize; 4] = [1, 2, 17, 1024];
 /// Sizes at which algorithms give way to each other, and the ends.
-const SIZES: [usize; 7] = [0, 32, 544, 545, 256 << 10, (256 << 10) + 1, usize::MAX];
+const SIZES: [usize; 7] = [0, 32, 536, 537, 256 << 10, (256 << 10) + 1, usize::MAX];
 
 /// A book of tunings: unusable, or it answers every question with an algorithm that can carry the collective.
 pub(super) fn tuning(bytes: &[u8]) {

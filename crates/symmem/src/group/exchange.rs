@@ -18,6 +18,7 @@ use super::{Group, Inner};
 use crate::error::Cause;
 use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict, staging_bytes};
+use crate::sync::protocol::Signature;
 use crate::sys::{copy, fault};
 use crate::{Error, Result};
 
@@ -97,18 +98,18 @@ impl Running<'_> {
     /// Everybody's part; `number` and `size` are what the ranks must agree on.
     pub(crate) fn all_gather(&self, op: Op, number: usize, size: u64, part: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.inner().is_local() {
-            self.all_gather_in_memory(op, number, size, part)
+            self.all_gather_in_memory(signature(op, number, size), part)
         } else {
             self.all_gather_in_store(op, number, size, part)
         }
     }
 
-    fn all_gather_in_memory(&self, op: Op, number: usize, size: u64, part: &[u8]) -> Result<Vec<Vec<u8>>> {
+    /// [`Running::all_gather`] on one host, of ranks that agree on `signature`.
+    pub(crate) fn all_gather_in_memory(&self, signature: Signature, part: &[u8]) -> Result<Vec<Vec<u8>>> {
         let inner = self.inner();
         let mut parts: Vec<Vec<u8>> = vec![Vec::new(); inner.world];
         let mut lengths = vec![0; inner.world];
         let chunk = staging_bytes(inner.world) - HEADER;
-        let signature = signature(op, number, size);
         for round in 0.. {
             let start = round * chunk;
             let epoch = self.next_epoch()?;

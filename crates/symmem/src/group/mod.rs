@@ -13,6 +13,7 @@ mod pending;
 mod refusal;
 mod running;
 mod seal;
+mod shape;
 mod signature;
 mod spawn;
 mod subgroup;
@@ -31,6 +32,7 @@ pub(crate) use self::inner::Inner;
 pub(crate) use self::join::fuzz_values;
 pub use self::pending::Pending;
 pub(crate) use self::running::{Running, Stop};
+pub(crate) use self::shape::Shape;
 pub(crate) use self::signature::{Agreed, MAX_BYTES, signature};
 pub use self::spawn::{Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes};
 use crate::context::RankContext;
@@ -87,6 +89,8 @@ pub struct Group {
     pub(crate) terms: Terms,
     /// What `busy` is when an operation of this handle may begin: idle, or, for the helper thread, started.
     pub(crate) base: u8,
+    /// What collectives say of the shape of this rank's array.
+    pub(crate) shape: Shape,
 }
 
 impl Group {
@@ -199,13 +203,31 @@ impl Group {
         self.with_terms(Terms { timeout: self.terms.timeout, cancel: Some(token.clone()) })
     }
 
+    /// The same membership, whose collectives on memory compare `shape` too: ranks whose arrays have other shapes get
+    /// [`Error::Mismatch`], even if they are as long. Without it ranks agree on the number of elements. For callers whose arrays
+    /// have shapes; `all_to_all_v`, whose arrays differ, does not look at it.
+    ///
+    /// ```
+    /// use symmem::{Error, ReduceOp};
+    /// symmem::spawn(2, |group| {
+    ///     let shape = if group.rank() == 0 { [3, 4] } else { [2, 6] };
+    ///     let sum = group.shaped(&shape).all_reduce(ReduceOp::Sum, &mut [1.0f32; 12]);
+    ///     assert!(sum.unwrap_err().to_string().contains("rank 0: (3, 4) x f32; rank 1: (2, 6) x f32"));
+    ///     group.all_reduce(ReduceOp::Sum, &mut [1.0f32; 12])
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn shaped(&self, shape: &[usize]) -> Self {
+        Self { shape: Shape::of(shape), ..self.share() }
+    }
+
     /// Another handle of the same membership.
     pub(crate) fn share(&self) -> Self {
         self.with_terms(self.terms.clone())
     }
 
     fn with_terms(&self, terms: Terms) -> Self {
-        Self { inner: Arc::clone(&self.inner), terms, base: self.base }
+        Self { inner: Arc::clone(&self.inner), terms, base: self.base, shape: self.shape }
     }
 
     /// Declares the group failed: every rank's running and later operations return [`Error::GroupFailed`] with this

@@ -377,9 +377,9 @@ impl<'a> Running<'a> {
             true => Some(mine),
             false => arrived(inner, inner.rank, rank, epoch),
         };
-        let describe = |rank| said(rank).map_or_else(|| "nothing".to_owned(), super::signature::describe);
-        let values = (0..inner.world).map(|rank| format!("rank {rank}: {}", describe(rank))).collect();
-        Error::Mismatch { context: self.context(), what: "the operation", values }
+        let said: Vec<Option<Signature>> = (0..inner.world).map(said).collect();
+        let (what, values) = super::signature::describe(&said);
+        Error::Mismatch { context: self.context(), what, values }
     }
 
     /// Ends a collective op that was interrupted midway: the group cannot go on, and everybody learns why.

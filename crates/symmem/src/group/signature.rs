@@ -1,14 +1,16 @@
 //! What an op's signature says: packed for the slot, unpacked for the error message.
 //!
-//! Called by whatever meets. Nothing is cut off and nothing is hashed: calls that differ in anything have different signatures.
-//! What would not fit is refused before it comes here: a collective on more than [`MAX_BYTES`], and a memory's number beyond
-//! [`MAX_NUMBER`]. What ranks must agree on and does not fit at all (shapes, say) wants a word of its own in the announcement's
-//! line, beside `word` and `size`, and is compared like them.
+//! Called by whatever meets. Nothing is cut off: calls that differ in anything have different signatures. What would not fit is
+//! refused before it comes here: a collective on more than [`MAX_BYTES`], and a memory's number beyond [`MAX_NUMBER`]. Shapes have
+//! a word of their own, see [`Shape`].
 
-use crate::collective;
+use super::Shape;
+use crate::DType;
+use crate::numeric::ReduceOp;
 use crate::op::Op;
 use crate::sync::control::MAX_WORLD;
 use crate::sync::protocol::Signature;
+use crate::tuning::Algorithm;
 
 /// Bits of the fields of a collective's word, from the lowest on: operation, root, element type, reduce operation, algorithm, and
 /// the low bits of the memory's number.
@@ -35,6 +37,7 @@ pub(crate) struct Agreed {
     pub(crate) memory: u64,
     /// Of each rank.
     pub(crate) bytes: u64,
+    pub(crate) shape: Shape,
 }
 
 /// The first bit of field `index`.
@@ -61,7 +64,8 @@ impl Agreed {
             | self.reduce << const { first_bit(3) }
             | self.algorithm << const { first_bit(4) }
             | (self.memory & low) << const { first_bit(5) };
-        Signature { word, size: self.bytes | (self.memory >> FIELDS[5]) << BYTES }
+        let size = self.bytes | (self.memory >> FIELDS[5]) << BYTES;
+        Signature { word, size, shape: self.shape.word() }
     }
 
     fn of(signature: Signature) -> Self {
@@ -73,6 +77,7 @@ impl Agreed {
             algorithm: field(4),
             memory: field(5) | (signature.size >> BYTES) << FIELDS[5],
             bytes: signature.size & MAX_BYTES,
+            shape: Shape::from_word(signature.shape),
         }
     }
 }
@@ -80,7 +85,7 @@ impl Agreed {
 /// The signature of `op` on channel or with root `number`, over `size` bytes or on the memory of that number.
 #[inline]
 pub(crate) fn signature(op: Op, number: usize, size: u64) -> Signature {
-    Signature { word: op as u64 | (number as u64) << 8, size }
+    Signature { word: op as u64 | (number as u64) << 8, size, shape: 0 }
 }
 
 /// Whether it is what a rank announces in place of a call that it cannot make.
@@ -88,22 +93,97 @@ pub(crate) fn is_refusal(signature: Signature) -> bool {
     signature.word as u8 == Op::Refusal as u8
 }
 
-/// The signature as people read it.
-pub(crate) fn describe(signature: Signature) -> String {
-    let number = signature.word >> 8;
-    let Some(op) = Op::from_u8(signature.word as u8) else {
-        return format!("unknown operation {:#x}", signature.word);
+/// What ranks that disagree said, as people read it, in rank order, and what it is that they disagree on. What a rank's caller knows of
+/// comes first: how many elements, of which type. What only this library knows (algorithm, memory) is shown where nothing
+/// else differs.
+pub(crate) fn describe(said: &[Option<Signature>]) -> (&'static str, Vec<String>) {
+    let ops: Vec<Option<Op>> =
+        said.iter().map(|said| said.and_then(|said| Op::from_u8(said.word as u8))).collect();
+    let is_one = ops.iter().all(|op| op.is_some() && *op == ops[0]);
+    let fields: Vec<Vec<Field>> =
+        said.iter().zip(&ops).map(|(said, op)| said.zip(*op).map(fields).unwrap_or_default()).collect();
+    let differs = |at: usize| fields.iter().any(|theirs| theirs.get(at) != fields[0].get(at));
+    let any_known = |at: usize| fields[0].get(at).is_some_and(|field| field.known) && differs(at);
+    let known = (0..fields[0].len()).any(any_known);
+    let shown = |rank: usize| {
+        let shows = |(at, field): &(usize, &Field)| match is_one {
+            true => field.always || differs(*at) && (field.known || !known),
+            false => field.known,
+        };
+        let texts = fields[rank].iter().enumerate().filter(shows).map(|(_, field)| field.text.as_str());
+        texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
     };
-    match op {
-        Op::MemoryBarrier => format!("barrier(channel {number}) on memory {}", signature.size),
-        Op::Close => format!("close of memory {}", signature.size),
-        Op::Broadcast => format!("broadcast(root {number}, {} bytes)", signature.size),
-        Op::AllGather if signature.size > 0 => format!("all_gather({} bytes)", signature.size),
-        _ if op.is_collective() => {
-            format!("{}({})", op.name(), collective::describe(&Agreed::of(signature)))
-        }
-        _ => op.name().to_owned(),
+    let whole = |rank: usize| match (ops[rank], shown(rank)) {
+        (None, _) => "something unknown".to_owned(),
+        (Some(op), shown) if shown.is_empty() => op.label().to_owned(),
+        (Some(_), shown) if is_one => shown,
+        (Some(op), shown) => format!("{}({shown})", op.label()),
+    };
+    let values = (0..said.len()).map(|rank| format!("rank {rank}: {}", whole(rank))).collect();
+    (if is_one { "the arguments" } else { "the operation" }, values)
+}
+
+/// One thing that ranks must agree on.
+#[derive(PartialEq, Eq)]
+struct Field {
+    text: String,
+    /// Whether the caller chose it.
+    known: bool,
+    /// Whether it is worth showing where it does not differ.
+    always: bool,
+}
+
+impl Field {
+    fn known(text: impl Into<String>) -> Self {
+        Self { text: text.into(), known: true, always: false }
     }
+
+    fn inner(text: String) -> Self {
+        Self { text, known: false, always: false }
+    }
+}
+
+/// What a signature of `op` says.
+fn fields((signature, op): (Signature, Op)) -> Vec<Field> {
+    let number = signature.word >> 8;
+    match op {
+        Op::MemoryBarrier => {
+            vec![
+                Field::known(format!("channel {number}")),
+                Field::inner(format!("memory {}", signature.size)),
+            ]
+        }
+        Op::Close => vec![Field::inner(format!("memory {}", signature.size))],
+        Op::Broadcast => {
+            vec![Field::known(format!("root {number}")), Field::known(format!("{} bytes", signature.size))]
+        }
+        Op::AllGather if signature.size > 0 => vec![Field::known(format!("{} bytes", signature.size))],
+        _ if op.is_collective() => collective_fields(op, &Agreed::of(signature)),
+        _ => Vec::new(),
+    }
+}
+
+fn collective_fields(op: Op, agreed: &Agreed) -> Vec<Field> {
+    let dtype = DType::ALL.iter().find(|dtype| **dtype as u64 == agreed.dtype);
+    let reduce = ReduceOp::ALL.iter().find(|reduce| **reduce as u64 + 1 == agreed.reduce);
+    let algorithm = Algorithm::ALL.iter().find(|algorithm| **algorithm as u64 == agreed.algorithm);
+    let elements = match dtype {
+        // Bytes of whatever it is.
+        Some(DType::U8) if agreed.shape == Shape::ANY => format!("{} bytes", agreed.bytes),
+        Some(dtype) => {
+            format!("{} x {dtype}", agreed.shape.describe(agreed.bytes / dtype.size() as u64))
+        }
+        None => format!("{} bytes of an unknown type", agreed.bytes),
+    };
+    let name = |name: Option<String>| name.unwrap_or_default();
+    let root = if op.has_root() { format!("root {}", agreed.root) } else { String::new() };
+    vec![
+        Field::known(name(reduce.map(ToString::to_string))),
+        Field { always: true, ..Field::known(elements) },
+        Field::known(root),
+        Field::inner(name(algorithm.map(|algorithm| format!("algorithm {algorithm}")))),
+        Field::inner(format!("memory {}", agreed.memory)),
+    ]
 }
 
 #[cfg(test)]
@@ -114,15 +194,73 @@ mod tests {
     fn signatures_differ_where_the_calls_differ() {
         assert_ne!(signature(Op::MemoryBarrier, 0, 0), signature(Op::MemoryBarrier, 1, 0));
         assert_ne!(signature(Op::AllGather, 0, 4), signature(Op::AllGather, 0, 8));
-        assert_eq!(describe(signature(Op::MemoryBarrier, 3, 1)), "barrier(channel 3) on memory 1");
-        assert_eq!(describe(signature(Op::Broadcast, 1, 8)), "broadcast(root 1, 8 bytes)");
+    }
+
+    fn said(signatures: [Signature; 2]) -> String {
+        let (what, values) = describe(&signatures.map(Some));
+        format!("{what}: {}", values.join("; "))
+    }
+
+    #[test]
+    fn what_differs_is_told_in_the_words_of_the_caller() {
+        let (f64, sum, max) = (DType::F64 as u64, ReduceOp::Sum as u64 + 1, ReduceOp::Max as u64 + 1);
+        let (push, pipelined) = (Algorithm::Push as u64, Algorithm::Pipelined as u64);
+        let four = Agreed {
+            root: 0,
+            dtype: f64,
+            reduce: sum,
+            algorithm: push,
+            memory: 0,
+            bytes: 32,
+            shape: Shape::ANY,
+        };
+        let reduced = |one: Agreed, other: Agreed| {
+            said([one.signature(Op::PrivateAllReduce), other.signature(Op::PrivateAllReduce)])
+        };
+        let five = Agreed { bytes: 40, algorithm: pipelined, ..four };
+        assert_eq!(reduced(four, five), "the arguments: rank 0: 4 x f64; rank 1: 5 x f64");
+        let other = Agreed { reduce: max, ..four };
+        assert_eq!(reduced(four, other), "the arguments: rank 0: sum, 4 x f64; rank 1: max, 4 x f64");
+        let square = |shape: &[usize]| Agreed { shape: Shape::of(shape), ..four };
+        assert_eq!(
+            reduced(square(&[2, 2]), square(&[4])),
+            "the arguments: rank 0: (2, 2) x f64; rank 1: 4 x f64"
+        );
+        let forced = Agreed { algorithm: pipelined, ..four };
+        assert_eq!(
+            reduced(four, forced),
+            "the arguments: rank 0: 4 x f64, algorithm push; rank 1: 4 x f64, algorithm pipelined"
+        );
+        let rooted = |root: u64| Agreed { root, ..four }.signature(Op::PrivateReduce);
+        assert_eq!(
+            said([rooted(0), rooted(1)]),
+            "the arguments: rank 0: 4 x f64, root 0; rank 1: 4 x f64, root 1"
+        );
+        let memory = four.signature(Op::AllReduce);
+        assert_eq!(
+            said([four.signature(Op::PrivateAllReduce), memory]),
+            "the operation: rank 0: all_reduce of private memory(sum, 4 x f64); rank 1: all_reduce(sum, 4 x f64)"
+        );
+        assert_eq!(
+            said([signature(Op::Barrier, 0, 0), memory]),
+            "the operation: rank 0: group barrier; rank 1: all_reduce(sum, 4 x f64)"
+        );
+        assert_eq!(
+            said([signature(Op::MemoryBarrier, 3, 1), signature(Op::MemoryBarrier, 3, 2)]),
+            "the arguments: rank 0: memory 1; rank 1: memory 2"
+        );
+        assert_eq!(
+            said([signature(Op::Broadcast, 1, 8), signature(Op::Broadcast, 1, 4)]),
+            "the arguments: rank 0: 8 bytes; rank 1: 4 bytes"
+        );
     }
 
     #[test]
     fn no_field_of_a_collective_is_cut_off_or_reaches_into_another() {
         assert_eq!(FIELDS.iter().sum::<u32>(), 64);
         assert_eq!((MAX_BYTES, MAX_NUMBER), ((1 << 48) - 1, (1 << 36) - 1));
-        let zero = Agreed { root: 0, dtype: 0, reduce: 0, algorithm: 0, memory: 0, bytes: 0 };
+        let zero =
+            Agreed { root: 0, dtype: 0, reduce: 0, algorithm: 0, memory: 0, bytes: 0, shape: Shape::ANY };
         let ends = [
             Agreed { root: MAX_WORLD as u64 - 1, ..zero },
             Agreed { dtype: 255, ..zero },
@@ -132,6 +270,7 @@ mod tests {
             Agreed { memory: 1 << 20, ..zero },
             Agreed { memory: 1 << 35, ..zero },
             Agreed { bytes: MAX_BYTES, ..zero },
+            Agreed { shape: Shape::of(&[3, 4]), ..zero },
         ];
         for (index, agreed) in ends.iter().enumerate() {
             assert_eq!(Agreed::of(agreed.signature(Op::AllReduce)), *agreed);

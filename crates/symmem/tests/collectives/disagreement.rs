@@ -23,7 +23,7 @@ struct Trial {
 type Call = fn(&mut Trial, odd: bool) -> Result<()>;
 
 /// Whatever the algorithm.
-const CALLS: [(&str, Call); 21] = [
+const CALLS: [(&str, Call); 24] = [
     ("all_reduce of another op", |on, odd| on.floats.all_reduce(either(odd, ReduceOp::Max, ReduceOp::Sum))),
     ("all_reduce of another type", |on, odd| match odd {
         true => on.words.all_reduce(ReduceOp::Sum),
@@ -58,6 +58,18 @@ const CALLS: [(&str, Call); 21] = [
     }),
     ("private all_reduce of other bytes", |on, odd| {
         on.group.all_reduce(ReduceOp::Sum, &mut vec![1u64; either(odd, 90_000, 9)])
+    }),
+    ("private all_reduce of another shape", |on, odd| {
+        let group = on.group.shaped(either(odd, &[4, 10], &[5, 8]));
+        on.unharmed([1u8; 40], |data| group.all_reduce(ReduceOp::Sum, data))
+    }),
+    ("private broadcast of another shape", |on, odd| {
+        let group = on.group.shaped(either(odd, &[300_000, 1], &[1, 300_000]));
+        group.broadcast_into(0, &mut vec![1u16; 300_000])
+    }),
+    ("private gather of a shape and of any", |on, odd| {
+        let group = if odd { on.group.shaped(&[3]) } else { on.group.within(Duration::from_secs(60)) };
+        group.gather(0, &[1u8; 3], &mut [0; 9])
     }),
     ("private reduce to another root", |on, odd| {
         on.unharmed([1u8; 40], |data| on.group.reduce(ReduceOp::Sum, either(odd, 0, 2), data))

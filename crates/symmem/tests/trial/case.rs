@@ -80,7 +80,7 @@ impl Kind {
 }
 
 /// Bytes that a parcel and a rank's staging hold: where algorithms give way to each other.
-const PARCEL: usize = 544;
+const PARCEL: usize = 536;
 const STAGING: usize = 256 << 10;
 
 #[derive(Clone, Copy, Debug)]

@@ -25,17 +25,17 @@ _lock = threading.Lock()
 def resolve(group: GroupLike) -> symmem.Group:
     """The symmem group for a group, a process group, the name of one, or None: the default one.
 
-    Collective when a process group comes for the first time.
+    Collective when a process group comes for the first time. As torch does, it compares numbers of elements and not shapes.
     """
     if isinstance(group, symmem.Group):
-        return group
+        return group.any_shape()
     process_group = process_group_of(group)
     if process_group is None:
-        return symmem.current_group()
+        return symmem.current_group().any_shape()
     with _lock:
         made = _groups.get(process_group)
     if made is None or made.closed:
-        made = symmem.Group.from_torch(process_group)
+        made = symmem.Group.from_torch(process_group).any_shape()
         _remember(process_group, made)
     return made
 

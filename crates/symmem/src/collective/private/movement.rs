@@ -8,6 +8,7 @@ use super::{LINE, Private};
 use crate::collective::pipelined::{Laid, Pieces, Room};
 use crate::collective::rooted::check_even;
 use crate::collective::{Call, check_len};
+use crate::group::Shape;
 use crate::memory::Element;
 use crate::op::Op;
 use crate::sys::copy::{self, Stores};
@@ -105,7 +106,9 @@ impl Group {
     ) -> Result<()> {
         let running = self.begin(Op::PrivateAllToAllV, None)?;
         running.check_local()?;
-        let call = Call { op: Op::PrivateAllToAllV, root: 0, dtype: T::DTYPE, reduce: None, bytes: 0 };
+        // Their arrays differ.
+        let (op, shape) = (Op::PrivateAllToAllV, Shape::ANY);
+        let call = Call { op, root: 0, dtype: T::DTYPE, reduce: None, bytes: 0, shape };
         let number = (call.signature(Algorithm::Pipelined, 0).word >> 8) as usize;
         let arguments = splits::check("input", sends, self.size(), input.len())
             .and_then(|()| splits::check("output", receives, self.size(), out.len()));
@@ -172,7 +175,7 @@ impl Group {
         bytes: usize,
         arguments: Result<()>,
     ) -> Result<Private<'_>> {
-        let call = Call { op, root, dtype: T::DTYPE, reduce: None, bytes };
+        let call = Call { op, root, dtype: T::DTYPE, reduce: None, bytes, shape: self.shape };
         self.begin_private(call, arguments).map(|(private, ())| private)
     }
 }

@@ -111,7 +111,8 @@ impl Group {
         let arguments = check_even(name, input.len(), self.size())
             .and_then(|chunk| check_len(name, "output", out.len(), chunk))
             .and_then(|()| Kernel::select(T::DTYPE, op));
-        let call = Call { op: name, root: 0, dtype: T::DTYPE, reduce: Some(op), bytes: size_of_val(input) };
+        let (dtype, bytes, shape) = (T::DTYPE, size_of_val(input), self.shape);
+        let call = Call { op: name, root: 0, dtype, reduce: Some(op), bytes, shape };
         let (private, kernel) = self.begin_private(call, arguments)?;
         let ranks = private.ranks();
         let quota = private.room::<T>(ranks.1);
@@ -144,7 +145,8 @@ impl<T: Element> Reduction<'_, T> {
         let op = if self.root.is_none() { Op::PrivateAllReduce } else { Op::PrivateReduce };
         // A strided view can have more elements than there are bytes, which no output has.
         let bytes = self.len.saturating_mul(size_of::<T>());
-        let call = Call { op, root: self.root.unwrap_or(0), dtype: T::DTYPE, reduce: Some(self.op), bytes };
+        let (root, reduce) = (self.root.unwrap_or(0), Some(self.op));
+        let call = Call { op, root, dtype: T::DTYPE, reduce, bytes, shape: group.shape };
         let arguments = arguments.and_then(|()| Kernel::select(T::DTYPE, self.op));
         let (private, kernel) = group.begin_private(call, arguments)?;
         let (rank, world) = private.ranks();

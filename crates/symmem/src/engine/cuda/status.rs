@@ -455,7 +455,7 @@ mod tests {
             let Status::Failed { culprit, cause, detail } = watched.status() else { panic!("whole") };
             assert_eq!((culprit, cause), (1, Cause::Failed));
             assert!(detail.contains("rank 0: all_reduce, 4096 bytes"), "{detail}");
-            assert!(detail.contains("rank 1: group barrier, 0 bytes"), "{detail}");
+            assert!(detail.contains("rank 1: barrier, 0 bytes"), "{detail}");
             Ok(())
         })
         .unwrap();

@@ -17,6 +17,7 @@ use crate::group::seal::{Claim, Kind};
 use crate::group::signature::signature;
 use crate::group::vote::{GaveUp, Vote};
 use crate::group::worker::Worker;
+use crate::group::{Group, Shape};
 use crate::op::Op;
 use crate::sync::control::{ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
@@ -237,7 +238,7 @@ impl Joining<'_> {
         });
         inner::leave_on_exit(&inner);
         inner.context.remember_group(&inner);
-        Group { inner, terms: self.join.terms.clone(), base: IDLE }
+        Group { inner, terms: self.join.terms.clone(), base: IDLE, shape: Shape::ANY }
     }
 
     /// Meets everybody in memory for the first time. All ranks agree on whether that succeeded, even if somebody dies

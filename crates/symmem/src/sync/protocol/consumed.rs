@@ -19,11 +19,12 @@ pub(crate) struct Owed {
     /// 0: nothing. No signature's word is 0.
     word: AtomicU64,
     size: AtomicU64,
+    shape: AtomicU64,
 }
 
 impl Default for Owed {
     fn default() -> Self {
-        Self { word: AtomicU64::new(0), size: AtomicU64::new(0) }
+        Self { word: AtomicU64::new(0), size: AtomicU64::new(0), shape: AtomicU64::new(0) }
     }
 }
 
@@ -32,6 +33,7 @@ impl Owed {
     fn set(&self, signature: Signature) {
         self.word.store(signature.word, Ordering::Relaxed);
         self.size.store(signature.size, Ordering::Relaxed);
+        self.shape.store(signature.shape, Ordering::Relaxed);
     }
 
     /// What is owed, which the caller now waits for.
@@ -42,7 +44,8 @@ impl Owed {
             return None;
         }
         self.word.store(0, Ordering::Relaxed);
-        Some(Signature { word, size: self.size.load(Ordering::Relaxed) })
+        let (size, shape) = (self.size.load(Ordering::Relaxed), self.shape.load(Ordering::Relaxed));
+        Some(Signature { word, size, shape })
     }
 }
 

@@ -27,11 +27,13 @@ pub(crate) struct Signature {
     pub(crate) word: u64,
     /// Bytes, or whatever number else the caller wants agreed.
     pub(crate) size: u64,
+    /// The shape of the arrays, packed by the caller; 0 where it need not agree.
+    pub(crate) shape: u64,
 }
 
-/// Most words that an announcement can carry: four in its own cache line, the rest in the ones behind it. For loom two,
+/// Most words that an announcement can carry: three in its own cache line, the rest in the ones behind it. For loom two,
 /// which are enough to see what it must see.
-pub(crate) const PARCEL_WORDS: usize = if cfg!(loom) { 2 } else { 4 + 8 * 8 };
+pub(crate) const PARCEL_WORDS: usize = if cfg!(loom) { 2 } else { 3 + 8 * 8 };
 
 /// An announcement, published by its epoch.
 #[repr(C, align(64))]
@@ -40,6 +42,7 @@ struct Half {
     epoch: AtomicU64,
     word: AtomicU64,
     size: AtomicU64,
+    shape: AtomicU64,
     note: AtomicU64,
     parcel: [AtomicU64; PARCEL_WORDS],
 }
@@ -65,6 +68,7 @@ impl Slot {
         }
         half.word.store(signature.word, Ordering::Relaxed);
         half.size.store(signature.size, Ordering::Relaxed);
+        half.shape.store(signature.shape, Ordering::Relaxed);
         half.note.store(note, Ordering::Relaxed);
         half.epoch.store(epoch, order(Site::SlotRelease, Ordering::Release));
     }
@@ -77,7 +81,7 @@ impl Slot {
             return None;
         }
         let (word, size) = (half.word.load(Ordering::Relaxed), half.size.load(Ordering::Relaxed));
-        Some(Signature { word, size })
+        Some(Signature { word, size, shape: half.shape.load(Ordering::Relaxed) })
     }
 
     /// A slot in which nobody has announced anything later than `epoch`.
@@ -87,6 +91,7 @@ impl Slot {
             epoch: AtomicU64::new(epoch),
             word: AtomicU64::new(0),
             size: AtomicU64::new(0),
+            shape: AtomicU64::new(0),
             note: AtomicU64::new(0),
             parcel: std::array::from_fn(|_| AtomicU64::new(0)),
         };

@@ -54,7 +54,7 @@ class SymmemProcessGroup(ProcessGroup):
         self._name = name
         self._description = "undefined"
         self._seconds = timeout.total_seconds()
-        self._group = symmem.Group(store, rank, size, f"c10d/{name}", timeout=self._seconds)
+        self._group = symmem.Group(store, rank, size, f"c10d/{name}", timeout=self._seconds).any_shape()
         self._limited: dict[float, symmem.Group] = {}
         self._messages = Messages(self._group, f"symmem-messages-{name}", self._seconds)
         self._worker = Worker(f"symmem-worker-{name}")
