@@ -1,7 +1,7 @@
 //! The exceptions: one Python class per variant of [`symmem::Error`], defined in `exceptions.py`.
 //!
 //! Everything else in this crate raises through [`raise`] or [`invalid`]. The text of an exception is the
-//! error's; what the error knows besides is in attributes.
+//! error's, with Python's names (`words`); what the error knows besides is in attributes.
 
 use std::ffi::CString;
 
@@ -11,6 +11,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use symmem::Error;
 use symmem::store::StoreError;
+
+use crate::words;
 
 static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
@@ -44,7 +46,8 @@ pub(crate) fn refused(text: impl Into<String>) -> PyErr {
 }
 
 fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
-    let text = error.to_string();
+    let text = words::in_python(&error.to_string());
+    let text = if let Error::Mismatch { .. } = error { words::of_calls(&text) } else { text };
     let Some(exception) = made(py, class_of(error), &text)? else {
         return Ok(PyRuntimeError::new_err(text));
     };
@@ -111,13 +114,13 @@ fn class_of_store(error: &StoreError) -> &'static str {
 /// Sets the attributes of `exception`.
 fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
     if let Some(context) = error.context() {
-        exception.setattr("op", context.op)?;
+        exception.setattr("op", words::operation(context.op))?;
         exception.setattr("group", &context.group)?;
         exception.setattr("rank", context.rank)?;
         exception.setattr("world_size", context.world)?;
     }
     if let Some(op) = op_of(error) {
-        exception.setattr("op", op)?;
+        exception.setattr("op", words::operation(op))?;
     }
     if let Some(culprit) = error.culprit() {
         exception.setattr("culprit", culprit)?;
@@ -128,16 +131,11 @@ fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
     match error {
         Error::Timeout { missing, .. } => exception.setattr("missing", missing.as_slice()),
         Error::Unproven { ranks, .. } => exception.setattr("ranks", ranks.as_slice()),
-        Error::PeerLost { rank, pid, .. } => {
-            exception.setattr("rank", rank)?;
-            exception.setattr("pid", pid)
-        }
-        Error::PeerLeft { rank, .. }
-        | Error::Rank { rank, .. }
-        | Error::Spawned { rank, .. }
-        | Error::RankOutOfRange { rank, .. }
-        | Error::Channel { rank, .. }
-        | Error::NoPeerAccess { rank, .. } => exception.setattr("rank", rank),
+        Error::PeerLost { pid, .. } => exception.setattr("pid", pid),
+        // Raised by that rank, and only delivered by the launcher.
+        Error::Spawned { rank, .. } => exception.setattr("rank", rank),
+        Error::RankOutOfRange { rank, .. } => exception.setattr("given", rank),
+        Error::Channel { rank, .. } | Error::NoPeerAccess { rank, .. } => exception.setattr("culprit", rank),
         Error::GroupFailed { cause, .. } | Error::Device { cause, .. } => {
             exception.setattr("cause", cause.to_string())
         }

@@ -47,7 +47,7 @@ class Error(RuntimeError):
 
     op: str | None = None  # the operation, e.g. "barrier"
     group: str | None = None  # the group's name
-    rank: int | None = None  # this rank; for a failure of another rank, that one
+    rank: int | None = None  # the rank that raised it
     world_size: int | None = None
     culprit: int | None = None  # the rank to blame
     is_group_failure: bool = False  # the group has failed for good: every later operation on it fails too
@@ -64,13 +64,13 @@ class Cancelled(Error):
 
 
 class PeerLost(Error):
-    """The process `pid` of rank `rank` died."""
+    """The process `pid` of rank `culprit` died."""
 
     pid: int | None = None
 
 
 class PeerLeft(Error):
-    """Rank `rank` left the group while this rank needed it."""
+    """Rank `culprit` left the group while this rank needed it."""
 
 
 class GroupFailed(Error):
@@ -84,7 +84,7 @@ class Mismatch(Error, ValueError):
 
 
 class RankFailed(Error):
-    """Rank `rank` failed in a collective set-up step; all ranks get this."""
+    """Rank `culprit` failed in a collective set-up step, or had a wrong argument; all other ranks get this."""
 
 
 class Unproven(Error):
@@ -118,7 +118,9 @@ class OutOfMemory(Error, MemoryError):
 
 
 class RankOutOfRange(Error, IndexError):
-    """A rank outside the group."""
+    """A rank outside the group: `given`."""
+
+    given: int | None = None
 
 
 class ChannelOutOfRange(Error, IndexError):

@@ -29,6 +29,7 @@ mod registry;
 mod store;
 mod torch;
 mod turn;
+mod words;
 
 /// Symmetric memory: the compiled part of the package `symmem`.
 #[pymodule]

@@ -86,11 +86,12 @@ def killed(group: symmem.Group) -> tuple[str, int | None, int | None, float]:
     try:
         group.barrier()
     except symmem.PeerLost as error:
-        assert error.rank == 1 and error.pid == pids[1] and "died" in str(error)
+        assert error.rank == group.rank and error.pid == pids[1] and "died" in str(error)
+        assert "group.survivors()" in str(error)
         return "PeerLost", error.culprit, error.rank, time.monotonic() - start
     except symmem.GroupFailed as error:
         assert error.cause == "died"
-        return "GroupFailed", error.culprit, 1, time.monotonic() - start
+        return "GroupFailed", error.culprit, error.rank, time.monotonic() - start
     return "nothing", None, None, 0.0
 
 
@@ -99,8 +100,8 @@ def test_kill_9_is_noticed_and_named() -> None:
     assert isinstance(found[1], symmem.Spawned)
     kinds = {found[0][0], found[2][0]}
     assert "PeerLost" in kinds and kinds <= {"PeerLost", "GroupFailed"}
-    for _, culprit, rank, seconds in (found[0], found[2]):
-        assert (culprit, rank) == (1, 1) and seconds < 5
+    for at, (_, culprit, rank, seconds) in ((0, found[0]), (2, found[2])):
+        assert (culprit, rank) == (1, at) and seconds < 5
 
 
 def leave(group: symmem.Group) -> None:
