@@ -114,6 +114,9 @@ impl fmt::Debug for CancelToken {
 pub trait Watch {
     /// Returns an error when the wait is pointless. Called at least once per [`TICK`] while waiting.
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>>;
+
+    /// Called after each look that ended nothing, with how long the wait has lasted: for watches that tell people of long waits.
+    fn still_waiting(&self, _elapsed: Duration) {}
 }
 
 /// Why a wait ended before its condition held.
@@ -185,6 +188,7 @@ impl<'a> Wait<'a> {
         // The watch comes before the deadline: a dead peer is a better answer than "too late".
         if let Some(watch) = self.watch {
             watch.look().map_err(Interrupt::Watch)?;
+            watch.still_waiting(self.elapsed());
         }
         match self.deadline.remaining() {
             Some(Duration::ZERO) => Err(Interrupt::Expired),

@@ -76,6 +76,7 @@ pub struct ConfigRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     timeout: Setting<Option<Duration>>,
+    wait_notice: Setting<Option<Duration>>,
     signal_pad_size: Setting<usize>,
     socket_dir: Setting<Option<PathBuf>>,
     spin: Setting<Duration>,
@@ -106,6 +107,12 @@ impl Config {
             timeout: Setting::read(
                 "SYMMEM_TIMEOUT",
                 Some(Duration::from_secs(300)),
+                parse_timeout,
+                "a number of seconds above zero, or \"never\"",
+            )?,
+            wait_notice: Setting::read(
+                "SYMMEM_WAIT_NOTICE",
+                Some(Duration::from_secs(10)),
                 parse_timeout,
                 "a number of seconds above zero, or \"never\"",
             )?,
@@ -252,6 +259,13 @@ impl Config {
     /// Lets blocking calls wait as long as it takes.
     pub fn no_timeout(mut self) -> Self {
         self.timeout.set(None);
+        self
+    }
+
+    /// How long a wait lasts before it says so on stderr, with who waits for whom; `None`: never. 10 s by default, and more and more
+    /// rarely after that.
+    pub fn wait_notice(mut self, after: Option<Duration>) -> Self {
+        self.wait_notice.set(after);
         self
     }
 
@@ -455,6 +469,10 @@ impl Config {
         self.timeout.value
     }
 
+    pub(crate) fn get_wait_notice(&self) -> Option<Duration> {
+        self.wait_notice.value
+    }
+
     pub(crate) fn get_signal_pad_size(&self) -> usize {
         self.signal_pad_size.value
     }
@@ -526,6 +544,12 @@ impl Config {
                 &self.timeout,
                 or(self.timeout.value.map(|timeout| timeout.as_secs_f64().to_string()), "never"),
                 "seconds a blocking call waits",
+            ),
+            row(
+                "SYMMEM_WAIT_NOTICE",
+                &self.wait_notice,
+                or(self.wait_notice.value.map(|after| after.as_secs_f64().to_string()), "never"),
+                "seconds after which a wait says so on stderr",
             ),
             row(
                 "SYMMEM_SIGNAL_PAD_SIZE",

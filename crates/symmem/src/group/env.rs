@@ -1,14 +1,16 @@
 //! Groups from the environment, as `torchrun`, `symmem run` and `spawn_processes` set it.
 
+use std::error::Error as StdError;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use symmem_store::{
-    Deadline, ServerLimits, Store, StoreError, TcpStore, TcpStoreServer, Wait, served_on_loopback,
+    Deadline, ServerLimits, Store, StoreError, TcpStore, TcpStoreServer, Wait, Watch, served_on_loopback,
 };
 
-use super::Group;
 use super::join::Join;
+use super::{Group, Notice};
 use crate::context::RankContext;
 use crate::op::Op;
 use crate::sys::fork;
@@ -89,8 +91,27 @@ pub(super) fn world_boot(run: &str, attempt: &str) -> String {
     format!("symmem/{run}/{attempt}/world")
 }
 
+/// Tells people that the store does not answer.
+struct StoreWatch<'a> {
+    host: &'a str,
+    port: u16,
+    notice: Notice,
+}
+
+impl Watch for StoreWatch<'_> {
+    fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        Ok(())
+    }
+
+    fn still_waiting(&self, elapsed: Duration) {
+        let Self { host, port, .. } = self;
+        self.notice.say(elapsed, || format!("this process has waited for the store at {host}:{port}"));
+    }
+}
+
 /// A client of the store at `host:port`, within the context's timeout.
 pub(super) fn connect(context: &RankContext, host: &str, port: u16) -> Result<Arc<dyn Store>, StoreError> {
     let deadline = context.config().get_timeout().map_or(Deadline::never(), Deadline::after);
-    Ok(Arc::new(TcpStore::connect(host, port, &Wait::new(deadline))?))
+    let watch = StoreWatch { host, port, notice: Notice::new(context.config().get_wait_notice()) };
+    Ok(Arc::new(TcpStore::connect(host, port, &Wait::new(deadline).with_watch(&watch))?))
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use symmem_store::Wait;
 
-use super::running::{GroupWatch, Running};
+use super::running::Running;
 use super::seal::{Claim, Kind, Unsealed};
 use super::signature::signature;
 use super::{Group, Inner};
@@ -175,7 +175,7 @@ impl Running<'_> {
         // A rank that has left is missed only if it left before it gave its part.
         let soon = || Wait::for_at_most(Duration::from_secs(1));
         let missing = |rank: usize| !inner.store.check(&[keys[rank]], &soon()).unwrap_or(false);
-        let watch = GroupWatch { inner, awaited: missing };
+        let watch = self.watch(missing);
         let terms = self.terms(&watch);
         let failed = |error| self.store_failed(error, missing);
         inner.store.set(keys[inner.rank], &value, &terms).map_err(failed)?;

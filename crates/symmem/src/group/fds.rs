@@ -4,7 +4,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use symmem_store::Wait;
 
-use super::running::GroupWatch;
 use super::signature::signature;
 use super::{Group, Running};
 use crate::error::{Cause, Halt};
@@ -70,7 +69,7 @@ impl Running<'_> {
         let tag = self.next_tag()?;
         let addresses: Vec<String> = inner.members.iter().map(|member| member.address.clone()).collect();
         let everybody = |_: usize| true;
-        let watch = GroupWatch { inner, awaited: everybody };
+        let watch = self.watch(everybody);
         let exchanged = exchange(&inner.endpoint, &addresses, tag, &self.terms(&watch));
         let fds = exchanged.map_err(|halt| match halt {
             Halt::Interrupted(interrupt) => self.fail(interrupt, everybody),

@@ -55,6 +55,10 @@ impl<F: Fn(usize) -> bool> Watch for HandleWatch<'_, F> {
         self.group.look()?;
         if (self.voted)() { Err(Box::new(GaveUp)) } else { Ok(()) }
     }
+
+    fn still_waiting(&self, elapsed: Duration) {
+        self.group.still_waiting(elapsed);
+    }
 }
 
 /// The rank whose failure ended a set-up step, the same on every rank.
@@ -116,7 +120,7 @@ impl Running<'_> {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Halt> {
         let inner = self.inner();
-        let watch = GroupWatch { inner, awaited: |rank| rank == peer };
+        let watch = self.watch(|rank| rank == peer);
         let address = &inner.members[peer].address;
         let (source, terms) = (inner.rank as u32, self.terms(&watch));
         let sent = inner.endpoint.send(peer, address, tag, source, what.as_bytes(), fds, &terms);
@@ -134,7 +138,7 @@ impl Running<'_> {
         let inner = self.inner();
         let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         let voted = || has_given(inner, peer, next_epoch);
-        let watch = HandleWatch { group: GroupWatch { inner, awaited: |rank| rank == peer }, voted: &voted };
+        let watch = HandleWatch { group: self.watch(|rank| rank == peer), voted: &voted };
         let message = inner.endpoint.recv(tag, peer as u32, &self.terms(&watch))?;
         if message.payload == what.as_bytes() && message.fds.len() == count {
             return Ok(message.fds);
@@ -149,7 +153,7 @@ impl Running<'_> {
         let inner = self.inner();
         let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         let (mut voted_at, mut looked_at) = (None, Instant::now());
-        let watch = GroupWatch { inner, awaited: |_| true };
+        let watch = self.watch(|_| true);
         let mut nap = NAPS.0;
         self.terms(&watch).until(|slice| {
             if is_done()? {

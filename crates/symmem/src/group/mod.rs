@@ -9,6 +9,7 @@ mod fds;
 mod handles;
 mod inner;
 mod join;
+mod notice;
 mod pending;
 mod refusal;
 mod running;
@@ -30,6 +31,7 @@ pub(crate) use self::handles::{Brought, Refusal};
 pub(crate) use self::inner::Inner;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::join::fuzz_values;
+pub(crate) use self::notice::{Notice, list_ranks};
 pub use self::pending::Pending;
 pub(crate) use self::running::{Running, Stop};
 pub(crate) use self::shape::Shape;

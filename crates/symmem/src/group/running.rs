@@ -13,12 +13,12 @@ use std::cell::Cell;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use symmem_store::{Deadline, Interrupt, StoreError, TICK, Wait, Watch};
 
-use super::Group;
 use super::inner::{Inner, RUNNING, STARTED};
+use super::{Group, Notice, list_ranks};
 use crate::error::{Cause, Context};
 use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict};
@@ -51,13 +51,25 @@ impl StdError for Stop {}
 
 /// What to look at besides the deadline: the whole group, with special regard for the ranks waited for.
 pub(crate) struct GroupWatch<'a, F> {
-    pub(crate) inner: &'a Inner,
-    pub(crate) awaited: F,
+    inner: &'a Inner,
+    op: Op,
+    awaited: F,
+    notice: Notice,
 }
 
 impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
         self.inner.look(&self.awaited).map_err(Into::into)
+    }
+
+    fn still_waiting(&self, elapsed: Duration) {
+        self.notice.say(elapsed, || {
+            let Inner { rank, world, name, .. } = self.inner;
+            let missing: Vec<usize> =
+                (0..*world).filter(|peer| peer != rank && (self.awaited)(*peer)).collect();
+            let (op, missing) = (self.op.name(), list_ranks(&missing));
+            format!("rank {rank} of {world} has waited for {missing} in {op} on group {name:?}")
+        });
     }
 }
 
@@ -224,6 +236,12 @@ impl<'a> Running<'a> {
         end.map_or(Deadline::never(), Deadline::at)
     }
 
+    /// What ends waits of this op for the ranks in `awaited`.
+    pub(crate) fn watch<F: Fn(usize) -> bool>(&self, awaited: F) -> GroupWatch<'a, F> {
+        let notice = Notice::new(self.inner().context.config().get_wait_notice());
+        GroupWatch { inner: self.inner(), op: self.op(), awaited, notice }
+    }
+
     /// The terms for a blocking call below this op.
     pub(crate) fn terms<'b>(&'b self, watch: &'b dyn Watch) -> Wait<'b> {
         let wait = Wait::new(self.deadline()).with_watch(watch);
@@ -279,7 +297,7 @@ impl<'a> Running<'a> {
             return Ok(value);
         }
         control.set_waiting(self.op(), peer, self.sequence);
-        let watch = GroupWatch { inner, awaited };
+        let watch = self.watch(awaited);
         let terms = self.terms(&watch);
         // The first nap asks the system about nobody's life: it is long enough for a peer that lost its core for a moment.
         let nap = terms.deadline().remaining().map_or(TICK, |left| left.min(TICK));

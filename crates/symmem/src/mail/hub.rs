@@ -10,7 +10,7 @@ use symmem_store::{Deadline, Interrupt, Wait, Watch};
 use super::desk::{Awaited, Desk, Outcome};
 use super::ring::Rings;
 use crate::error::Context;
-use crate::group::{Stop, Terms};
+use crate::group::{Inner, Notice, Stop, Terms, list_ranks};
 use crate::op::Op;
 use crate::sync::control::CounterWords;
 use crate::sys::{fork, life};
@@ -107,7 +107,7 @@ impl Hub {
     }
 
     /// Moves mail until operation `number` has ended, for as long as `terms` allow and its peer can make it happen.
-    pub(super) fn wait(&self, terms: &Terms, number: u64) -> Result<(), Interrupt> {
+    pub(super) fn wait(&self, terms: &Terms, op: Op, number: u64) -> Result<(), Interrupt> {
         let _waiting = Waiting::new(self);
         let (inner, counters) = (&*self.group().inner, CounterWords::default());
         let mut poll = || {
@@ -125,7 +125,8 @@ impl Hub {
             return Ok(());
         }
         let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));
-        let watch = PeerWatch { hub: self, number };
+        let notice = Notice::new(inner.context.config().get_wait_notice());
+        let watch = PeerWatch { hub: self, op, number, notice };
         let wait = Wait::new(end.map_or(Deadline::never(), Deadline::at)).with_watch(&watch);
         let wait = match &terms.cancel {
             Some(token) => wait.with_cancel(token),
@@ -191,7 +192,9 @@ impl Drop for Waiting<'_> {
 /// Looks whether the peer of an operation is still there, and ends it at the desk if not.
 struct PeerWatch<'a> {
     hub: &'a Hub,
+    op: Op,
     number: u64,
+    notice: Notice,
 }
 
 impl Watch for PeerWatch<'_> {
@@ -202,6 +205,17 @@ impl Watch for PeerWatch<'_> {
             self.hub.bury();
         }
         Ok(())
+    }
+
+    fn still_waiting(&self, elapsed: Duration) {
+        self.notice.say(elapsed, || {
+            let Inner { rank, world, name, .. } = &*self.hub.group().inner;
+            let whom = match self.hub.lock().awaited(self.number) {
+                Some(Awaited::Rank(peer)) => list_ranks(&[peer]),
+                _ => "anybody".to_owned(),
+            };
+            format!("rank {rank} of {world} has waited for {whom} in {} on group {name:?}", self.op.name())
+        });
     }
 }
 
@@ -248,7 +262,7 @@ impl Ticket {
         let waited = match self.test() {
             true => Ok(()),
             false if fork::is_child() => return Err(Error::Forked { op: self.op.name() }),
-            false => hub.wait(terms, self.number),
+            false => hub.wait(terms, self.op, self.number),
         };
         let mut desk = hub.lock();
         let awaited = desk.awaited(self.number);
@@ -275,7 +289,7 @@ impl Ticket {
             return Err(Error::Forked { op: self.op.name() });
         }
         let terms = Terms { timeout: Some(timeout), cancel: terms.cancel.clone() };
-        match hub.wait(&terms, self.number) {
+        match hub.wait(&terms, self.op, self.number) {
             Ok(()) => Ok(true),
             Err(Interrupt::Expired) => Ok(false),
             Err(interrupt) => Err(hub.interrupted(self.op, timeout, interrupt, None)),

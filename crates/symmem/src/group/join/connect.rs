@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use symmem_store::{Interrupt, Wait};
 
+use super::Joining;
 use super::agree::Accepted;
-use super::{JoinWatch, Joining};
 use crate::engine::team::Crew;
 use crate::error::{Cause, Halt};
-use crate::group::Group;
 use crate::group::inner::{self, IDLE, Inner, Member, wait_for_a_death};
 use crate::group::seal::{Claim, Kind};
 use crate::group::signature::signature;
@@ -145,7 +144,7 @@ impl Joining<'_> {
         let store = &self.join.store;
         // A peer that has voted has sent what it was going to send.
         let voted = || store.check(&[&vote], &Wait::for_at_most(Duration::from_secs(1))).unwrap_or(false);
-        let watch = JoinWatch { joining: self, gave_up: &voted };
+        let watch = self.watch(&voted);
         let message = accepted.endpoint.recv(JOIN_TAG, peer as u32, &self.terms(&watch));
         message.map(|message| message.fds).map_err(|error| self.channel_failed(error))
     }

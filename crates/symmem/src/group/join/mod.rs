@@ -33,7 +33,7 @@ use super::inner::{Inner, Member, wait_for_a_death};
 use super::running::Stop;
 use super::seal::{Claim, Kind, Sealer, Unsealed};
 use super::vote::GaveUp;
-use super::{Group, Terms};
+use super::{Group, Notice, Terms};
 use crate::context::RankContext;
 use crate::error::{Cause, Context, Halt};
 use crate::op::Op;
@@ -112,6 +112,7 @@ impl Parent {
 struct JoinWatch<'a> {
     joining: &'a Joining<'a>,
     gave_up: &'a dyn Fn() -> bool,
+    notice: Notice,
 }
 
 impl Watch for JoinWatch<'_> {
@@ -120,6 +121,15 @@ impl Watch for JoinWatch<'_> {
             return Err(Box::new(stop));
         }
         if (self.gave_up)() { Err(Box::new(GaveUp)) } else { Ok(()) }
+    }
+
+    fn still_waiting(&self, elapsed: Duration) {
+        let Join { rank, world, name, .. } = self.joining.join;
+        self.notice.say(elapsed, || {
+            format!(
+                "rank {rank} of {world} has waited to join group {name:?}, whose ranks are not all there,"
+            )
+        });
     }
 }
 
@@ -309,8 +319,13 @@ impl<'a> Joining<'a> {
         }
     }
 
+    fn watch<'b>(&'b self, gave_up: &'b dyn Fn() -> bool) -> JoinWatch<'b> {
+        let notice = Notice::new(self.join.context.config().get_wait_notice());
+        JoinWatch { joining: self, gave_up, notice }
+    }
+
     fn no_watch(&self) -> JoinWatch<'_> {
-        JoinWatch { joining: self, gave_up: &|| false }
+        self.watch(&|| false)
     }
 
     /// Why this join cannot succeed, if it cannot: in ranks of the parent if there is one.
