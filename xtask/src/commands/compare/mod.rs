@@ -149,8 +149,9 @@ impl Probe {
         copy.add(&format!("{CRATE}/Cargo.toml"), MANIFEST)?;
         copy.add(&format!("{CRATE}/src/main.rs"), PROBE)?;
         eprintln!("building {}", copy.name);
-        // One folder for both: dependencies are built once, and crates of another copy are other crates for cargo.
-        let target = job.workspace.target(FOLDER).join("target");
+        // One folder each: for cargo the crates of both copies are the same ones, and what it built last of the other copy counts as
+        // fresh where this copy's files are older.
+        let target = folder.join("target");
         let mut cargo = job.workspace.cargo(["build", "--release", "-p", NAME, "--target-dir"]);
         job.run(cargo.arg(&target).current_dir(copy.path("")))
             .with_context(|| format!("{} does not build", copy.name))?;
