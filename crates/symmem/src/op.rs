@@ -14,7 +14,7 @@ pub(crate) enum Kind {
 }
 
 macro_rules! ops {
-    ($($op:ident = $number:literal, $label:literal, $kind:ident;)*) => {
+    ($($op:ident = $number:literal, $name:literal $(as $label:literal)?, $kind:ident;)*) => {
         /// An operation of a group or handle.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         // As wide as a word: a byte in `Running` would leave it with padding, and copying that stalls the processor.
@@ -26,10 +26,17 @@ macro_rules! ops {
         impl Op {
             const ALL: &[Self] = &[$(Self::$op),*];
 
-            /// Its name among all others.
+            /// What the caller called, in errors and traces.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$op => $name,)*
+                }
+            }
+
+            /// Its name among all others, some of which callers call alike.
             pub(crate) fn label(self) -> &'static str {
                 match self {
-                    $(Self::$op => $label,)*
+                    $(Self::$op => last(&[$name, $($label)?]),)*
                 }
             }
 
@@ -42,10 +49,15 @@ macro_rules! ops {
     };
 }
 
-// Number, label and kind of each.
+/// The last one of `names`.
+const fn last(names: &[&'static str]) -> &'static str {
+    names[names.len() - 1]
+}
+
+// Number, name, label where it is another, and kind of each.
 ops! {
     Join = 1, "join", Other;
-    Barrier = 2, "group barrier", Meeting;
+    Barrier = 2, "barrier" as "group barrier", Meeting;
     AllGather = 3, "all_gather", Meeting;
     Broadcast = 4, "broadcast", Meeting;
     Rendezvous = 5, "rendezvous", Meeting;
@@ -63,8 +75,8 @@ ops! {
     AllReduceOut = 17, "all_reduce_out", Symmetric;
     Reduce = 18, "reduce", Symmetric;
     ReduceScatter = 19, "reduce_scatter", Symmetric;
-    AllGatherMemory = 20, "all_gather of memory", Symmetric;
-    BroadcastMemory = 21, "broadcast of memory", Symmetric;
+    AllGatherMemory = 20, "all_gather" as "all_gather of memory", Symmetric;
+    BroadcastMemory = 21, "broadcast" as "broadcast of memory", Symmetric;
     AllToAll = 22, "all_to_all", Symmetric;
     AllToAllV = 23, "all_to_all_v", Symmetric;
     AllToAll2d = 24, "all_to_all_2d", Symmetric;
@@ -77,17 +89,17 @@ ops! {
     Put = 31, "put", Other;
     PutWithSignal = 32, "put_with_signal", Other;
     WaitForSignal = 33, "wait_for_signal", Other;
-    PrivateAllReduce = 34, "all_reduce of private memory", Private;
+    PrivateAllReduce = 34, "all_reduce" as "all_reduce of private memory", Private;
     CudaEngine = 35, "making of an engine", Other;
     StreamSync = 36, "sync of a stream", Other;
-    PrivateReduce = 37, "reduce of private memory", Private;
-    PrivateReduceScatter = 38, "reduce_scatter of private memory", Private;
-    PrivateAllGather = 39, "all_gather of private memory", Private;
-    PrivateBroadcast = 40, "broadcast of private memory", Private;
-    PrivateAllToAll = 41, "all_to_all of private memory", Private;
-    PrivateAllToAllV = 42, "all_to_all_v of private memory", Private;
-    PrivateGather = 43, "gather of private memory", Private;
-    PrivateScatter = 44, "scatter of private memory", Private;
+    PrivateReduce = 37, "reduce" as "reduce of private memory", Private;
+    PrivateReduceScatter = 38, "reduce_scatter" as "reduce_scatter of private memory", Private;
+    PrivateAllGather = 39, "all_gather" as "all_gather of private memory", Private;
+    PrivateBroadcast = 40, "broadcast" as "broadcast of private memory", Private;
+    PrivateAllToAll = 41, "all_to_all" as "all_to_all of private memory", Private;
+    PrivateAllToAllV = 42, "all_to_all_v" as "all_to_all_v of private memory", Private;
+    PrivateGather = 43, "gather" as "gather of private memory", Private;
+    PrivateScatter = 44, "scatter" as "scatter of private memory", Private;
     Send = 45, "send", Other;
     Receive = 46, "receive", Other;
     NcclInit = 47, "making of an NCCL communicator", Other;
@@ -95,12 +107,6 @@ ops! {
 }
 
 impl Op {
-    /// What the caller called, in errors and traces: [`Op::label`] less what tells it from calls of the same name.
-    pub(crate) fn name(self) -> &'static str {
-        let label = self.label().trim_start_matches("group ");
-        label.trim_end_matches(" of private memory").trim_end_matches(" of memory")
-    }
-
     /// Whether its root is something that ranks agree on.
     pub(crate) fn has_root(self) -> bool {
         use Op::*;
