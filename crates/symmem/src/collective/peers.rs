@@ -146,6 +146,20 @@ impl<'a, T: Element> Peers<'a, T> {
         });
     }
 
+    /// Reduces all elements into `out`.
+    ///
+    /// # Safety
+    /// `out` must be valid for them and this rank's alone; it is this rank's address of them, or apart from it.
+    #[inline]
+    pub(super) unsafe fn reduce_all(&self, kernel: &Kernel, out: *mut T) {
+        let out = Start(out);
+        self.crew.share(self.len * size_of::<T>() * (self.world + 1), |part, parts| {
+            let part = slice_of(self.len, parts, part);
+            // SAFETY: the caller's duty; parts are one thread's each.
+            unsafe { self.reduce_to(kernel, part.start, out.get().add(part.start), part.len()) };
+        });
+    }
+
     /// Reduces `out.len()` elements from `start` on into `out`.
     pub(super) fn reduce(&self, kernel: &Kernel, start: usize, out: &mut [T]) {
         debug_assert!(start + out.len() <= self.len);

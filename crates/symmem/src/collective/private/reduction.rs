@@ -228,7 +228,7 @@ impl<T: Element> Pieces for Whole<'_, T> {
         let len = range.len();
         if let (own, Some(out)) = self.of.places(self.rank, range) {
             // SAFETY: both are the elements of the range, which are this rank's.
-            unsafe { laid.peers(0, len, own).reduce_back(self.kernel, 0..len, Some(out), |_| false) };
+            unsafe { laid.peers(0, len, own).reduce_all(self.kernel, out) };
         }
     }
 }
