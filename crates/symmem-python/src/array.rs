@@ -292,7 +292,7 @@ impl Array {
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         this.check("torch")?;
-        let torch = py.import(intern!(py, "torch"))?;
+        let torch = dtype::torch(py)?;
         let from_dlpack = torch.getattr(intern!(py, "from_dlpack"))?;
         if !matches!(this.dtype, DType::F8E4M3 | DType::F8E5M2) {
             return from_dlpack.call1((slf,));

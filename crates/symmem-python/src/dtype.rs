@@ -1,12 +1,13 @@
 //! Element types as Python names them.
 //!
 //! Python says `float32` where Rust says `f32`; numpy, torch, ml_dtypes and jax agree on those names. Arguments go through
-//! [`parse`]; functions that work on elements choose their Rust type by [`dispatch`].
+//! [`parse`], which reads other words as numpy does and refuses those that mean another type here; functions that work on elements
+//! choose their Rust type by [`dispatch`].
 
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::{PyImportError, PyTypeError};
+use pyo3::exceptions::{PyImportError, PyModuleNotFoundError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -186,39 +187,88 @@ pub(crate) fn typestr(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// The type with this name: Python's, or the library's own (`f32`, `bf16`).
+/// The type that numpy, torch and ml_dtypes all call by this name.
 pub(crate) fn of_name(text: &str) -> Option<DType> {
-    let text = text.strip_prefix("torch.").unwrap_or(text);
-    let same = |dtype: &DType| name(*dtype) == text || dtype.name() == text;
-    DType::ALL.into_iter().find(same).or(match text {
+    DType::ALL.into_iter().find(|dtype| name(*dtype) == text)
+}
+
+/// The type that this library or torch calls by this name: "f32", "half", "torch.float".
+///
+/// Without the prefix, "float" and "int" are numpy's: they are Python's words too, and everybody's habit.
+fn of_own_name(text: &str) -> Option<DType> {
+    let (bare, is_torchs) = match text.strip_prefix("torch.") {
+        Some(bare) => (bare, true),
+        None => (text, false),
+    };
+    of_name(bare).or(match bare {
         "half" => Some(DType::F16),
         "double" => Some(DType::F64),
-        "bool_" => Some(DType::Bool),
-        _ => None,
+        "short" => Some(DType::I16),
+        "long" => Some(DType::I64),
+        "float" if is_torchs => Some(DType::F32),
+        "int" if is_torchs => Some(DType::I32),
+        _ if is_torchs => None,
+        _ => DType::ALL.into_iter().find(|dtype| dtype.name() == bare),
     })
 }
 
-/// The element type that `object` names: a string ("float32", "bf16"), a numpy, ml_dtypes or torch dtype, or a type.
+/// The element type that a string names: numpy's word for it, else this library's or torch's. Where those are two types, neither.
+fn of_text(object: &Bound<'_, PyString>) -> PyResult<DType> {
+    let text = object.to_str()?;
+    // On these all agree.
+    if let Some(dtype) = of_name(text) {
+        return Ok(dtype);
+    }
+    let py = object.py();
+    let own = of_own_name(text);
+    let Ok(numpys) = py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "dtype"), (object,)) else {
+        return own.ok_or_else(|| unknown(object));
+    };
+    let Some(own) = own else { return of_dtype(&numpys)?.ok_or_else(|| unknown(object)) };
+    let theirs = of_dtype(&numpys)?;
+    if theirs == Some(own) {
+        return Ok(own);
+    }
+    let (numpys, own) = (numpys.getattr(intern!(py, "name"))?, name(own));
+    let hint = match theirs {
+        Some(theirs) => format!("write {:?} or {own:?}", name(theirs)),
+        None => format!("write {own:?}; there is no {numpys} here"),
+    };
+    Err(PyTypeError::new_err(format!(
+        "dtype {text:?} is {numpys} to numpy and {own} to symmem. Hint: {hint}"
+    )))
+}
+
+/// The type of a numpy dtype, or of anything else with such a name; an error where its bytes are in another machine's order.
+fn of_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
+    let py = object.py();
+    // A numpy dtype knows whether its bytes are in this machine's order.
+    if object.getattr_opt(intern!(py, "isnative"))?.is_some_and(|native| !native.is_truthy().unwrap_or(true))
+    {
+        let native = object.getattr(intern!(py, "name"))?;
+        let problem = format!(
+            "dtype {object} is not in this machine's byte order. Hint: {native} is; x.astype({native:?}) converts"
+        );
+        return Err(PyTypeError::new_err(problem));
+    }
+    let name = object.getattr_opt(intern!(py, "name"))?;
+    let name = name.as_ref().and_then(|name| name.cast::<PyString>().ok());
+    name.map_or(Ok(None), |name| Ok(of_name(name.to_str()?)))
+}
+
+/// The element type that `object` names: a string ("float32", "f4", "bf16"), a numpy, ml_dtypes or torch dtype, or a type.
 pub(crate) fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = object.py();
     if let Some(dtype) = of_torch(object)? {
         return Ok(dtype);
     }
     if let Ok(text) = object.cast::<PyString>() {
-        return of_name(text.to_str()?).ok_or_else(|| unknown(object));
+        return of_text(text);
     }
     if let Ok(class) = object.cast::<PyType>() {
         return of_class(class)?.ok_or_else(|| unknown(object));
     }
-    // A numpy dtype knows whether its bytes are in this machine's order.
-    if object.getattr_opt(intern!(py, "isnative"))?.is_some_and(|native| !native.is_truthy().unwrap_or(true))
-    {
-        return Err(PyTypeError::new_err(format!("dtype {object} is not in this machine's byte order")));
-    }
-    if let Some(name) = object.getattr_opt(intern!(py, "name"))?
-        && let Ok(name) = name.cast::<PyString>()
-        && let Some(dtype) = of_name(name.to_str()?)
-    {
+    if let Some(dtype) = of_dtype(object)? {
         return Ok(dtype);
     }
     // What jax calls a dtype is a scalar maker that has one.
@@ -243,20 +293,19 @@ pub(crate) fn of_numpy(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     Ok(dtype)
 }
 
-/// Scalar types: Python's own as numpy and torch take them, those of numpy and ml_dtypes by name.
+/// Scalar types, as numpy takes them: Python's own, and those of numpy and ml_dtypes.
 fn of_class(class: &Bound<'_, PyType>) -> PyResult<Option<DType>> {
+    if let Some(dtype) = of_name(class.name()?.to_str()?) {
+        return Ok(Some(dtype));
+    }
     let py = class.py();
-    if class.is(py.get_type::<pyo3::types::PyFloat>()) {
-        return Ok(Some(DType::F64));
-    }
-    if class.is(py.get_type::<pyo3::types::PyInt>()) {
-        return Ok(Some(DType::I64));
-    }
-    Ok(of_name(class.name()?.to_str()?))
+    let numpys = py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "dtype"), (class,));
+    numpys.map_or(Ok(None), |numpys| of_dtype(&numpys))
 }
 
+/// `object` names no type that there is here.
 #[cold]
-fn unknown(object: &Bound<'_, PyAny>) -> PyErr {
+pub(crate) fn unknown(object: &Bound<'_, PyAny>) -> PyErr {
     let names: Vec<&str> = DType::ALL.into_iter().map(name).collect();
     let given = object.repr().map_or_else(|_| "this".to_owned(), |text| text.to_string());
     PyTypeError::new_err(format!("symmetric memory has no elements of {given}; it has {}", names.join(", ")))
@@ -290,9 +339,23 @@ fn ml_dtypes(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyModule>> {
     })
 }
 
+/// The module torch; without it, an ImportError that says what there is instead.
+pub(crate) fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import(intern!(py, "torch")).map_err(|cause| {
+        // A torch that is there and cannot be imported has its own words.
+        if !cause.is_instance_of::<PyModuleNotFoundError>(py) {
+            return cause;
+        }
+        let problem = "torch is not installed (pip install torch); numpy() and __dlpack__ do without it";
+        let error = PyImportError::new_err(problem);
+        error.set_cause(py, Some(cause));
+        error
+    })
+}
+
 /// The `torch.dtype`; an ImportError without torch.
 pub(crate) fn torch_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
-    py.import("torch")?.getattr(name(dtype))
+    torch(py)?.getattr(name(dtype))
 }
 
 /// The type of a `torch.dtype`; none if `object` is something else, or torch is not imported.
@@ -331,7 +394,7 @@ pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Boun
     }
 }
 
-/// Python's name of the element type that `dtype` names: `"f32"`, `numpy.float32` and `torch.float32` are `"float32"`.
+/// Python's name of the element type that `dtype` names: `"f4"`, `"f32"`, `numpy.float32` and `torch.float32` are `"float32"`.
 #[pyfunction]
 fn dtype_name(dtype: &Bound<'_, PyAny>) -> PyResult<&'static str> {
     parse(dtype).map(name)
@@ -349,10 +412,12 @@ mod tests {
     fn every_type_has_one_name_that_comes_back() {
         for dtype in DType::ALL {
             assert_eq!(of_name(name(dtype)), Some(dtype));
-            assert_eq!(of_name(dtype.name()), Some(dtype));
-            assert_eq!(of_name(&format!("torch.{}", name(dtype))), Some(dtype));
+            assert_eq!(of_own_name(dtype.name()), Some(dtype));
+            assert_eq!(of_own_name(&format!("torch.{}", name(dtype))), Some(dtype));
         }
-        assert_eq!(of_name("float"), None, "numpy and torch mean different types by it");
+        assert_eq!(of_own_name("float"), None, "numpy's");
+        assert_eq!(of_own_name("torch.float"), Some(DType::F32));
+        assert_eq!(of_own_name("torch.f32"), None, "torch has no such name");
     }
 
     #[test]

@@ -52,7 +52,14 @@ fn sides(size: &Bound<'_, PyTuple>) -> PyResult<Vec<usize>> {
     {
         return Ok(sides);
     }
-    size.extract().map_err(|_| invalid("size", format!("{size} is not a list of sizes from 0 on")))
+    size.extract().map_err(|_| {
+        // In numpy the element type comes second.
+        let hint = match size.get_item(1).map(|second| dtype::parse(&second)) {
+            Ok(Ok(dtype)) => format!(". Hint: name the element type, dtype={:?}", dtype::name(dtype)),
+            _ => String::new(),
+        };
+        invalid("size", format!("{size} is not a list of sizes from 0 on{hint}"))
+    })
 }
 
 /// An id is a name or a number; numbers are named by their digits.
@@ -62,8 +69,9 @@ fn name_of(id: Option<&Bound<'_, PyAny>>) -> PyResult<Option<String>> {
 
 /// Local. A zeroed array that can become symmetric by `rendezvous`. The size is given one by one or as one sequence.
 ///
-/// `dtype` is a name ("float32", "bfloat16"), or a numpy, ml_dtypes or torch dtype; `device` is "cpu" or "cuda:N". With an
-/// `alloc_id` the memory is persistent: once its array is gone, the same id gives the same memory, as it was left.
+/// `dtype` is a name ("float32", "bfloat16", or one of numpy's, as "f4"), or a numpy, ml_dtypes or torch dtype; without it the
+/// elements are float32. `device` is "cpu" or "cuda:N". With an `alloc_id` the memory is persistent: once its array is gone, the
+/// same id gives the same memory, as it was left.
 ///
 ///     x = symmem.empty(4, 8, dtype="bfloat16")
 #[pyfunction]
