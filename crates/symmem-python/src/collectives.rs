@@ -47,6 +47,18 @@ impl Call {
         }
     }
 
+    /// `operand`, which it works on in place; an error if that is read-only.
+    pub(crate) fn writes(self, operand: Operand<'_>) -> PyResult<Operand<'_>> {
+        if operand.writable {
+            return Ok(operand);
+        }
+        let hint = match self {
+            Self::AllReduce(_) => "pass out=, where the result goes; arrays of jax are read-only",
+            _ => "pass a writable copy, numpy.array(x)",
+        };
+        Err(invalid(self.name(), format!("the array is read-only, and this works in place. Hint: {hint}")))
+    }
+
     /// Its name in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -191,7 +203,7 @@ impl<'py> Plan<'py> {
                 new_output(py, memory.is_torch(), memory.place(), &shape, span.dtype)?
             }
         };
-        let operand = Operand::output(&object)?;
+        let operand = Operand::any_output(&object)?;
         memory.check_operand("out", &operand)?;
         let result = object.unbind();
         // Reducing into one's own elements is reducing in place.
@@ -210,6 +222,9 @@ impl<'py> Plan<'py> {
         terms: Terms<'_, '_>,
     ) -> PyResult<Py<PyAny>> {
         memory.handle().run(py, self.call, self.out.as_ref(), terms)?;
+        if let Some(out) = &self.out {
+            out.land()?;
+        }
         Ok(self.result)
     }
 
@@ -240,12 +255,11 @@ pub(crate) fn symmetric(
 
 /// `call`, unless it writes symmetric memory through an array that is read-only.
 fn writable(call: PyResult<Call>, x: &Bound<'_, PyAny>) -> PyResult<Call> {
-    match call? {
-        call @ (Call::AllReduce(_) | Call::Broadcast(_)) if !Operand::input(x)?.writable => {
-            Err(invalid(call.name(), "the array is read-only"))
-        }
-        call => Ok(call),
+    let call = call?;
+    if matches!(call, Call::AllReduce(_) | Call::Broadcast(_)) {
+        call.writes(Operand::input(x)?)?;
     }
+    Ok(call)
 }
 
 /// A collective on `x`: zero-copy where it is symmetric on this group.

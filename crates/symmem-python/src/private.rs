@@ -1,12 +1,14 @@
 //! Collectives on memory that is not symmetric: numpy arrays, torch tensors, whatever lies on the host.
 //!
 //! Called by `collectives` where an array is not symmetric on the group. The library copies through the group's staging, so
-//! nothing needs to be allocated or rendezvoused before; inputs may be strided, outputs may not.
+//! nothing needs to be allocated or rendezvoused before. Strided arrays are copied in, and out again where they are written. Complex
+//! numbers are pairs of real ones: they move, and sum and avg reduce the parts by themselves.
 
 use std::borrow::Cow;
 
 use pyo3::prelude::*;
-use symmem::{DType, Element, Group};
+use pyo3::types::IntoPyDict;
+use symmem::{DType, Element, Group, ReduceOp};
 
 use crate::collectives::new_output;
 use crate::dtype::dispatch;
@@ -54,16 +56,18 @@ impl<'py> Job<'py> {
         // Reducing into the same array is reducing in place.
         let same = || out.is_none_or(|out| out.is(x));
         if matches!(call, Call::Broadcast(_)) || matches!(call, Call::AllReduce(_)) && same() {
-            let out = seen.map_or_else(|| Operand::output(x), Operand::into_output)?;
-            return Ok(Self::in_place(call, on_host(call, out)?));
+            let out = call.writes(on_host(call, seen.map_or_else(|| Operand::any(x), Ok)?)?)?;
+            check_complex(call, &out)?;
+            return Ok(Self::in_place(call, out.or_copy()?));
         }
         let reads = !matches!(call, Call::Scatter(root) if root != group.rank());
         let input = match (reads, seen) {
             (false, _) => None,
             (true, Some(seen)) => Some(on_host(call, seen)?),
-            (true, None) => Some(on_host(call, Operand::input_or_copy(x)?)?),
+            (true, None) => Some(on_host(call, Operand::any_input(x)?)?),
         };
         if let Some(input) = &input {
+            check_complex(call, input)?;
             call.check_parts(&input.shape, group.size())?;
         }
         let out = output(group, call, input.as_ref(), out)?;
@@ -130,18 +134,48 @@ fn output<'py>(
         (Some(out), _) => out.clone(),
         (None, Some(input)) => {
             let shape = call.output_shape(&input.shape, group.size())?;
-            new_output(input.object.py(), is_tensor(&input.object)?, Place::Cpu, &shape, input.dtype)?
+            let (py, torch) = (input.object.py(), is_tensor(&input.object)?);
+            match input.complex {
+                false => new_output(py, torch, Place::Cpu, &shape, input.dtype)?,
+                true => new_complex(py, torch, &shape, input.type_name())?,
+            }
         }
         (None, None) => return Err(invalid(call.name(), "a rank without an input needs out=")),
     };
-    let out = on_host(call, Operand::output(&object)?)?;
-    match input {
-        Some(input) if input.dtype != out.dtype => {
-            let problem = format!("its elements are {}, those of the input {}", out.dtype, input.dtype);
-            Err(invalid("out", problem))
-        }
-        _ => Ok(Some(out)),
+    let out = on_host(call, Operand::any_output(&object)?)?;
+    if let Some(input) = input {
+        check_same_type(input, &out)?;
     }
+    Ok(Some(out))
+}
+
+fn check_same_type(input: &Operand<'_>, out: &Operand<'_>) -> PyResult<()> {
+    let (theirs, ours) = (input.type_name(), out.type_name());
+    if theirs == ours {
+        return Ok(());
+    }
+    Err(invalid("out", format!("its elements are {ours}, those of the input {theirs}")))
+}
+
+/// An error if `call` reduces complex numbers in a way that their parts cannot be by themselves.
+fn check_complex(call: Call, operand: &Operand<'_>) -> PyResult<()> {
+    let (Call::AllReduce(op) | Call::Reduce(op, _) | Call::ReduceScatter(op)) = call else { return Ok(()) };
+    if !operand.complex || matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
+        return Ok(());
+    }
+    Err(invalid("op", format!("{} of complex numbers there is not; there are sum and avg", op.name())))
+}
+
+/// A new array of complex numbers on the host: torch's for torch, else numpy's.
+fn new_complex<'py>(
+    py: Python<'py>,
+    torch: bool,
+    shape: &[usize],
+    name: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let module = py.import(if torch { "torch" } else { "numpy" })?;
+    let dtype = [("dtype", module.getattr(name)?)].into_py_dict(py)?;
+    module.call_method("empty", (shape.to_vec(),), Some(&dtype))
 }
 
 /// Whether they have no byte in common.
@@ -167,6 +201,9 @@ pub(crate) fn run(py: Python<'_>, group: &Group, job: Job<'_>) -> PyResult<Py<Py
         let call = job.call;
         blocking(py, || run_typed(group, call, in_place, input, out))
     })?;
+    if let Some(out) = &job.out {
+        out.land()?;
+    }
     Ok(job.result)
 }
 
@@ -204,19 +241,14 @@ impl<'py> Rows<'py> {
         (x, sends): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
         (out, receives): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
     ) -> PyResult<Self> {
-        let input = on_host(Call::AllToAll, Operand::input_or_copy(x)?)?;
-        let out = on_host(Call::AllToAll, Operand::output(out)?)?;
-        if input.dtype != out.dtype {
-            return Err(invalid(
-                "out",
-                format!("its elements are {}, those of x {}", out.dtype, input.dtype),
-            ));
-        }
+        let input = on_host(Call::AllToAll, Operand::any_input(x)?)?;
+        let out = on_host(Call::AllToAll, Operand::any_output(out)?)?;
+        check_same_type(&input, &out)?;
         check_apart(Some(&input), Some(&out))?;
         // Ranks may have no rows at all, but agree on how long one is.
-        let row = |shape: &[usize]| shape.iter().skip(1).product::<usize>();
-        let sends = in_elements(&sends.extract::<Vec<usize>>()?, row(&input.shape));
-        let receives = in_elements(&receives.extract::<Vec<usize>>()?, row(&out.shape));
+        let row = |of: &Operand<'_>| of.shape.iter().skip(1).product::<usize>() << u32::from(of.complex);
+        let sends = in_elements(&sends.extract::<Vec<usize>>()?, row(&input));
+        let receives = in_elements(&receives.extract::<Vec<usize>>()?, row(&out));
         Ok(Self { input, sends, out, receives })
     }
 
@@ -228,6 +260,7 @@ impl<'py> Rows<'py> {
             let (from, to) = unsafe { (input.slice::<T>(), out.slice_mut::<T>()) };
             blocking(py, || group.all_to_all_v(from, &sends, to, &receives))
         })?;
+        out.land()?;
         Ok(out.object.unbind())
     }
 }

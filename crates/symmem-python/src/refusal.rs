@@ -67,7 +67,7 @@ impl Membership {
 
     /// Whether the others, who make a call with an array like `x`, make it in host memory, as far as can be known.
     pub(crate) fn is_on_host(&self, x: &Bound<'_, PyAny>) -> bool {
-        match Operand::view(x) {
+        match Operand::any(x) {
             Ok(operand) if operand.device == Place::Cpu => true,
             // Nobody can have put anything on a device before the group had one.
             _ => self.engines().is_empty(),

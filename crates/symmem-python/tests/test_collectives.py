@@ -232,8 +232,6 @@ def test_strided_inputs_are_copied(threads: Any) -> None:
         out = np.zeros((3, 2), dtype="float32")
         group.all_reduce(x, "sum", out)
         assert (out == 2 * x).all()
-        with pytest.raises(ValueError, match="(?i)contiguous"):
-            group.all_reduce(np.ones((3, 2), dtype="float32"), "sum", np.zeros((3, 4), dtype="float32")[:, ::2])
 
     threads(main, 2)
 

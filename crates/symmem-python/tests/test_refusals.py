@@ -72,9 +72,11 @@ def dtype(wrong: bool) -> str:
     return "int16" if wrong else "float32"
 
 
-def strided(wrong: bool, elements: int) -> Any:
-    """Not contiguous if it is wrong."""
-    return np.zeros(2 * elements, dtype="float32")[::2] if wrong else np.zeros(elements, dtype="float32")
+def frozen(wrong: bool, elements: int) -> Any:
+    """Read-only if it is wrong."""
+    array = np.zeros(elements, dtype="float32")
+    array.flags.writeable = not wrong
+    return array
 
 
 PRIVATE: dict[str, dict[str, Call]] = {
@@ -83,7 +85,8 @@ PRIVATE: dict[str, dict[str, Call]] = {
         "element type": lambda on, wrong: on.group.all_reduce(np.array(["a"]) if wrong else on.x),
         "op": lambda on, wrong: on.group.all_reduce(on.x, op(wrong)),
         "op for floats": lambda on, wrong: on.group.all_reduce(on.x, "xor" if wrong else "sum"),
-        "contiguity": lambda on, wrong: on.group.all_reduce(strided(wrong, N)),
+        "private and read-only": lambda on, wrong: on.group.all_reduce(frozen(wrong, N)),
+        "op for complex": lambda on, wrong: on.group.all_reduce(on.x.astype("complex64"), "max" if wrong else "sum"),
         "out": lambda on, wrong: on.group.all_reduce(on.x, out=out(wrong)),
         "out's type": lambda on, wrong: on.group.all_reduce(on.x, out=[0] if wrong else out(False)),
         "out's dtype": lambda on, wrong: on.group.all_reduce(on.x, out=out(False, N, dtype(wrong))),
@@ -121,7 +124,7 @@ PRIVATE: dict[str, dict[str, Call]] = {
     "all_gather": {
         "type": lambda on, wrong: on.group.all_gather(object() if wrong else on.x),
         "out": lambda on, wrong: on.group.all_gather(on.x, out(wrong, N * RANKS)),
-        "out's contiguity": lambda on, wrong: on.group.all_gather(on.x, strided(wrong, N * RANKS)),
+        "read-only out": lambda on, wrong: on.group.all_gather(on.x, frozen(wrong, N * RANKS)),
     },
     "all_gather_start": {
         "out": lambda on, wrong: on.group.all_gather_start(on.x, out(wrong, N * RANKS)).wait(),
@@ -131,7 +134,7 @@ PRIVATE: dict[str, dict[str, Call]] = {
         "type": lambda on, wrong: on.group.broadcast(None if wrong else on.x),
         "root": lambda on, wrong: on.group.broadcast(on.x, root(wrong)),
         "negative root": lambda on, wrong: on.group.broadcast(on.x, -1 if wrong else 0),
-        "contiguity": lambda on, wrong: on.group.broadcast(strided(wrong, N)),
+        "read-only": lambda on, wrong: on.group.broadcast(frozen(wrong, N)),
     },
     "broadcast_start": {
         "root": lambda on, wrong: on.group.broadcast_start(on.x, root(wrong)).wait(),
@@ -199,7 +202,8 @@ def outputs(method: str, elements: int, **options: Any) -> dict[str, Call]:
         "out": lambda on, wrong: call(on, out(wrong, elements)),
         "out's type": lambda on, wrong: call(on, "text" if wrong else out(False, elements)),
         "out's dtype": lambda on, wrong: call(on, out(False, elements, dtype(wrong))),
-        "out's contiguity": lambda on, wrong: call(on, strided(wrong, elements)),
+        "out's dtype, complex": lambda on, wrong: call(on, out(False, elements, "complex64" if wrong else "float32")),
+        "read-only out": lambda on, wrong: call(on, frozen(wrong, elements)),
         "out in the memory": lambda on, wrong: call(on, np.asarray(on.array)[1:5] if wrong else out(False, elements)),
         "out of a peer": lambda on, wrong: call(on, on.peer(N) if wrong else out(False, elements)),
     }

@@ -25,8 +25,8 @@ impl SymmetricMemory {
 
     /// Whether `operand` can be copied from or to elements of this memory.
     pub(crate) fn check_operand(&self, what: &str, operand: &Operand<'_>) -> PyResult<()> {
-        if operand.dtype != self.span().dtype {
-            let (theirs, ours) = (dtype::name(operand.dtype), dtype::name(self.span().dtype));
+        let (theirs, ours) = (operand.type_name(), dtype::name(self.span().dtype));
+        if theirs != ours {
             return Err(invalid(
                 what,
                 format!("its elements are {theirs}, but those of the memory are {ours}"),
@@ -48,14 +48,16 @@ impl SymmetricMemory {
     }
 
     /// That an output shares no bytes with this rank's elements, which peers read meanwhile, nor with memory of a peer, who may
-    /// read it too, or write it.
+    /// read it too, or write it. A copy is put back when this rank's own elements are no longer read; and all of what it is a copy of
+    /// is in one allocation.
     pub(crate) fn check_apart(&self, operand: &Operand<'_>) -> PyResult<()> {
-        let overlaps = |start: usize, bytes: usize| {
-            operand.address < start.saturating_add(bytes) && start < operand.address + operand.bytes()
-        };
+        let (first, bytes, is_copy) = (operand.first_address(), operand.bytes(), operand.is_copy());
+        let bytes = if is_copy { 1 } else { bytes };
+        let overlaps =
+            |start: usize, count: usize| first < start.saturating_add(count) && start < first + bytes;
         let (me, span) = (self.membership().rank(), self.span());
         for (rank, base) in self.handle().buffer_ptrs().into_iter().enumerate() {
-            if rank == me && overlaps(base + span.offset, span.bytes()) {
+            if rank == me && !is_copy && overlaps(base + span.offset, span.bytes()) {
                 return Err(invalid("out", "it overlaps the memory that the operation reads"));
             }
             // What is out of reach has no address.

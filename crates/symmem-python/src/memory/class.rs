@@ -346,7 +346,7 @@ impl SymmetricMemory {
     ) -> PyResult<(Vec<usize>, Vec<usize>)> {
         let terms = Terms::new(timeout_ms, stream);
         let brought = || {
-            let out = Operand::output(out)?;
+            let out = Operand::any_output(out)?;
             self.check_operand("out", &out)?;
             self.check_apart(&out)?;
             Ok((splits.extract::<Vec<usize>>()?, out))
@@ -354,6 +354,7 @@ impl SymmetricMemory {
         let (splits, out) = self.told(py, terms, brought())?;
         let row = self.span.shape.iter().skip(1).product();
         let received = self.handle.all_to_all_v(py, row, &splits, &out, terms)?;
+        out.land()?;
         Ok((received.splits, received.offsets))
     }
 

@@ -328,11 +328,11 @@ fn in_place(pending: symmem::Pending<()>, result: Py<PyAny>) -> Box<dyn Running>
 /// Copies what a started operation gave into the output it was asked for.
 pub(crate) fn land<T: Element>(py: Python<'_>, object: &Py<PyAny>, data: &[T]) -> PyResult<()> {
     // Looked at anew: Python may have changed the object since the start.
-    let out = Operand::output(object.bind(py))?;
+    let out = Operand::any_output(object.bind(py))?;
     if out.len != data.len() || out.dtype != T::DTYPE || out.device != Place::Cpu {
         return Err(invalid("out", "it was changed while the operation was running"));
     }
     // SAFETY: as many elements of the same type, writable; `data` is memory of our own.
     unsafe { ptr::copy_nonoverlapping(data.as_ptr(), out.address as *mut T, data.len()) };
-    Ok(())
+    out.land()
 }

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
 
 use super::{Described, Operand, Place};
 use crate::dlpack;
@@ -23,6 +23,11 @@ pub(super) enum Hold<'py> {
     Nothing,
     Object(#[allow(dead_code)] Bound<'py, PyAny>),
     Buffer(#[allow(dead_code)] Buffer<'py>),
+    /// The elements are this copy of those whose first is at `of`.
+    Copy {
+        copy: Bound<'py, PyAny>,
+        of: usize,
+    },
 }
 
 /// A view of the buffer protocol, released when dropped.
@@ -62,9 +67,14 @@ pub(super) fn view<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
     if let Some(interface) = object.getattr_opt(intern!(py, "__array_interface__"))? {
         return of_interface(object, &interface, Place::Cpu);
     }
+    let numbers = object.is_instance_of::<PyList>()
+        || object.is_instance_of::<PyTuple>()
+        || object.is_instance_of::<PyFloat>()
+        || object.is_instance_of::<PyInt>();
     Err(PyTypeError::new_err(format!(
-        "expected an array (symmem, numpy, torch, or with __dlpack__, an array interface or a buffer), not {}",
-        object.get_type().name()?
+        "expected an array (symmem, numpy, torch, or with __dlpack__, an array interface or a buffer), not {}{}",
+        object.get_type().name()?,
+        if numbers { ". Hint: pass numpy.asarray(x)" } else { "" }
     )))
 }
 

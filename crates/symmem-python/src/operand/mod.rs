@@ -1,8 +1,8 @@
 //! Arguments that hold elements: a symmem, numpy or torch array, or anything with DLPack, an array interface or a buffer.
 //!
-//! Every function that takes an array takes it as an [`Operand`]. Nothing is copied, except by
-//! [`Operand::input_or_copy`]. The three that matter take well under a microsecond; the rest are asked in the order in
-//! which they say most about what they are.
+//! Every function that takes an array takes it as an [`Operand`]. Nothing is copied, except strided arrays by
+//! [`Operand::input_or_copy`], [`Operand::any_input`] and [`Operand::any_output`]. The three that matter take well under a
+//! microsecond; the rest are asked in the order in which they say most about what they are.
 
 mod foreign;
 
@@ -74,6 +74,8 @@ pub(crate) struct Operand<'py> {
     pub(crate) len: usize,
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
+    /// Whether each pair of elements is a complex number. The shape counts numbers then.
+    pub(crate) complex: bool,
     pub(crate) device: Place,
     pub(crate) writable: bool,
     /// What was passed: the result of in-place forms.
@@ -109,13 +111,72 @@ impl<'py> Operand<'py> {
 
     /// `object`, to be read; a copy of it where it is strided.
     pub(crate) fn input_or_copy(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let operand = Self::view(object)?;
-        if operand.dense {
-            return Ok(operand);
+        Self::view(object)?.or_copy()
+    }
+
+    /// `object`, to be read; a copy of it where it is strided. Its elements may be complex.
+    pub(crate) fn any_input(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        Self::any(object)?.or_copy()
+    }
+
+    /// `object`, to be written; a copy of it where it is strided, which [`Operand::land`] puts back. Its elements may be complex.
+    pub(crate) fn any_output(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let operand = Self::any(object)?.into_output()?;
+        match operand.device {
+            Place::Cpu => operand.or_copy(),
+            // When a copy could be put back is known to a stream only.
+            _ if !operand.dense => Err(not_dense(&operand)),
+            _ => Ok(operand),
         }
-        let copy = Self::input(&dense_copy(object)?)?;
-        let hold = Hold::Object(copy.object.clone());
-        Ok(Self { object: object.clone(), _hold: hold, ..copy })
+    }
+
+    /// Itself where it is dense, else a copy.
+    pub(crate) fn or_copy(self) -> PyResult<Self> {
+        if self.dense {
+            return Ok(self);
+        }
+        let copy = Self::any(&dense_copy(&self.object)?)?;
+        if !copy.dense {
+            return Err(not_dense(&self));
+        }
+        let hold = Hold::Copy { copy: copy.object.clone(), of: self.address };
+        Ok(Self { object: self.object, _hold: hold, ..copy })
+    }
+
+    /// Puts the elements where they belong, if they are a copy.
+    pub(crate) fn land(&self) -> PyResult<()> {
+        let Hold::Copy { copy, .. } = &self._hold else { return Ok(()) };
+        let py = self.object.py();
+        if is_tensor(&self.object)? {
+            // What collectives write is none of autograd's business.
+            let tensor = self.object.call_method0(intern!(py, "detach"))?;
+            return tensor.call_method1(intern!(py, "copy_"), (copy,)).map(drop);
+        }
+        let numpy = py.import(intern!(py, "numpy"))?;
+        let target = numpy.call_method1(intern!(py, "asarray"), (&self.object,))?;
+        numpy.call_method1(intern!(py, "copyto"), (target, copy)).map(drop)
+    }
+
+    /// Where the first element of what was passed is, also if the elements are a copy.
+    pub(crate) fn first_address(&self) -> usize {
+        match &self._hold {
+            Hold::Copy { of, .. } => *of,
+            _ => self.address,
+        }
+    }
+
+    /// Whether the elements are a copy.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self._hold, Hold::Copy { .. })
+    }
+
+    /// What the elements are called in Python.
+    pub(crate) fn type_name(&self) -> &'static str {
+        match (self.complex, self.dtype) {
+            (false, dtype) => dtype::name(dtype),
+            (true, DType::F32) => "complex64",
+            (true, _) => "complex128",
+        }
     }
 
     /// Bytes of all elements.
@@ -179,15 +240,15 @@ impl<'py> Operand<'py> {
     /// The same memory, as bytes.
     pub(crate) fn into_bytes(self) -> Self {
         let len = self.bytes();
-        Self { len, dtype: DType::U8, shape: vec![len], ..self }
+        Self { len, dtype: DType::U8, shape: vec![len], complex: false, ..self }
     }
 
     /// An object that keeps the elements where they are, if one alone does.
     pub(crate) fn keeper(&self) -> Option<Py<PyAny>> {
         match &self._hold {
             Hold::Nothing => keeper_of(&self.object).ok(),
-            Hold::Object(object) => Some(object.clone().unbind()),
-            _ => None,
+            Hold::Object(object) | Hold::Copy { copy: object, .. } => Some(object.clone().unbind()),
+            Hold::Buffer(_) => None,
         }
     }
 
@@ -198,6 +259,15 @@ impl<'py> Operand<'py> {
 
     /// `object` as it is, dense or not.
     pub(crate) fn view(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let operand = Self::any(object)?;
+        match operand.complex {
+            false => Ok(operand),
+            true => Err(dtype::unknown(&object.getattr(intern!(object.py(), "dtype"))?)),
+        }
+    }
+
+    /// `object` as it is, dense or not, its elements complex or not.
+    pub(crate) fn any(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(array) = object.cast::<Array>() {
             return of_array(array.get(), object);
         }
@@ -222,6 +292,7 @@ impl<'py> Operand<'py> {
             len,
             dtype,
             shape,
+            complex: false,
             device: place,
             writable,
             object: object.clone(),
@@ -283,8 +354,9 @@ fn not_dense(operand: &Operand<'_>) -> PyErr {
 fn dense_copy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if is_tensor(object)? {
-        let copy =
-            object.call_method0(intern!(py, "resolve_neg"))?.call_method0(intern!(py, "contiguous"))?;
+        let plain =
+            object.call_method0(intern!(py, "resolve_conj"))?.call_method0(intern!(py, "resolve_neg"))?;
+        let copy = plain.call_method0(intern!(py, "contiguous"))?;
         // Unaligned elements are contiguous to torch.
         return if copy.is(object) { object.call_method0(intern!(py, "clone")) } else { Ok(copy) };
     }
@@ -304,6 +376,7 @@ fn of_array<'py>(array: &Array, object: &Bound<'py, PyAny>) -> PyResult<Operand<
         len: array.len,
         dtype: array.dtype,
         shape: array.shape.to_vec(),
+        complex: false,
         device: array.place,
         writable: true,
         object: object.clone(),
@@ -369,7 +442,9 @@ fn of_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
     // SAFETY: numpy's own array gives a capsule of this struct, valid while the capsule lives.
     let interface = unsafe { &*interface.cast::<ArrayInterface>() };
     let (flags, size) = (interface.flags, interface.itemsize as usize);
-    let dtype = match dtype::of_kind(interface.kind, size) {
+    let complex = interface.kind == b'c' && matches!(size, 8 | 16);
+    let (kind, size) = if complex { (b'f', size / 2) } else { (interface.kind, size) };
+    let dtype = match dtype::of_kind(kind, size) {
         Some(dtype) if flags & NOT_SWAPPED != 0 => dtype,
         // ml_dtypes' types have no kind of their own; others get their message here.
         _ => dtype::of_numpy(&object.getattr(intern!(py, "dtype"))?)?,
@@ -381,9 +456,10 @@ fn of_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
     };
     Ok(Operand {
         address: interface.data as usize,
-        len: shape.iter().product(),
+        len: shape.iter().product::<usize>() << u32::from(complex),
         dtype,
         shape,
+        complex,
         device: Place::Cpu,
         writable: flags & WRITEABLE != 0,
         object: object.clone(),
@@ -395,9 +471,13 @@ fn of_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
 fn of_torch<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
     let py = object.py();
     let theirs = object.getattr(intern!(py, "dtype"))?;
-    let dtype = match dtype::of_torch(&theirs)? {
-        Some(dtype) => dtype,
-        None => dtype::parse(&theirs)?,
+    let (dtype, complex) = match dtype::of_torch(&theirs)? {
+        Some(dtype) => (dtype, false),
+        None => match theirs.str()?.to_str()? {
+            "torch.complex64" => (DType::F32, true),
+            "torch.complex128" => (DType::F64, true),
+            _ => (dtype::parse(&theirs)?, false),
+        },
     };
     let shape = object.getattr(intern!(py, "shape"))?;
     let shape =
@@ -408,16 +488,18 @@ fn of_torch<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
     };
     let says = |question| object.call_method0(question)?.is_truthy();
     let address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
-    let len = shape.iter().product();
-    // The bits of a lazily negated tensor are not its elements. Conjugation is the same for complex ones, which there are none of.
+    let len = shape.iter().product::<usize>() << u32::from(complex);
+    // The bits of a lazily negated or conjugated tensor are not its elements.
     let dense = says(intern!(py, "is_contiguous"))?
         && is_aligned(address, len, dtype)
-        && !says(intern!(py, "is_neg"))?;
+        && !says(intern!(py, "is_neg"))?
+        && !(complex && says(intern!(py, "is_conj"))?);
     Ok(Operand {
         address,
         len,
         dtype,
         shape,
+        complex,
         device,
         writable: true,
         object: object.clone(),
