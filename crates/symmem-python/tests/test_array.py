@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import gc
 import pickle
@@ -160,10 +159,9 @@ def test_empty_arrays_and_no_dimensions() -> None:
     assert np.asarray(symmem.empty(())).shape == ()
 
 
-@pytest.mark.parametrize("save", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_pickling_is_a_clear_error(save: Any) -> None:
+def test_pickling_is_a_clear_error() -> None:
     with pytest.raises(TypeError, match="symmetric memory cannot be pickled"):
-        save(symmem.empty(1))
+        pickle.dumps(symmem.empty(1))
 
 
 @pytest.mark.parametrize("see", [np.asarray, np.from_dlpack, memoryview, lambda x: x.numpy(), lambda x: x[1:]])

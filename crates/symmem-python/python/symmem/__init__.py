@@ -34,6 +34,7 @@ from symmem._collectives import (
     send,
     subgroup,
 )
+from symmem._creation import array, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
 from symmem._groups import current_group, init
 from symmem._memory import get_symm_mem_workspace, rendezvous
 from symmem._spawn import spawn
@@ -158,6 +159,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "all_to_all_v",
+    "array",
     "barrier",
     "broadcast",
     "broadcast_object",
@@ -166,7 +168,10 @@ __all__ = [
     "detect_dma_connectivity",
     "device_headers",
     "empty",
+    "empty_like",
     "empty_strided_p2p",
+    "full",
+    "full_like",
     "gather",
     "get_backend",
     "get_signal_pad_size",
@@ -177,6 +182,8 @@ __all__ = [
     "is_symm_mem_tensor",
     "isend",
     "memset32",
+    "ones",
+    "ones_like",
     "recv",
     "reduce",
     "reduce_scatter",
@@ -188,4 +195,6 @@ __all__ = [
     "spawn",
     "stream_write_value32",
     "subgroup",
+    "zeros",
+    "zeros_like",
 ]

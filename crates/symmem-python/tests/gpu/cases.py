@@ -53,6 +53,13 @@ def fake_array() -> None:
     assert interface["data"] == (x.data_ptr(), False) and interface["version"] >= 3
     assert not hasattr(x, "__array_interface__")
     raises(Exception, "", x.numpy)
+    assert repr(x) == str(x) == "symmem.Array(shape=(4, 6), dtype=float32, device='cuda:0')"
+    assert "torch" in dir(x) and "sum" not in dir(x)
+    raises(AttributeError, "rendezvous first", lambda: x.all_reduce)
+    assert symmem.zeros(2, device="cuda:0").device == symmem.empty_like(x).device == "cuda:0"
+    assert symmem.empty_like(x, device="cpu").device == "cpu"
+    if not {"torch", "cupy"} & set(sys.modules):
+        raises(TypeError, "import torch or cupy", lambda: symmem.ones(2, device="cuda:0"))
 
     assert x.__dlpack_device__() == (2, 0)
     for arguments in ({}, {"max_version": (1, 0)}, {"stream": 1}, {"stream": -1}, {"stream": 2}):

@@ -73,6 +73,23 @@ def all_trials() -> Iterator[tuple[str, Trial]]:
             yield name.removeprefix("try_"), value
 
 
+def try_creation(stage: Stage) -> None:
+    """Arrays with something in them, made on the device."""
+    device = str(stage.device)
+    given = torch.arange(4.0, device=device)
+    wanted = [
+        (symmem.zeros(4, device=device), torch.zeros(4)),
+        (symmem.ones(4, dtype="bfloat16", device=device), torch.ones(4, dtype=torch.bfloat16)),
+        (symmem.full(4, 7, device=device), torch.full((4,), 7)),
+        (symmem.array([1.5, 2.5], device=device), torch.tensor([1.5, 2.5], dtype=torch.float64)),
+        (symmem.array(given, device=device), torch.arange(4.0)),
+        (symmem.ones_like(given), torch.ones(4)),
+    ]
+    for x, values in wanted:
+        assert x.device == device and repr(x).startswith(f"symmem.Array(shape={x.shape}")
+        expect(x.torch().cpu(), values, repr(x))
+
+
 def try_sharing(stage: Stage) -> None:
     """Tensors are zero-copy both ways, and peers' memory is theirs."""
     x = symmem.empty(3, 5, dtype="bfloat16", device=str(stage.device))
