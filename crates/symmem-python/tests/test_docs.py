@@ -110,8 +110,13 @@ def test_the_package_is_typed() -> None:
     check("mypy", str(PACKAGE), *([] if has_torch() else ["--exclude", "symmem/torch"]))
 
 
-def test_the_stub_and_the_module_agree() -> None:
-    check("mypy.stubtest", "symmem._symmem")
+#: What an error of its class always knows has that type in the stub, and is None in the class until it is raised.
+KNOWN = r"symmem\._symmem\.\w+\.(rank|ranks|culprit|pid|cause|code)"
+
+
+def test_the_stub_and_the_module_agree(tmp_path: Path) -> None:
+    (tmp_path / "known").write_text(KNOWN)
+    check("mypy.stubtest", "symmem._symmem", "--allowlist", str(tmp_path / "known"))
 
 
 def test_a_users_program_is_type_checked(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ torch, cupy or jax (`torch.from_dlpack(x)`), which share their memory too.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -76,8 +77,7 @@ class Array(_symmem.Array, NDArrayOperatorsMixin):
 
     def __jax_array__(self) -> Any:
         """A copy: jax takes for granted that its arrays do not change. `jax.numpy.from_dlpack(x)` shares the memory."""
-        import jax.numpy as jnp
-
+        jnp: Any = importlib.import_module("jax.numpy")
         return jnp.array(self.numpy() if self.device == "cpu" else jnp.from_dlpack(self), copy=True)
 
     def __copy__(self) -> np.ndarray[Any, Any]:

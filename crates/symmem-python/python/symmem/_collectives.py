@@ -7,10 +7,11 @@ The methods of `symmem.Group` say what each one does; `op` is one of "sum", "avg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from symmem._groups import current_group
 from symmem._symmem import Group, Pending
+from symmem.typing import Kind, Op, Operand, Same
 
 
 def _of(group: Group | None) -> Group:
@@ -22,79 +23,151 @@ def barrier(group: Group | None = None, *, timeout_ms: int = 0) -> None:
     _of(group).barrier(timeout_ms)
 
 
-def all_reduce(x: Any, op: str = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+@overload
+def all_reduce(
+    x: Same, op: Op = "sum", group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Same: ...
+@overload
+def all_reduce(x: Operand, op: Op, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def all_reduce(x: Operand, op: Op = "sum", group: Group | None = None, *, out: Same, timeout_ms: int = 0) -> Same: ...
+def all_reduce(x: Any, op: Op = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
     """Collective. Reduces everybody's `x` with `op`; every rank gets the result. See `Group.all_reduce`."""
     return _of(group).all_reduce(x, op, out, timeout_ms=timeout_ms)
 
 
+@overload
 def reduce(
-    x: Any, op: str = "sum", root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+    x: Kind, op: Op = "sum", root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Kind | None: ...
+@overload
+def reduce(
+    x: Operand, op: Op = "sum", root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Any: ...
+@overload
+def reduce(x: Operand, op: Op, root: int, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same | None: ...
+@overload
+def reduce(
+    x: Operand, op: Op = "sum", root: int = 0, group: Group | None = None, *, out: Same, timeout_ms: int = 0
+) -> Same | None: ...
+def reduce(
+    x: Any, op: Op = "sum", root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
 ) -> Any:
     """Collective. Reduces everybody's `x` with `op`; `root` gets the result, the others None."""
     return _of(group).reduce(x, op, root, out, timeout_ms=timeout_ms)
 
 
+@overload
 def reduce_scatter(
-    x: Any, op: str = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+    x: Kind, op: Op = "sum", group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Kind: ...
+@overload
+def reduce_scatter(
+    x: Operand, op: Op = "sum", group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Any: ...
+@overload
+def reduce_scatter(x: Operand, op: Op, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def reduce_scatter(
+    x: Operand, op: Op = "sum", group: Group | None = None, *, out: Same, timeout_ms: int = 0
+) -> Same: ...
+def reduce_scatter(
+    x: Any, op: Op = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
 ) -> Any:
     """Collective. Reduces everybody's `x` with `op`; rank r gets the r-th part of the result."""
     return _of(group).reduce_scatter(x, op, out, timeout_ms=timeout_ms)
 
 
+@overload
+def all_gather(x: Kind, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Kind: ...
+@overload
+def all_gather(x: Operand, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Any: ...
+@overload
+def all_gather(x: Operand, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def all_gather(x: Operand, group: Group | None = None, *, out: Same, timeout_ms: int = 0) -> Same: ...
 def all_gather(x: Any, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
     """Collective. Every rank gets everybody's `x`, in rank order."""
     return _of(group).all_gather(x, out, timeout_ms=timeout_ms)
 
 
-def broadcast(x: Any, root: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Any:
+def broadcast(x: Same, root: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Same:
     """Collective. Every rank's `x` becomes that of `root`, in place."""
     return _of(group).broadcast(x, root, timeout_ms=timeout_ms)
 
 
+@overload
+def all_to_all(x: Kind, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Kind: ...
+@overload
+def all_to_all(x: Operand, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Any: ...
+@overload
+def all_to_all(x: Operand, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def all_to_all(x: Operand, group: Group | None = None, *, out: Same, timeout_ms: int = 0) -> Same: ...
 def all_to_all(x: Any, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
     """Collective. The r-th part of `x` goes to rank r; part s of the result came from rank s."""
     return _of(group).all_to_all(x, out, timeout_ms=timeout_ms)
 
 
 def all_to_all_v(
-    x: Any,
+    x: Operand,
     sends: Sequence[int],
-    out: Any,
+    out: Same,
     receives: Sequence[int],
     group: Group | None = None,
     *,
     timeout_ms: int = 0,
-) -> Any:
+) -> Same:
     """Collective. The next `sends[r]` rows of `x` go to rank r; `out` takes `receives[s]` rows of each rank s."""
     return _of(group).all_to_all_v(x, sends, out, receives, timeout_ms=timeout_ms)
 
 
+@overload
+def gather(
+    x: Kind, root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Kind | None: ...
+@overload
+def gather(x: Operand, root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Any: ...
+@overload
+def gather(x: Operand, root: int, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same | None: ...
+@overload
+def gather(x: Operand, root: int = 0, group: Group | None = None, *, out: Same, timeout_ms: int = 0) -> Same | None: ...
 def gather(x: Any, root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
     """Collective. `root` gets everybody's `x` in rank order, the others None."""
     return _of(group).gather(x, root, out, timeout_ms=timeout_ms)
 
 
+@overload
+def scatter(x: Kind, root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Kind: ...
+@overload
+def scatter(x: Operand, root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Any: ...
+@overload
+def scatter(x: Operand | None, root: int, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def scatter(
+    x: Operand | None, root: int = 0, group: Group | None = None, *, out: Same, timeout_ms: int = 0
+) -> Same: ...
 def scatter(x: Any, root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
     """Collective. Rank r gets the r-th part of the `x` of `root`; elsewhere `x` is None and `out` says what is expected."""
     return _of(group).scatter(x, root, out, timeout_ms=timeout_ms)
 
 
-def send(x: Any, dst: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> None:
+def send(x: Operand, dst: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> None:
     """Sends `x` to rank `dst`, which must `recv` it with the same tag."""
     _of(group).send(x, dst, tag, timeout_ms=timeout_ms)
 
 
-def recv(x: Any, src: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Any:
+def recv(x: Same, src: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Same:
     """Receives into `x` what rank `src` sends with the same tag; returns `x`."""
     return _of(group).recv(x, src, tag, timeout_ms=timeout_ms)
 
 
-def isend(x: Any, dst: int, tag: int = 0, group: Group | None = None) -> Pending:
+def isend(x: Operand, dst: int, tag: int = 0, group: Group | None = None) -> Pending:
     """Starts a `send`."""
     return _of(group).isend(x, dst, tag)
 
 
-def irecv(x: Any, src: int, tag: int = 0, group: Group | None = None) -> Pending:
+def irecv(x: Operand, src: int, tag: int = 0, group: Group | None = None) -> Pending:
     """Starts a `recv`."""
     return _of(group).irecv(x, src, tag)
 

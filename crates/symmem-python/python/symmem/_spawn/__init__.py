@@ -7,13 +7,60 @@ travels between launcher and rank, `places` where ranks run, `outcome` how a fai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from symmem._spawn import job, places, processes, threads as as_threads
+from symmem._symmem import Group
 
 __all__ = ["spawn"]
 
+_Result = TypeVar("_Result")
+_Args = TypeVarTuple("_Args")
 
+
+class _Options(TypedDict, total=False):
+    threads: bool | None
+    timeout: float | None
+    env: Mapping[str, str] | None
+    pin: Literal["cores", "numa"] | None
+
+
+# A tuple of arguments is checked against the function, a list is not: its elements have one type.
+@overload
+def spawn(
+    fn: Callable[[Group], _Result],
+    ranks: int,
+    args: tuple[()] = (),
+    *,
+    return_exceptions: Literal[False] = False,
+    **options: Unpack[_Options],
+) -> list[_Result]: ...
+@overload
+def spawn(
+    fn: Callable[[Group, *_Args], _Result],
+    ranks: int,
+    args: tuple[*_Args],
+    *,
+    return_exceptions: Literal[False] = False,
+    **options: Unpack[_Options],
+) -> list[_Result]: ...
+@overload
+def spawn(
+    fn: Callable[[Group], _Result], ranks: int, args: tuple[()] = (), *, return_exceptions: bool, **options: Unpack[_Options]
+) -> list[_Result | BaseException]: ...
+@overload
+def spawn(
+    fn: Callable[[Group, *_Args], _Result],
+    ranks: int,
+    args: tuple[*_Args],
+    *,
+    return_exceptions: bool,
+    **options: Unpack[_Options],
+) -> list[_Result | BaseException]: ...
+@overload
+def spawn(
+    fn: Callable[..., Any], ranks: int, args: list[Any], *, return_exceptions: bool = False, **options: Unpack[_Options]
+) -> list[Any]: ...
 def spawn(
     fn: Callable[..., Any],
     ranks: int,

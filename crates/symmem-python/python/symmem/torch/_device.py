@@ -17,6 +17,7 @@ import symmem
 from symmem._symmem import DeviceMemory, _device_memory
 from symmem.torch._groups import GroupLike
 from symmem.torch._memory import current_stream, find
+from symmem.typing import Op
 
 _REMEMBERED = "_symmem_devices"
 _KNOWN = "_symmem_known"
@@ -56,7 +57,7 @@ class Known:
 
     __slots__ = ("memory", "address", "count", "dtype", "op", "device", "outputs", "sources")
 
-    def __init__(self, memory: DeviceMemory, tensor: Tensor, op: str) -> None:
+    def __init__(self, memory: DeviceMemory, tensor: Tensor, op: Op) -> None:
         dtype, code = _DTYPES.get(tensor.dtype), _OPS.get(op)
         if dtype is None or code is None:
             raise symmem.Invalid(
@@ -78,7 +79,7 @@ class Known:
         )
 
 
-def known(tensor: Tensor, op: str, group: GroupLike) -> Known | None:
+def known(tensor: Tensor, op: Op, group: GroupLike) -> Known | None:
     """What is known of a CUDA tensor; None where `learn` must be asked."""
     all_known: dict[tuple[GroupLike, str], Known] | None = getattr(tensor, _KNOWN, None)
     if all_known is None:
@@ -90,7 +91,7 @@ def known(tensor: Tensor, op: str, group: GroupLike) -> Known | None:
     return found
 
 
-def learn(tensor: Tensor, op: str, group: GroupLike) -> Known:
+def learn(tensor: Tensor, op: Op, group: GroupLike) -> Known:
     """Works out what an operation on a contiguous symmetric tensor needs; collective when its memory is new to the group."""
     found = Known(_find(tensor, group), tensor, op)
     all_known: Any = getattr(tensor, _KNOWN, None)
@@ -103,7 +104,7 @@ def learn(tensor: Tensor, op: str, group: GroupLike) -> Known:
 
 def reduce(
     tensor: Tensor,
-    op: str,
+    op: Op,
     group: GroupLike,
     found: Known,
     source: int,

@@ -16,6 +16,7 @@ import symmem
 from symmem.torch import _device as device
 from symmem.torch._groups import GroupLike, resolve
 from symmem.torch._memory import SymmetricMemory, find
+from symmem.typing import Op
 
 
 def _refused(text: str, group: GroupLike, tensor: Tensor) -> symmem.Invalid:
@@ -40,7 +41,7 @@ def _check_contiguous(name: str, what: str, tensor: Tensor, group: GroupLike, li
 
 
 def _reduce_into(
-    name: str, input: Tensor, op: str, group: GroupLike, out: Tensor, how: int = device.BY_SIZE
+    name: str, input: Tensor, op: Op, group: GroupLike, out: Tensor, how: int = device.BY_SIZE
 ) -> Tensor:
     """The all_reduce of a symmetric tensor into another one. Eager code on GPUs comes here: keep it short."""
     if not input.is_contiguous():
@@ -56,7 +57,7 @@ def _reduce_into(
 
 
 def _reduce_in_place(
-    name: str, input: Tensor, op: str, group: GroupLike, how: int = device.BY_SIZE
+    name: str, input: Tensor, op: Op, group: GroupLike, how: int = device.BY_SIZE
 ) -> Tensor:
     found = device.known(input, op, group)
     if found is not None:
@@ -73,7 +74,7 @@ def _reduce_in_place(
     return input
 
 
-def one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+def one_shot_all_reduce(input: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """The reduction of all ranks' symmetric `input`, as a new tensor."""
     out = torch.empty_like(input)
     found = device.known(input, reduce_op, group_name)
@@ -83,7 +84,7 @@ def one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: GroupLike) ->
     return _reduce_into("one_shot_all_reduce", input, reduce_op, group_name, out)
 
 
-def one_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor) -> Tensor:
+def one_shot_all_reduce_out(input: Tensor, reduce_op: Op, group_name: GroupLike, out: Tensor) -> Tensor:
     """`one_shot_all_reduce` into `out`."""
     found = device.known(input, reduce_op, group_name)
     if found is not None and out in found.outputs:
@@ -96,7 +97,7 @@ def one_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike
 
 
 def one_shot_all_reduce_copy(
-    symm_buffer: Tensor, local_input: Tensor, reduce_op: str, group_name: GroupLike
+    symm_buffer: Tensor, local_input: Tensor, reduce_op: Op, group_name: GroupLike
 ) -> Tensor:
     """The reduction of all ranks' `local_input`, which goes through `symm_buffer`."""
     out = torch.empty_like(local_input)
@@ -109,7 +110,7 @@ def one_shot_all_reduce_copy(
 
 
 def one_shot_all_reduce_copy_out(
-    symm_buffer: Tensor, local_input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor
+    symm_buffer: Tensor, local_input: Tensor, reduce_op: Op, group_name: GroupLike, out: Tensor
 ) -> Tensor:
     """`one_shot_all_reduce_copy` into `out`."""
     name = "one_shot_all_reduce_copy"
@@ -137,12 +138,12 @@ def one_shot_all_reduce_copy_out(
     return out
 
 
-def two_shot_all_reduce_(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+def two_shot_all_reduce_(input: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """Every rank's symmetric `input` becomes the reduction of all."""
     return _reduce_in_place("two_shot_all_reduce_", input, reduce_op, group_name)
 
 
-def two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike, output: Tensor) -> Tensor:
+def two_shot_all_reduce_out(input: Tensor, reduce_op: Op, group_name: GroupLike, output: Tensor) -> Tensor:
     """The reduction of all ranks' symmetric `input` into `output`.
 
     Torch's version overwrites the input, this does not.
@@ -151,19 +152,19 @@ def two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: GroupLike
     return _reduce_into("two_shot_all_reduce_out", input, reduce_op, group_name, output)
 
 
-def multimem_all_reduce_(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+def multimem_all_reduce_(input: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """`two_shot_all_reduce_`, by multicast where there is any."""
     return _reduce_in_place("multimem_all_reduce_", input, reduce_op, group_name, device.BY_MULTICAST)
 
 
-def multimem_one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+def multimem_one_shot_all_reduce(input: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """`one_shot_all_reduce`, by multicast where there is any."""
     name, out = "multimem_one_shot_all_reduce", torch.empty_like(input)
     return _reduce_into(name, input, reduce_op, group_name, out, device.BY_MULTICAST)
 
 
 def multimem_one_shot_all_reduce_out(
-    input: Tensor, reduce_op: str, group_name: GroupLike, out: Tensor
+    input: Tensor, reduce_op: Op, group_name: GroupLike, out: Tensor
 ) -> Tensor:
     """`one_shot_all_reduce_out`, by multicast where there is any."""
     name = "multimem_one_shot_all_reduce_out"
@@ -172,7 +173,7 @@ def multimem_one_shot_all_reduce_out(
 
 
 def multimem_one_shot_reduce_out(
-    input: Tensor, reduce_op: str, root: int, group_name: GroupLike, out: Tensor
+    input: Tensor, reduce_op: Op, root: int, group_name: GroupLike, out: Tensor
 ) -> Tensor:
     """The reduction of all ranks' symmetric `input` into the root's `out`; the others' stays as it is."""
     name = "multimem_one_shot_reduce_out"
@@ -286,7 +287,7 @@ def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
     return out
 
 
-def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: GroupLike) -> Tensor:
+def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """This rank's part, along the first dimension, of the sum or average of all ranks' `tensor`."""
     group = resolve(group_name)
     if reduce_op not in ("sum", "avg"):

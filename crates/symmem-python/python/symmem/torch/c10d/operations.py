@@ -17,8 +17,9 @@ from torch.distributed import ReduceOp
 
 import symmem
 from symmem import _symmem
+from symmem.typing import Op
 
-_NAMES = {
+_NAMES: dict[str, Op] = {
     "SUM": "sum",
     "AVG": "avg",
     "MIN": "min",
@@ -31,10 +32,10 @@ _NAMES = {
 # Of complex numbers these reduce the real and imaginary parts by themselves.
 _LINEAR = ("sum", "avg")
 # By number: torch's enumerations take long to compare and to hash.
-_OPS = {getattr(ReduceOp, theirs).value: ours for theirs, ours in _NAMES.items()}
+_OPS: dict[int, Op] = {getattr(ReduceOp, theirs).value: ours for theirs, ours in _NAMES.items()}
 
 
-def op_name(op: ReduceOp, tensors: Sequence[Tensor]) -> str:
+def op_name(op: ReduceOp, tensors: Sequence[Tensor]) -> Op:
     """symmem's name of a torch reduction; `symmem.Invalid` for one that there is not, for these tensors."""
     known: Any = getattr(op, "op", op)
     name = _OPS.get(known.value)
@@ -133,14 +134,14 @@ def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> None:
         start += size
 
 
-def all_reduce(group: symmem.Group, tensor: Tensor, op: str) -> None:
+def all_reduce(group: symmem.Group, tensor: Tensor, op: Op) -> None:
     """Every rank's `tensor` becomes the reduction of all."""
     whole = elements(tensor)
     group.all_reduce(whole, op)
     store_elements(tensor, whole)
 
 
-def reduce(group: symmem.Group, tensor: Tensor, op: str, root: int) -> None:
+def reduce(group: symmem.Group, tensor: Tensor, op: Op, root: int) -> None:
     """The root's `tensor` becomes the reduction of all; the others keep theirs."""
     own = elements(tensor)
     if group.rank != root:
@@ -151,7 +152,7 @@ def reduce(group: symmem.Group, tensor: Tensor, op: str, root: int) -> None:
     store_elements(tensor, whole)
 
 
-def reduce_scatter(group: symmem.Group, out: Tensor, parts: Tensor, op: str) -> None:
+def reduce_scatter(group: symmem.Group, out: Tensor, parts: Tensor, op: Op) -> None:
     """`out` becomes the reduction of this rank's slice of everybody's `parts`."""
     if parts.numel() != out.numel() * group.size:
         raise symmem.Invalid(
@@ -162,7 +163,7 @@ def reduce_scatter(group: symmem.Group, out: Tensor, parts: Tensor, op: str) -> 
     store_elements(out, part)
 
 
-def reduce_scatter_list(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], op: str) -> None:
+def reduce_scatter_list(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], op: Op) -> None:
     """`reduce_scatter` of a list with one tensor for every rank."""
     check_equal("reduce_scatter", parts, out, group.size)
     reduce_scatter(group, out, torch.stack([part.reshape(-1) for part in parts]), op)
