@@ -64,7 +64,7 @@ impl<'py> Job<'py> {
         let input = match (reads, seen) {
             (false, _) => None,
             (true, Some(seen)) => Some(on_host(call, seen)?),
-            (true, None) => Some(on_host(call, Operand::any_input(x)?)?),
+            (true, None) => Some(on_host(call, Operand::any(x)?.or_copy()?)?),
         };
         if let Some(input) = &input {
             check_complex(call, input)?;
@@ -163,7 +163,7 @@ fn check_complex(call: Call, operand: &Operand<'_>) -> PyResult<()> {
     if !operand.complex || matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
         return Ok(());
     }
-    Err(invalid("op", format!("{} of complex numbers there is not; there are sum and avg", op.name())))
+    Err(invalid("op", format!("{} of complex numbers is not supported; there are sum, avg", op.name())))
 }
 
 /// A new array of complex numbers on the host: torch's for torch, else numpy's.
@@ -241,7 +241,7 @@ impl<'py> Rows<'py> {
         (x, sends): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
         (out, receives): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
     ) -> PyResult<Self> {
-        let input = on_host(Call::AllToAll, Operand::any_input(x)?)?;
+        let input = on_host(Call::AllToAll, Operand::any(x)?.or_copy()?)?;
         let out = on_host(Call::AllToAll, Operand::any_output(out)?)?;
         check_same_type(&input, &out)?;
         check_apart(Some(&input), Some(&out))?;

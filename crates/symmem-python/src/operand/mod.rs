@@ -1,8 +1,8 @@
 //! Arguments that hold elements: a symmem, numpy or torch array, or anything with DLPack, an array interface or a buffer.
 //!
 //! Every function that takes an array takes it as an [`Operand`]. Nothing is copied, except strided arrays by
-//! [`Operand::input_or_copy`], [`Operand::any_input`] and [`Operand::any_output`]. The three that matter take well under a
-//! microsecond; the rest are asked in the order in which they say most about what they are.
+//! [`Operand::or_copy`] and its callers. The three that matter take well under a microsecond; the rest are asked in the order
+//! in which they say most about what they are.
 
 mod foreign;
 
@@ -112,11 +112,6 @@ impl<'py> Operand<'py> {
     /// `object`, to be read; a copy of it where it is strided.
     pub(crate) fn input_or_copy(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         Self::view(object)?.or_copy()
-    }
-
-    /// `object`, to be read; a copy of it where it is strided. Its elements may be complex.
-    pub(crate) fn any_input(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        Self::any(object)?.or_copy()
     }
 
     /// `object`, to be written; a copy of it where it is strided, which [`Operand::land`] puts back. Its elements may be complex.
