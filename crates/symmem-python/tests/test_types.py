@@ -62,7 +62,6 @@ def arrays(group: symmem.Group, x: npt.NDArray[np.float32], y: symmem.Array, any
     assert_type(group.all_to_all(y, out=x), npt.NDArray[np.float32])
     assert_type(group.gather(x), npt.NDArray[np.float32] | None)
     assert_type(symmem.scatter(None, out=y), symmem.Array)
-    assert_type(symmem.recv(x, 0), npt.NDArray[np.float32])
     assert_type(symmem.ones_like(x), symmem.Array)
     symmem.all_gather(any_array)
     symmem.all_gather(memoryview(b"bytes"))

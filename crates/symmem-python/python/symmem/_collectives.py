@@ -152,22 +152,22 @@ def scatter(x: Any, root: int = 0, group: Group | None = None, out: Any = None, 
     return _of(group).scatter(x, root, out, timeout_ms=timeout_ms)
 
 
-def send(x: Operand, dst: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> None:
+def send(x: Any, dst: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> None:
     """Sends `x` to rank `dst`, which must `recv` it with the same tag."""
     _of(group).send(x, dst, tag, timeout_ms=timeout_ms)
 
 
-def recv(x: Same, src: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Same:
+def recv(x: Any, src: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Any:
     """Receives into `x` what rank `src` sends with the same tag; returns `x`."""
     return _of(group).recv(x, src, tag, timeout_ms=timeout_ms)
 
 
-def isend(x: Operand, dst: int, tag: int = 0, group: Group | None = None) -> Pending:
+def isend(x: Any, dst: int, tag: int = 0, group: Group | None = None) -> Pending:
     """Starts a `send`."""
     return _of(group).isend(x, dst, tag)
 
 
-def irecv(x: Operand, src: int, tag: int = 0, group: Group | None = None) -> Pending:
+def irecv(x: Any, src: int, tag: int = 0, group: Group | None = None) -> Pending:
     """Starts a `recv`."""
     return _of(group).irecv(x, src, tag)
 
