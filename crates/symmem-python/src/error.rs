@@ -46,13 +46,25 @@ pub(crate) fn refused(text: impl Into<String>) -> PyErr {
 }
 
 fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
-    let text = words::in_python(&error.to_string());
-    let text = if let Error::Mismatch { .. } = error { words::of_calls(&text) } else { text };
+    let text = text_of(error);
     let Some(exception) = made(py, class_of(error), &text)? else {
         return Ok(PyRuntimeError::new_err(text));
     };
     describe(&exception, error)?;
     Ok(PyErr::from_value(exception))
+}
+
+/// The error's text in the words of Python, also where it has another rank's words in it.
+fn text_of(error: &Error) -> String {
+    let text = error.to_string();
+    let text = match error {
+        Error::Mismatch { .. } => words::of_calls(&text),
+        Error::Rank { message, .. } if !message.is_empty() => {
+            text.replace(message, &words::in_python(message))
+        }
+        _ => text,
+    };
+    words::in_python(&text)
 }
 
 /// An exception of a class; none while the module is being made.

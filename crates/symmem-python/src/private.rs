@@ -80,17 +80,19 @@ impl<'py> Job<'py> {
     }
 
     /// The shape that all ranks must have alike: that of the input, which only the root of a scatter has, so that it is made of
-    /// everybody's part there.
+    /// everybody's part there. Complex numbers are two elements each.
     pub(crate) fn shape(&self, world: usize) -> Cow<'_, [usize]> {
-        match (self.call, &self.input, &self.out) {
-            (Call::Scatter(_), _, Some(out)) => {
-                let mut shape = out.shape.clone();
-                shape.first_mut().into_iter().for_each(|first| *first *= world);
-                Cow::Owned(shape)
-            }
-            (_, Some(operand), _) | (_, None, Some(operand)) => Cow::Borrowed(&operand.shape),
-            (_, None, None) => Cow::Borrowed(&[]),
+        let scatters = matches!(self.call, Call::Scatter(_));
+        let operands = if scatters { [&self.out, &self.input] } else { [&self.input, &self.out] };
+        let Some(operand) = operands.into_iter().flatten().next() else { return Cow::Borrowed(&[]) };
+        let mut shape = Cow::Borrowed(&*operand.shape);
+        if scatters && let Some(first) = shape.to_mut().first_mut() {
+            *first *= world;
         }
+        if operand.complex {
+            shape.to_mut().push(2);
+        }
+        shape
     }
 
     /// Input and output.

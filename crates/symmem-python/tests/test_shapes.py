@@ -115,6 +115,8 @@ def counted(group: symmem.Group) -> None:
         group.all_reduce(np.ones(4 + group.rank))
     with pytest.raises(symmem.Mismatch, match=r"rank 0: \(\) x int32; rank 1: 1 x int32"):
         group.all_reduce(np.ones((1,) * group.rank, dtype="int32"))
+    with pytest.raises(symmem.Mismatch, match=r"rank 0: \(3, 2\) x float32; rank 1: 6 x float32"):
+        group.all_reduce(np.ones(3, dtype="complex64") if group.rank == 0 else np.ones(6, dtype="float32"))
     with pytest.raises(symmem.Mismatch, match="rank 0: sum, 3 x float32; rank 1: max, 3 x float32"):
         group.all_reduce(np.ones(3, dtype="float32"), ["sum", "max"][group.rank])
     with pytest.raises(symmem.Mismatch, match="rank 0: 3 x float32; rank 1: 3 x int32"):
