@@ -237,6 +237,16 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
+    /// Ranks that brought no memory to the rendezvous, and a call that needs theirs.
+    #[error(
+        "{op}: ranks {ranks:?} brought no memory to the rendezvous. Hint: collectives need memory of every rank; views, put and get need that of the rank they name"
+    )]
+    NothingBrought {
+        /// The operation.
+        op: &'static str,
+        /// Those ranks whose memory it needs.
+        ranks: Vec<usize>,
+    },
     /// The call came from a forked child.
     #[error(
         "{op}: this process was forked from a rank and is not a rank itself. Hint: use exec (Group::from_env in a fresh process) or spawn_processes instead of fork"

@@ -49,7 +49,7 @@ pub use group::{
     Counters, Group, Pending, Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes,
 };
 pub use mail::{Delivery, Mailbox, PendingReceive, PendingSend};
-pub use memory::{Allocation, DType, Element, Local, LocalMut, PadView, PeerView, SymmetricMemory};
+pub use memory::{Allocation, DType, Element, Layout, Local, LocalMut, PadView, PeerView, SymmetricMemory};
 pub use numeric::{Bool, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 pub use symmem_store as store;
 pub use symmem_store::{CancelToken, Deadline};

@@ -40,8 +40,13 @@ pub(crate) trait Brought: Serialize + DeserializeOwned {
     /// Why this rank cannot take part after all.
     fn error(&self) -> Option<&str>;
 
-    /// What must be the same on all ranks, as people read it.
+    /// What must be the same on all ranks that bring something, as people read it.
     fn terms(&self) -> String;
+
+    /// Whether this rank says that it brings nothing, so that its terms need not be the others'.
+    fn is_nothing(&self) -> bool {
+        false
+    }
 }
 
 /// Waits for handles: the group's life, and whether the sender has voted already.
@@ -78,11 +83,19 @@ impl Running<'_> {
             return Err(Error::Rank { context: self.context(), rank, message: message.to_owned() });
         }
         let terms: Vec<String> = brought.iter().map(Brought::terms).collect();
-        if terms.iter().all(|theirs| *theirs == terms[0]) {
+        let mut something =
+            brought.iter().zip(&terms).filter(|(theirs, _)| !theirs.is_nothing()).map(|(_, terms)| terms);
+        let first = something.next();
+        if something.all(|terms| Some(terms) == first) {
             return Ok(brought);
         }
-        let values = terms.iter().enumerate().map(|(rank, terms)| format!("rank {rank}: {terms}")).collect();
-        Err(Error::Mismatch { context: self.context(), what: T::WHAT, values })
+        Err(self.disagreement(T::WHAT, &terms))
+    }
+
+    /// The error for ranks that disagree on `what`, of which rank `r` says `said[r]`.
+    pub(crate) fn disagreement(&self, what: &'static str, said: &[String]) -> Error {
+        let values = said.iter().enumerate().map(|(rank, said)| format!("rank {rank}: {said}")).collect();
+        Error::Mismatch { context: self.context(), what, values }
     }
 
     /// What every rank brings, in rank order, whether it fits together or not. `op` is what the ranks must agree on doing.

@@ -111,7 +111,18 @@ impl<T: Element> Allocation<T> {
         start: usize,
         len: usize,
     ) -> Result<SymmetricMemory<U>> {
-        SymmetricMemory::rendezvous_part(&self.block, group, start, len)
+        self.rendezvous_shaped(group, start, &[len])
+    }
+
+    /// Collective. [`Allocation::rendezvous_as`] with a handle of `shape` elements. The shape is for ranks that bring nothing,
+    /// who find it in [`SymmetricMemory::layout`].
+    pub fn rendezvous_shaped<U: Element>(
+        &self,
+        group: &Group,
+        start: usize,
+        shape: &[usize],
+    ) -> Result<SymmetricMemory<U>> {
+        SymmetricMemory::rendezvous_part(&self.block, group, start, shape)
     }
 
     /// Copies the memory out whatever its state: also while borrowed, and after the group failed.
@@ -133,7 +144,7 @@ pub(super) fn salvage<T: Element>(block: &Block, offset: usize, len: usize) -> V
     let start = offset * size_of::<T>();
     debug_assert!(start + bytes <= block.bytes());
     // SAFETY: the block holds `start + bytes` bytes (its handles are bounds-checked) and `data` holds `bytes`.
-    unsafe { copy::read(block.memory().address().add(start), data.as_mut_ptr().cast(), bytes) };
+    unsafe { copy::read((block.address() as *const u8).add(start), data.as_mut_ptr().cast(), bytes) };
     data
 }
 

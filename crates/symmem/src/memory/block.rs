@@ -13,7 +13,8 @@ use crate::{Error, Result};
 /// One allocation's memory and state. Shared by the allocation, its handles and the persistent map.
 #[derive(Debug)]
 pub(crate) struct Block {
-    memory: Arc<dyn Memory>,
+    /// `None` where a rank brings nothing to a rendezvous.
+    memory: Option<Arc<dyn Memory>>,
     bytes: usize,
     signal_pad_size: usize,
     borrows: Borrows,
@@ -27,6 +28,15 @@ pub(crate) struct Block {
 
 impl Block {
     pub(crate) fn new(memory: Arc<dyn Memory>, bytes: usize, signal_pad_size: usize) -> Self {
+        Self::with(Some(memory), bytes, signal_pad_size)
+    }
+
+    /// What a rank brings that brings nothing.
+    pub(super) fn nothing(signal_pad_size: usize) -> Self {
+        Self::with(None, 0, signal_pad_size)
+    }
+
+    fn with(memory: Option<Arc<dyn Memory>>, bytes: usize, signal_pad_size: usize) -> Self {
         Self {
             memory,
             bytes,
@@ -38,12 +48,13 @@ impl Block {
         }
     }
 
-    pub(crate) fn memory(&self) -> &Arc<dyn Memory> {
-        &self.memory
+    pub(crate) fn memory(&self) -> Option<&Arc<dyn Memory>> {
+        self.memory.as_ref()
     }
 
+    /// Its first byte; 0 where there is none.
     pub(crate) fn address(&self) -> usize {
-        self.memory.address() as usize
+        self.memory.as_ref().map_or(0, |memory| memory.address() as usize)
     }
 
     pub(crate) fn bytes(&self) -> usize {

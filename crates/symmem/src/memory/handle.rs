@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::allocation::{Local, LocalMut, salvage};
-use super::rendezvous::{KEY, Table};
+use super::rendezvous::{CLOSED, KEY, Layout, NOT_WHOLE, Table};
 use super::view::{PadView, PeerView};
 use super::{Block, Element, element};
 use crate::engine::cpu;
 use crate::group::{Running, signature};
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use crate::sys::fault::{self, Point};
 use crate::sys::{fork, unwind};
 use crate::tuning::{Algorithm, Collective};
@@ -38,9 +38,9 @@ impl<T: Element> SymmetricMemory<T> {
     /// A handle of the elements from `offset` on, of `len` in all.
     pub(super) fn rendezvous(block: &Arc<Block>, group: &Group, offset: usize, len: usize) -> Result<Self> {
         let size = size_of::<T>() as u64;
-        let bounds = match offset <= len {
-            true => Ok(()),
-            false => Err(Error::OutOfBounds {
+        let layout = match len.checked_sub(offset) {
+            Some(len) => Ok(Layout::new(T::DTYPE, offset * size_of::<T>(), &[len])),
+            None => Err(Error::OutOfBounds {
                 op: Op::Rendezvous.name(),
                 offset: (offset as u64).saturating_mul(size),
                 bytes: 0,
@@ -48,24 +48,25 @@ impl<T: Element> SymmetricMemory<T> {
             }),
         };
         // Fails on every rank if the bounds are wrong on one, so the difference below is not negative.
-        let table = Table::rendezvous(block, group, T::DTYPE, bounds)?;
+        let table = Table::rendezvous(block, group, layout)?;
         Ok(Self::new(Arc::clone(block), table, group.share(), offset, len - offset))
     }
 
-    /// A handle of `len` elements from byte `start` of the allocation on.
+    /// A handle of `shape` elements from byte `start` of the allocation on.
     pub(super) fn rendezvous_part(
         block: &Arc<Block>,
         group: &Group,
         start: usize,
-        len: usize,
+        shape: &[usize],
     ) -> Result<Self> {
-        let op = Op::Rendezvous.name();
-        let fits = element::fit::<T>(op, start, len, block.bytes());
-        let table = Table::rendezvous(block, group, T::DTYPE, fits)?;
+        let len = shape.iter().fold(1usize, |len, side| len.saturating_mul(*side));
+        let fits = element::fit::<T>(Op::Rendezvous.name(), start, len, block.bytes());
+        let layout = fits.map(|()| Layout::new(T::DTYPE, start, shape));
+        let table = Table::rendezvous(block, group, layout)?;
         Ok(Self::new(Arc::clone(block), table, group.share(), start / size_of::<T>(), len))
     }
 
-    fn new(block: Arc<Block>, table: Arc<Table>, group: Group, offset: usize, len: usize) -> Self {
+    pub(super) fn new(block: Arc<Block>, table: Arc<Table>, group: Group, offset: usize, len: usize) -> Self {
         Self { block, table, group, offset, len, forced: None, element: PhantomData }
     }
 
@@ -99,7 +100,18 @@ impl<T: Element> SymmetricMemory<T> {
         self.offset
     }
 
-    /// Bytes of the whole allocation, the same on every rank.
+    /// The ranks that brought nothing to the rendezvous ([`Group::rendezvous_nothing`]), in order. Where there are any,
+    /// collectives are refused ([`Error::NothingBrought`]), on all ranks alike.
+    pub fn ranks_without_memory(&self) -> &[usize] {
+        &self.table.without
+    }
+
+    /// What the first rank that brought memory covers of it with its handle: for those who brought nothing and want to view it.
+    pub fn layout(&self) -> &Layout {
+        &self.table.layout
+    }
+
+    /// Bytes of the whole allocation, the same on every rank that brought one.
     pub fn buffer_size(&self) -> usize {
         self.table.bytes
     }
@@ -109,7 +121,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.table.pad_bytes
     }
 
-    /// Every rank's allocation, in rank order, at its address in this process (without the handle's offset).
+    /// Every rank's allocation, in rank order, at its address in this process (without the handle's offset); null for ranks
+    /// that brought nothing.
     pub fn buffer_ptrs(&self) -> Vec<*mut u8> {
         self.table.data.iter().map(|peer| peer.address).collect()
     }
@@ -212,12 +225,13 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Borrows this rank's memory for reading.
     pub fn local(&self) -> Result<Local<'_, T>> {
+        self.check_own("local")?;
         Local::new(&self.block, self.offset, self.len)
     }
 
     /// Borrows this rank's memory for writing.
     pub fn local_mut(&mut self) -> Result<LocalMut<'_, T>> {
-        LocalMut::new(&self.block, self.offset, self.len, "local_mut")
+        self.borrow_exclusive("local_mut")
     }
 
     /// Sets every element of this rank's memory.
@@ -226,9 +240,13 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(())
     }
 
-    /// Copies this rank's memory out whatever its state: also while borrowed, and after the group failed.
+    /// Copies this rank's memory out whatever its state: also while borrowed, and after the group failed. Nothing, if the rank
+    /// brought nothing.
     pub fn salvage(&self) -> Vec<T> {
-        salvage(&self.block, self.offset, self.len)
+        match self.check_own("salvage") {
+            Ok(()) => salvage(&self.block, self.offset, self.len),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// The memory of rank `rank` from this handle's offset on.
@@ -249,6 +267,7 @@ impl<T: Element> SymmetricMemory<T> {
     fn view<U: Element>(&self, rank: usize, start: usize, shape: &[usize]) -> Result<PeerView<U>> {
         self.group.check_rank("view", rank)?;
         self.check_view("view")?;
+        self.check_brought("view", rank)?;
         let own = (rank == self.rank()).then(|| Arc::clone(&self.block));
         PeerView::new(&self.table, rank, own, start, shape)
     }
@@ -274,6 +293,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// [`PeerView::read_into`], but as an operation of the group: it ends when the group fails, and counts.
     pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
         self.group.check_rank(Op::Copy.name(), rank)?;
+        self.check_brought(Op::Copy.name(), rank)?;
         self.operate(Op::Copy, None, |running| self.copy_out(running, rank, start, out))
     }
 
@@ -342,8 +362,8 @@ impl<T: Element> SymmetricMemory<T> {
             fault::point(Point::Closing);
             let met = running.meet(signature(Op::Close, 0, self.table.number));
             if met.is_ok() {
-                self.table.closed.store(true, Ordering::Relaxed);
-                self.block.tables.forget(&self.group, KEY);
+                self.table.state.fetch_or(CLOSED, Ordering::Relaxed);
+                self.block.tables.forget(&self.group, KEY, &self.table);
             }
             self.seal(met).map(drop)
         })
@@ -352,6 +372,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Borrows this rank's memory for an operation that writes it.
     #[inline]
     pub(crate) fn borrow_exclusive(&self, op: &'static str) -> Result<LocalMut<'_, T>> {
+        self.check_own(op)?;
         LocalMut::new(&self.block, self.offset, self.len, op)
     }
 
@@ -369,12 +390,12 @@ impl<T: Element> SymmetricMemory<T> {
         self.table.number
     }
 
-    /// The address of element `start` of rank `rank`'s allocation, if `len` elements follow.
+    /// The address of element `start` of rank `rank`'s allocation, if it brought one, and if `len` elements follow.
     pub(crate) fn element_address(&self, rank: usize, start: usize, len: usize) -> Option<*mut u8> {
         let end = start.checked_add(len)?.checked_mul(size_of::<T>())?;
-        // SAFETY: within the allocation, as just checked, which has the same size on every rank.
-        (end <= self.table.bytes)
-            .then(|| unsafe { self.table.data[rank].address.add(start * size_of::<T>()) })
+        let first = self.table.data[rank].address;
+        // SAFETY: within the allocation, as just checked, which has the same size on every rank that brought one.
+        (end <= self.table.bytes && !first.is_null()).then(|| unsafe { first.add(start * size_of::<T>()) })
     }
 
     /// Runs `work` as the operation `op`. A panic that leaves it ends the group and poisons the memory.
@@ -397,7 +418,9 @@ impl<T: Element> SymmetricMemory<T> {
 
     #[inline(always)]
     fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
-        self.check_open(op.name())?;
+        if self.table.state.load(Ordering::Relaxed) != 0 {
+            self.check_state(op)?;
+        }
         match self.group.begin(op, channel) {
             Ok(running) => Ok(running),
             Err(error) => Err(self.sealed(error)),
@@ -419,6 +442,8 @@ impl<T: Element> SymmetricMemory<T> {
     fn refuse(&self, op: Op, error: Error) -> Error {
         match self.begin(op, None) {
             Ok(running) => running.guarded(|| running.refuse(error)),
+            // Not this rank's argument alone is wrong: the call is, and all ranks get the same words.
+            Err(refused @ Error::NothingBrought { .. }) => refused,
             Err(_) => error,
         }
     }
@@ -432,7 +457,34 @@ impl<T: Element> SymmetricMemory<T> {
 
     #[inline]
     fn check_open(&self, op: &'static str) -> Result<()> {
-        if self.table.closed.load(Ordering::Relaxed) { Err(Error::Closed { op }) } else { Ok(()) }
+        let closed = self.table.state.load(Ordering::Relaxed) & CLOSED != 0;
+        if closed { Err(Error::Closed { op }) } else { Ok(()) }
+    }
+
+    /// Whether `op` can begin on a table of which not everything can be said to be in order.
+    #[cold]
+    fn check_state(&self, op: Op) -> Result<()> {
+        self.check_open(op.name())?;
+        let whole = self.table.state.load(Ordering::Relaxed) & NOT_WHOLE == 0;
+        match whole || op.kind() != Kind::Symmetric {
+            true => Ok(()),
+            false => Err(Error::NothingBrought { op: op.name(), ranks: self.table.without.clone() }),
+        }
+    }
+
+    /// Whether rank `rank` brought memory.
+    #[inline]
+    pub(super) fn check_brought(&self, op: &'static str, rank: usize) -> Result<()> {
+        match self.table.data[rank].address.is_null() {
+            false => Ok(()),
+            true => Err(Error::NothingBrought { op, ranks: vec![rank] }),
+        }
+    }
+
+    /// Whether this rank brought memory.
+    #[inline]
+    fn check_own(&self, op: &'static str) -> Result<()> {
+        self.check_brought(op, self.rank())
     }
 
     /// Poisons the memory when the group failed under an operation on it.

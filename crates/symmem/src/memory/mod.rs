@@ -7,6 +7,7 @@ mod block;
 pub(crate) mod element;
 mod handle;
 mod hold;
+mod nothing;
 mod put;
 mod rendezvous;
 mod tables;
@@ -17,6 +18,7 @@ pub(crate) use self::block::Block;
 pub use self::element::{DType, Element};
 pub use self::handle::SymmetricMemory;
 pub(crate) use self::hold::Hold;
+pub use self::rendezvous::Layout;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::rendezvous::fuzz_request;
 pub(crate) use self::tables::Tables;

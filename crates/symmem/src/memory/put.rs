@@ -101,6 +101,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Runs `work` as the operation `op`, which is on rank `rank`'s memory.
     fn operate_on(&self, op: Op, rank: usize, work: impl FnOnce(&Running<'_>) -> Result<()>) -> Result<()> {
         self.group().check_rank(op.name(), rank)?;
+        self.check_brought(op.name(), rank)?;
         self.operate(op, None, work)
     }
 

@@ -106,9 +106,10 @@ impl<H: Holder> Tables<H> {
         Ok(Claim { tables: self, group: group.share(), key: key.to_owned() })
     }
 
-    /// Gives the memory free, for any rank of `group`.
-    pub(crate) fn forget(&self, group: &Group, key: &str) {
-        self.places().retain(|place| !place.is_of(group, key) || place.claims > 0);
+    /// Gives the memory free, for any rank of `group`, unless it has got another table than `table` since.
+    pub(crate) fn forget(&self, group: &Group, key: &str, table: &Arc<H::Table>) {
+        let is_it = |place: &Place<H>| place.table().is_some_and(|theirs| Arc::ptr_eq(&theirs, table));
+        self.places().retain(|place| !(place.is_of(group, key) && place.claims == 0 && is_it(place)));
     }
 }
 

@@ -404,6 +404,46 @@ fn a_wrong_argument_of_one_rank_is_an_error_of_all_at_once_and_the_group_goes_on
     .unwrap();
 }
 
+/// Calls that are no collectives on symmetric memory.
+const NOT_ON_MEMORY: [&str; 4] = ["broadcast", "rendezvous", "barrier", "broadcast_fds"];
+
+/// Where a rank brought nothing, every collective on the memory is the same error on all ranks, and changes nothing.
+#[test]
+fn every_collective_is_refused_on_all_ranks_where_one_brought_nothing() {
+    symmem::spawn(RANKS, |group| {
+        let group = group.within(PATIENCE);
+        let mut memory = match group.rank() {
+            WRONG => group.rendezvous_nothing()?.cast::<f32>()?,
+            _ => group.alloc::<f32>(LEN)?.rendezvous(&group)?,
+        };
+        if group.rank() != WRONG {
+            memory.fill(group.rank() as f32)?;
+        }
+        let mut stage = Stage { group, memory };
+        let on_memory = |row: &&Row| !row.op.ends_with("private memory") && !NOT_ON_MEMORY.contains(&row.op);
+        for row in ROWS.iter().filter(on_memory) {
+            let name = format!("{} ({})", row.op, row.argument);
+            let start = Instant::now();
+            // Also where an argument of a rank would be wrong: there is no call that it could be wrong for.
+            for wrong in [false, stage.group.rank() == 0] {
+                match (row.call)(&mut stage, wrong) {
+                    Err(Error::NothingBrought { op, ranks }) => {
+                        assert_eq!((op, ranks), (row.op, vec![WRONG]), "{name}");
+                    }
+                    other => panic!("{name}: {other:?} on rank {}", stage.group.rank()),
+                }
+            }
+            assert!(start.elapsed() < AT_ONCE, "{name}");
+        }
+        if stage.group.rank() != WRONG {
+            assert_eq!(*stage.memory.local()?, [stage.group.rank() as f32; LEN]);
+        }
+        stage.group.barrier()?;
+        stage.memory.close()
+    })
+    .unwrap();
+}
+
 /// Every rank may be the one, and several at once: each has its own error, the others that of the first.
 #[test]
 fn several_ranks_with_wrong_arguments_are_told_apart() {
