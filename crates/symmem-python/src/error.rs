@@ -87,6 +87,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::Borrowed { .. } => "Borrowed",
         Error::Poisoned { .. } => "Poisoned",
         Error::Closed { .. } => "Closed",
+        Error::NothingBrought { .. } => "NothingBrought",
         Error::Forked { .. } => "Forked",
         Error::OutOfMemory { .. } => "OutOfMemory",
         Error::RankOutOfRange { .. } => "RankOutOfRange",
@@ -142,7 +143,9 @@ fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
     }
     match error {
         Error::Timeout { missing, .. } => exception.setattr("missing", missing.as_slice()),
-        Error::Unproven { ranks, .. } => exception.setattr("ranks", ranks.as_slice()),
+        Error::Unproven { ranks, .. } | Error::NothingBrought { ranks, .. } => {
+            exception.setattr("ranks", ranks.as_slice())
+        }
         Error::PeerLost { pid, .. } => exception.setattr("pid", pid),
         // Raised by that rank, and only delivered by the launcher.
         Error::Spawned { rank, .. } => exception.setattr("rank", rank),
@@ -162,6 +165,7 @@ fn op_of(error: &Error) -> Option<&'static str> {
         Error::Borrowed { op, .. }
         | Error::Poisoned { op, .. }
         | Error::Closed { op }
+        | Error::NothingBrought { op, .. }
         | Error::Forked { op }
         | Error::RankOutOfRange { op, .. }
         | Error::ChannelOutOfRange { op, .. }

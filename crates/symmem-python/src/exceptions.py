@@ -16,6 +16,7 @@ __all__ = [
     "Borrowed",
     "Poisoned",
     "Closed",
+    "NothingBrought",
     "Forked",
     "OutOfMemory",
     "RankOutOfRange",
@@ -107,6 +108,12 @@ class Poisoned(Error):
 
 class Closed(Error):
     """The handle was closed, or its group was."""
+
+
+class NothingBrought(Error):
+    """The ranks in `ranks` brought no memory to the rendezvous, and the call needs theirs."""
+
+    ranks: list[int] | None = None
 
 
 class Forked(Error):

@@ -15,6 +15,9 @@ def rendezvous(x: Any, group: Group | None = None, *, timeout_ms: int = 0) -> Sy
     `x` is what `empty` returned or any view into it (numpy, torch, or anything else that shows its memory); each rank
     passes an equally large one of the same dtype. Where they lie in the ranks' allocations may differ.
 
+    A rank may pass None: it brings nothing, and sees what the others bring. The handle then has views, `put`, `get`,
+    signals and `barrier`; collectives raise `NothingBrought`, on all ranks.
+
     >>> import symmem
     >>> def main(group):
     ...     x = symmem.empty(8, dtype="int64")

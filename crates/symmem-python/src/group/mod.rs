@@ -145,12 +145,20 @@ impl Membership {
         known.get(&block.address()).is_some_and(|known| known.as_ptr() == Arc::as_ptr(block))
     }
 
-    /// `block` was rendezvoused on this group, and `handle` holds the membership.
+    /// `block` was rendezvoused on this group, and `handle` holds the membership. Where a rank brought nothing, the memory is
+    /// private as far as collectives of the group go.
     pub(crate) fn remember(&self, block: &Arc<Block>, handle: &Arc<dyn Handle>) {
         let mut known = lock(&self.shared.known);
         known.retain(|_, block| block.strong_count() > 0);
-        known.insert(block.address(), Arc::downgrade(block));
+        if handle.ranks_without_memory().is_empty() {
+            known.insert(block.address(), Arc::downgrade(block));
+        }
         drop(known);
+        self.remember_handle(handle);
+    }
+
+    /// `handle` holds the membership.
+    pub(crate) fn remember_handle(&self, handle: &Arc<dyn Handle>) {
         let mut handles = lock(&self.shared.handles);
         handles.retain(|handle| handle.strong_count() > 0);
         handles.push(Arc::downgrade(handle));

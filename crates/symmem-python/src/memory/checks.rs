@@ -69,6 +69,15 @@ impl SymmetricMemory {
         Ok(())
     }
 
+    /// That every rank brought memory, for the collective `op`. All ranks know, so nobody waits for anybody.
+    #[inline]
+    pub(crate) fn check_whole(&self, op: &'static str) -> PyResult<()> {
+        match self.handle().ranks_without_memory() {
+            [] => Ok(()),
+            ranks => Err(raise(Error::NothingBrought { op, ranks: ranks.to_vec() })),
+        }
+    }
+
     /// What this rank brings to a collective; what is wrong with it is told to the others.
     #[inline]
     pub(crate) fn told<R>(&self, py: Python<'_>, terms: Terms<'_, '_>, brought: PyResult<R>) -> PyResult<R> {
@@ -87,6 +96,7 @@ impl SymmetricMemory {
         x: Option<&Bound<'py, PyAny>>,
         terms: Terms<'_, '_>,
     ) -> PyResult<Py<PyAny>> {
+        self.check_whole(call.as_ref().map_or("collective", |call| call.name()))?;
         let plan = call.and_then(|call| Plan::new(py, self, call, out, x));
         self.told(py, terms, plan)?.run(py, self, terms)
     }
@@ -100,6 +110,7 @@ impl SymmetricMemory {
         x: Option<&Bound<'py, PyAny>>,
         terms: Terms<'_, '_>,
     ) -> PyResult<Pending> {
+        self.check_whole(call.as_ref().map_or("collective", |call| call.name()))?;
         let plan = call.and_then(|call| call.check_start().map(|()| call));
         match plan.and_then(|call| Plan::new(py, self, call, out, x)) {
             Ok(plan) => plan.start(py, self, terms),

@@ -46,6 +46,11 @@ impl SymmetricMemory {
         Self { handle, span, membership, torch, block }
     }
 
+    /// Of a rank that brought nothing.
+    pub(super) fn without_block(handle: Arc<dyn Handle>, span: Span, membership: &Membership) -> Self {
+        Self { handle, span, membership: membership.clone(), torch: false, block: Weak::new() }
+    }
+
     pub(super) fn block(&self) -> Option<Arc<Block>> {
         self.block.upgrade()
     }
@@ -104,7 +109,7 @@ impl SymmetricMemory {
         self.membership.size()
     }
 
-    /// Every rank's allocation, at its address in this process; without the handle's offset.
+    /// Every rank's allocation, at its address in this process; without the handle's offset. 0 for ranks that brought nothing.
     #[getter]
     fn buffer_ptrs(&self) -> Vec<usize> {
         self.handle.buffer_ptrs()
@@ -126,6 +131,12 @@ impl SymmetricMemory {
     #[getter]
     fn signal_pad_ptrs_dev(&self) -> usize {
         self.handle.signal_pad_ptrs_dev()
+    }
+
+    /// The ranks that brought nothing to the rendezvous. If there are any, collectives raise `NothingBrought`, on all ranks.
+    #[getter]
+    fn ranks_without_memory(&self) -> Vec<usize> {
+        self.handle.ranks_without_memory().to_vec()
     }
 
     /// Bytes of each rank's signal pad.
@@ -345,6 +356,7 @@ impl SymmetricMemory {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Vec<usize>, Vec<usize>)> {
         let terms = Terms::new(timeout_ms, stream);
+        self.check_whole("all_to_all_v")?;
         let brought = || {
             let out = Operand::any_output(out)?;
             self.check_operand("out", &out)?;

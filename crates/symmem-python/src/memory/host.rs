@@ -31,6 +31,7 @@ pub(crate) struct Host {
     signal_pad_size: usize,
     buffers: Vec<usize>,
     pads: Vec<usize>,
+    without: Vec<usize>,
 }
 
 impl Host {
@@ -42,16 +43,34 @@ impl Host {
         span: &Span,
     ) -> PyResult<Self> {
         let memory = dispatch!(span.dtype, T => blocking(py, || {
-            allocation.rendezvous_as::<T>(group, span.offset, span.len)?.cast::<u8>()
+            allocation.rendezvous_shaped::<T>(group, span.offset, &span.shape)?.cast::<u8>()
         }))?;
-        Ok(Self {
-            span: span.clone(),
+        Ok(Self::new(memory, span.clone()))
+    }
+
+    /// Collective: the handle of a rank that brings nothing, of what the first one with memory brought.
+    pub(super) fn rendezvous_nothing(py: Python<'_>, group: &Group) -> PyResult<Self> {
+        let memory = blocking(py, || group.rendezvous_nothing())?;
+        let layout = memory.layout();
+        let (offset, shape, dtype) = (layout.start, layout.shape.clone(), layout.dtype);
+        let span = Span { offset, len: shape.iter().product(), shape, dtype };
+        Ok(Self::new(memory, span))
+    }
+
+    fn new(memory: Bytes, span: Span) -> Self {
+        Self {
+            span,
             buffer_size: memory.buffer_size(),
             signal_pad_size: memory.signal_pad_size(),
             buffers: addresses(&memory.buffer_ptrs()),
             pads: addresses(&memory.signal_pad_ptrs()),
+            without: memory.ranks_without_memory().to_vec(),
             memory: Mutex::new(Some(Arc::new(memory))),
-        })
+        }
+    }
+
+    pub(super) fn span(&self) -> &Span {
+        &self.span
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Bytes>>> {
@@ -96,6 +115,10 @@ fn addresses(pointers: &[*mut u8]) -> Vec<usize> {
 impl Handle for Host {
     fn place(&self) -> Place {
         Place::Cpu
+    }
+
+    fn ranks_without_memory(&self) -> &[usize] {
+        &self.without
     }
 
     fn buffer_size(&self) -> usize {

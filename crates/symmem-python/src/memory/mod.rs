@@ -89,13 +89,18 @@ pub(crate) trait Handle: Send + Sync {
     /// Where the memory is.
     fn place(&self) -> Place;
 
+    /// The ranks that brought nothing to the rendezvous, in order.
+    fn ranks_without_memory(&self) -> &[usize] {
+        &[]
+    }
+
     /// Bytes of the whole allocation.
     fn buffer_size(&self) -> usize;
 
     /// Bytes of each rank's signal pad.
     fn signal_pad_size(&self) -> usize;
 
-    /// Every rank's allocation, at its address in this process; without the span's offset.
+    /// Every rank's allocation, at its address in this process; without the span's offset. 0 for ranks that brought nothing.
     fn buffer_ptrs(&self) -> Vec<usize>;
 
     /// Every rank's signal pad, at its address in this process.

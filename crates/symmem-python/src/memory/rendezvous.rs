@@ -25,6 +25,9 @@ pub(crate) fn open(
     membership: &Membership,
     timeout_ms: u64,
 ) -> PyResult<SymmetricMemory> {
+    if x.is_none() {
+        return open_nothing(x.py(), membership, timeout_ms);
+    }
     let located = Operand::input(x).and_then(|operand| {
         locate(&operand).ok_or_else(|| {
             let problem = "the array is not in symmetric memory of this rank. Hint: allocate it with symmem.empty; memory of a \
@@ -36,6 +39,16 @@ pub(crate) fn open(
     let handle = attach(x.py(), membership, &block, &span, timeout_ms)?;
     membership.remember(&block, &handle);
     Ok(SymmetricMemory::new(handle, span, membership, &block, is_torch(x)))
+}
+
+/// Collective: the handle of a rank that brings nothing.
+fn open_nothing(py: Python<'_>, membership: &Membership, timeout_ms: u64) -> PyResult<SymmetricMemory> {
+    let group = membership.group("rendezvous", timeout_ms)?;
+    let host = Host::rendezvous_nothing(py, &group)?;
+    let span = host.span().clone();
+    let handle: Arc<dyn Handle> = Arc::new(host);
+    membership.remember_handle(&handle);
+    Ok(SymmetricMemory::without_block(handle, span, membership))
 }
 
 /// Local: the handle of an array that was rendezvoused on the group before, by whatever view of its allocation.
@@ -82,7 +95,10 @@ fn is_torch(x: &Bound<'_, PyAny>) -> bool {
 ///
 /// `x` is any array or view in memory from `symmem.empty`: a symmem, numpy or torch one. All ranks must bring the same
 /// element type and allocations of the same size; where in its allocation a rank's `x` starts may differ. Local when the
-/// allocation was rendezvoused on this group before.
+/// allocation was rendezvoused on this group before, and every rank brought one.
+///
+/// A rank that passes None brings nothing: it sees what the others bring, of which the handle has shape and dtype. Such a handle
+/// has views, `put`, `get`, signals and `barrier`; collectives raise `NothingBrought` on all ranks. For memory on the CPU.
 #[pyfunction]
 #[pyo3(signature = (x, group, *, timeout_ms = 0))]
 fn rendezvous(x: &Bound<'_, PyAny>, group: &Group, timeout_ms: u64) -> PyResult<SymmetricMemory> {
