@@ -247,6 +247,12 @@ pub enum Error {
         /// Those ranks whose memory it needs.
         ranks: Vec<usize>,
     },
+    /// Memory that another process shared cannot be opened, or not any more.
+    #[error("open: the memory cannot be opened: {problem}")]
+    NotShared {
+        /// Why, and a hint.
+        problem: String,
+    },
     /// The call came from a forked child.
     #[error(
         "{op}: this process was forked from a rank and is not a rank itself. Hint: use exec (Group::from_env in a fresh process) or spawn_processes instead of fork"
@@ -607,6 +613,8 @@ mod tests {
             Error::NcclTooOld { what: "x", needed: text(), found: text(), path: "x".into() },
             Error::Nccl { call: "x", code: 1, text: text(), detail: text(), hint: "" },
             Error::Spawned { rank, message: text() },
+            Error::NothingBrought { op, ranks: vec![rank] },
+            Error::NotShared { problem: text() },
         ]
     }
 
@@ -671,6 +679,8 @@ mod tests {
             Error::NcclTooOld { .. } => 31,
             Error::Nccl { .. } => 32,
             Error::Spawned { .. } => 33,
+            Error::NothingBrought { .. } => 34,
+            Error::NotShared { .. } => 35,
         }
     }
 

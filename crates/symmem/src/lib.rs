@@ -49,7 +49,10 @@ pub use group::{
     Counters, Group, Pending, Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes,
 };
 pub use mail::{Delivery, Mailbox, PendingReceive, PendingSend};
-pub use memory::{Allocation, DType, Element, Layout, Local, LocalMut, PadView, PeerView, SymmetricMemory};
+pub use memory::{
+    Allocation, DType, Element, Layout, Local, LocalMut, PadView, PeerView, ShareHandle, SharedView,
+    SymmetricMemory,
+};
 pub use numeric::{Bool, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 pub use symmem_store as store;
 pub use symmem_store::{CancelToken, Deadline};
@@ -57,6 +60,12 @@ pub use symmem_store::{CancelToken, Deadline};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Whether this process was forked from one that had made a group. It is none of its ranks, and calls on what they have
+/// give [`Error::Forked`].
+pub fn is_forked_rank() -> bool {
+    sys::fork::is_child()
+}
 
 /// Crash points and injected failures, for fault tests.
 #[cfg(feature = "faults")]

@@ -29,6 +29,10 @@ impl<T: Element> Allocation<T> {
         Self { block, len, element: PhantomData }
     }
 
+    pub(super) fn block(&self) -> &Arc<Block> {
+        &self.block
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.len

@@ -1,12 +1,13 @@
 //! The block behind an allocation: its memory, who borrows it, whether it is poisoned, and its rendezvous so far.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::Tables;
 use super::rendezvous::Table;
 use crate::provider::Memory;
 use crate::sync::protocol::{Borrows, Refusal};
+use crate::sys::channel::Offer;
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -24,6 +25,8 @@ pub(crate) struct Block {
     users: AtomicUsize,
     /// Its rendezvous so far.
     pub(super) tables: Tables<Arc<Table>>,
+    /// There once it is shared outside of groups.
+    pub(super) offer: Mutex<Option<Offer>>,
 }
 
 impl Block {
@@ -45,6 +48,7 @@ impl Block {
             cause: OnceLock::new(),
             users: AtomicUsize::new(0),
             tables: Tables::default(),
+            offer: Mutex::default(),
         }
     }
 
@@ -126,6 +130,6 @@ impl Block {
 
 /// Refuses a forked child, which shares the memory, but no borrow of it that either takes.
 #[inline]
-fn check_process(op: &'static str) -> Result<()> {
+pub(super) fn check_process(op: &'static str) -> Result<()> {
     if fork::is_child() { Err(Error::Forked { op }) } else { Ok(()) }
 }

@@ -10,6 +10,7 @@ mod hold;
 mod nothing;
 mod put;
 mod rendezvous;
+mod share;
 mod tables;
 mod view;
 
@@ -21,5 +22,6 @@ pub(crate) use self::hold::Hold;
 pub use self::rendezvous::Layout;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::rendezvous::fuzz_request;
+pub use self::share::{ShareHandle, SharedView};
 pub(crate) use self::tables::Tables;
 pub use self::view::{PadView, PeerView};

@@ -3,6 +3,7 @@
 //! Reading is an opaque copy: it may be torn by a concurrent write, never undefined. Writing into a peer's buffer is
 //! `unsafe`, because the peer may hold a borrow of it. Pads are never borrowed, so writing into them is safe.
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use crate::{Error, Result};
 
 /// A range of bytes of one rank, checked, with what keeps it mapped.
 #[derive(Clone, Debug)]
-struct Range {
+pub(super) struct Range {
     address: *mut u8,
     len: usize,
     shape: Vec<usize>,
-    _keep: Arc<Table>,
+    _keep: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the address stays mapped while `_keep` lives, and is only accessed by opaque copies or under the duties of
@@ -43,18 +44,28 @@ fn check_shape<T>(op: &'static str, shape: &[usize], start: usize, size: usize) 
 
 impl Range {
     /// `shape` elements of `T` from byte `start` on, of the `size` bytes at `base`.
-    fn new<T>(
+    pub(super) fn new<T>(
         op: &'static str,
         base: *mut u8,
         size: usize,
         start: usize,
         shape: &[usize],
-        keep: Arc<Table>,
+        keep: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self> {
         let len = check_shape::<T>(op, shape, start, size)?;
         // SAFETY: `start` is within the `size` mapped bytes at `base`.
         let address = unsafe { base.add(start) };
         Ok(Self { address, len, shape: shape.to_vec(), _keep: keep })
+    }
+
+    /// Number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first byte.
+    pub(super) fn address(&self) -> *mut u8 {
+        self.address
     }
 
     /// The address of element `start`, if `count` elements from there on are in range.
@@ -79,7 +90,16 @@ impl Range {
         Ok(())
     }
 
-    fn write_from<T: Element>(&self, start: usize, values: &[T]) -> Result<()> {
+    /// [`Range::read_into`], with the borrows of the block respected, if it is of one of this process.
+    pub(super) fn read_as<T: Element>(&self, own: Option<&Block>, start: usize, out: &mut [T]) -> Result<()> {
+        let Some(block) = own else { return self.read_into(start, out) };
+        block.borrow_shared("read")?;
+        let result = self.read_into(start, out);
+        block.release_shared();
+        result
+    }
+
+    pub(super) fn write_from<T: Element>(&self, start: usize, values: &[T]) -> Result<()> {
         let to = self.at::<T>("write", start, values.len())?;
         // SAFETY: `to` has as many bytes as `values`; the copy is opaque. That nobody borrows them is the caller's duty.
         unsafe { copy::write(values.as_ptr().cast(), to, size_of_val(values)) };
@@ -121,7 +141,7 @@ impl<T: Element> PeerView<T> {
         shape: &[usize],
     ) -> Result<Self> {
         let base = table.data[rank].address;
-        let range = Range::new::<T>("view", base, table.bytes, start, shape, Arc::clone(table))?;
+        let range = Range::new::<T>("view", base, table.bytes, start, shape, Arc::<Table>::clone(table))?;
         Ok(Self { rank, range, own, element: PhantomData })
     }
 
@@ -164,13 +184,7 @@ impl<T: Element> PeerView<T> {
 
     /// Reads `out.len()` elements from `start` on.
     pub fn read_into(&self, start: usize, out: &mut [T]) -> Result<()> {
-        let Some(block) = &self.own else {
-            return self.range.read_into(start, out);
-        };
-        block.borrow_shared("read")?;
-        let result = self.range.read_into(start, out);
-        block.release_shared();
-        result
+        self.range.read_as(self.own.as_deref(), start, out)
     }
 
     /// Reads everything.
@@ -225,7 +239,8 @@ pub struct PadView<T: Element> {
 impl<T: Element> PadView<T> {
     pub(super) fn new(table: &Arc<Table>, rank: usize, start: usize, shape: &[usize]) -> Result<Self> {
         let base = table.pads[rank].address;
-        let range = Range::new::<T>("signal_pad", base, table.pad_bytes, start, shape, Arc::clone(table))?;
+        let keep = Arc::<Table>::clone(table);
+        let range = Range::new::<T>("signal_pad", base, table.pad_bytes, start, shape, keep)?;
         Ok(Self { range, element: PhantomData })
     }
 

@@ -14,6 +14,7 @@ mod address;
 pub(crate) mod fuzzing;
 mod inbox;
 mod message;
+mod offer;
 mod peer;
 mod ring;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use self::address::Address;
 use self::inbox::Inbox;
 use self::message::Header;
 pub(crate) use self::message::{MAX_FDS, MAX_PAYLOAD, Message};
+pub(crate) use self::offer::{Offer, Ticket, ask, source_here};
 pub(crate) use self::peer::Peers;
 use crate::error::{Error, Halt, Result};
 use crate::sys::fault::{self, Failure};

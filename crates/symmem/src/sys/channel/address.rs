@@ -70,6 +70,12 @@ impl Address {
         }
     }
 
+    /// Whether it is in another network namespace than this process.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        let ours = ids::net_ns();
+        self.net_ns != 0 && ours != 0 && self.net_ns != ours
+    }
+
     /// Why a connection to this address failed with `error`, from a process in network namespace `our_net_ns`.
     pub(super) fn explain(&self, error: Errno, our_net_ns: u64) -> String {
         let namespaces_differ = self.net_ns != 0 && our_net_ns != 0 && self.net_ns != our_net_ns;
