@@ -419,7 +419,7 @@ impl Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::testing::eventually;
+    use crate::sys::testing::{eventually, fd_count, succeeds_alone};
     use std::fs::File;
     use std::os::unix::fs::MetadataExt;
 
@@ -507,6 +507,18 @@ mod tests {
             })
         });
         ask_soon(offer.ticket()).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_left_of_the_last_offer() {
+        succeeds_alone("sys::channel::offer::tests::nothing_is_left_of_the_last_offer", || {
+            let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+            let before = (fd_count(), threads());
+            let offers = [0; 3].map(|_| Offer::new(file().as_fd(), Vec::new(), nothing()).unwrap());
+            assert_eq!((fd_count(), threads()), (before.0 + 4, before.1 + 1));
+            drop(offers);
+            eventually("thread and sockets are gone", || (fd_count(), threads()) == before);
+        });
     }
 
     #[test]
