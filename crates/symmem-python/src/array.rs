@@ -1,7 +1,7 @@
 //! `Array`: symmetric memory as Python sees it, with every zero-copy protocol.
 //!
 //! The class that users have is a subclass written in Python, with indexing and arithmetic; [`make`] makes that. An array,
-//! and whatever was made of it by any protocol, keeps the memory mapped. An array from before a fork is refused.
+//! and whatever was made of it by any protocol, keeps the memory mapped. An array from before the fork of a rank is refused.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -20,6 +20,7 @@ use crate::dlpack::{self, Export};
 use crate::dtype;
 use crate::fork;
 use crate::operand::{Place, is_aligned, is_dense};
+use crate::share::{self, ShareHandle};
 
 /// What keeps an array's memory mapped.
 pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
@@ -58,13 +59,30 @@ pub(crate) fn make(
     dtype: DType,
     place: Place,
 ) -> PyResult<Py<PyAny>> {
+    make_strided(py, address, keep, shape, &dense_strides(shape, dtype), dtype, place)
+}
+
+/// The strides, in bytes, of elements that follow each other in C order.
+pub(crate) fn dense_strides(shape: &[usize], dtype: DType) -> Vec<isize> {
     let mut strides = vec![0; shape.len()];
     let mut next = dtype.size() as isize;
     for (stride, side) in strides.iter_mut().zip(shape).rev() {
         *stride = next;
         next *= (*side).max(1) as isize;
     }
-    make_strided(py, address, keep, shape, &strides, dtype, place)
+    strides
+}
+
+/// Bytes before the first element that others are in, and bytes from there to the end of the last; of some elements of `size`
+/// bytes. `None` if that is more than there can be.
+pub(crate) fn extent(shape: &[usize], strides: &[isize], size: usize) -> Option<(usize, usize)> {
+    let (mut before, mut after) = (0usize, size);
+    for (side, stride) in shape.iter().zip(strides) {
+        let reach = side.checked_sub(1)?.checked_mul(stride.unsigned_abs())?;
+        let end = if *stride < 0 { &mut before } else { &mut after };
+        *end = end.checked_add(reach)?;
+    }
+    Some((before, before.checked_add(after)?))
 }
 
 /// [`make`] with `strides` in bytes. All elements must be within what `keep` keeps mapped.
@@ -100,7 +118,7 @@ pub(crate) fn make_strided(
 }
 
 impl Array {
-    /// `symmem.Forked` if this array belongs to a process that this one was forked from.
+    /// `symmem.Forked` if this array belongs to a rank that this process was forked from.
     #[inline]
     pub(crate) fn check(&self, op: &'static str) -> PyResult<()> {
         fork::check(self.epoch, op)
@@ -118,17 +136,6 @@ impl Array {
                  __cuda_array_interface__"
             ))),
         }
-    }
-
-    /// Bytes before the first element that others are in, and bytes from there to the end of the last; of some elements.
-    fn extent(&self) -> (usize, usize) {
-        let steps = self.shape.iter().zip(&self.strides);
-        let steps = steps.map(|(side, stride)| (*side as isize - 1) * stride);
-        let (before, after) = steps.fold((0, 0), |(before, after), step| match step < 0 {
-            true => (before + step.unsigned_abs(), after),
-            false => (before, after + step.unsigned_abs()),
-        });
-        (before, before + after + self.dtype.size())
     }
 
     /// Whether the elements follow each other in C order, and whether in Fortran's.
@@ -282,7 +289,7 @@ impl Array {
             return numpy_ndarray(py)?.call1((shape, dtype, slf, 0, strides));
         }
         // numpy asks for a contiguous buffer here, whatever the strides are that it is told.
-        let (before, bytes) = this.extent();
+        let (before, bytes) = extent(&this.shape, &this.strides, this.dtype.size()).unwrap_or_default();
         let keep = Arc::clone(&this.keep);
         let bytes = make(py, this.address - before, keep, &[bytes], DType::U8, this.place)?;
         numpy_ndarray(py)?.call1((shape, dtype, bytes, before, strides))
@@ -390,9 +397,14 @@ impl Array {
 
     fn __reduce_ex__(&self, _protocol: &Bound<'_, PyAny>) -> PyResult<()> {
         Err(PyTypeError::new_err(
-            "symmetric memory cannot be pickled: another process has its own. Hint: send numpy().copy(), or rendezvous and \
-             let the other rank read it",
+            "symmetric memory cannot be pickled by itself. Hint: send x.share(), whose open() is the same memory there, or \
+             numpy().copy()",
         ))
+    }
+
+    /// A handle of the array for other processes of this user, which can be pickled: `symmem.share(x)`.
+    fn share(slf: &Bound<'_, Self>) -> PyResult<ShareHandle> {
+        share::share(slf.as_any())
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

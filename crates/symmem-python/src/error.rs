@@ -88,6 +88,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::Poisoned { .. } => "Poisoned",
         Error::Closed { .. } => "Closed",
         Error::NothingBrought { .. } => "NothingBrought",
+        Error::NotShared { .. } => "NotShared",
         Error::Forked { .. } => "Forked",
         Error::OutOfMemory { .. } => "OutOfMemory",
         Error::RankOutOfRange { .. } => "RankOutOfRange",

@@ -17,6 +17,7 @@ __all__ = [
     "Poisoned",
     "Closed",
     "NothingBrought",
+    "NotShared",
     "Forked",
     "OutOfMemory",
     "RankOutOfRange",
@@ -114,6 +115,10 @@ class NothingBrought(Error):
     """The ranks in `ranks` brought no memory to the rendezvous, and the call needs theirs."""
 
     ranks: list[int] | None = None
+
+
+class NotShared(Error):
+    """An array that another process shared cannot be opened, or not any more."""
 
 
 class Forked(Error):

@@ -1,8 +1,8 @@
 //! Knowing that this process was forked after something was made.
 //!
 //! A forked child has the parent's arrays, but is not the rank they belong to. Each is stamped with [`epoch`] when it is
-//! made, and [`check`] refuses one from before the fork. What the child makes itself is as good as in any process, as far
-//! as the library lets it.
+//! made, and [`check`] refuses one from before the fork, if the parent had made a group by then: else the memory is plain
+//! shared memory of both. What the child makes itself is as good as in any process, as far as the library lets it.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,10 +32,10 @@ pub(crate) fn epoch() -> u32 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// `symmem.Forked` if what was made in `made` belongs to a process that this one was forked from.
+/// `symmem.Forked` if what was made in `made` belongs to a rank that this process was forked from.
 #[inline]
 pub(crate) fn check(made: u32, op: &'static str) -> PyResult<()> {
-    match made == epoch() {
+    match made == epoch() || !symmem::is_forked_rank() {
         true => Ok(()),
         false => Err(raise(symmem::Error::Forked { op })),
     }

@@ -26,6 +26,7 @@ mod place;
 mod private;
 mod refusal;
 mod registry;
+mod share;
 mod store;
 mod torch;
 mod turn;
@@ -45,6 +46,7 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     group::register(module)?;
     mail::register(module)?;
     memory::register(module)?;
+    share::register(module)?;
     pending::register(module)?;
     place::register(module)?;
     torch::register(module)?;

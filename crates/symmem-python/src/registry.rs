@@ -46,6 +46,11 @@ impl Block {
         }
     }
 
+    /// Whether this process allocated it, and not one that it was forked from.
+    pub(crate) fn is_own(&self) -> bool {
+        self.epoch == fork::epoch()
+    }
+
     /// Whether a view at `address` is of this allocation. An empty allocation has its first address.
     fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.address()) < self.bytes().max(1)
@@ -55,7 +60,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // In a forked child the lock may be held by a thread that is not there; nobody looks there for this block.
-        if self.epoch != fork::epoch() {
+        if !self.is_own() {
             return;
         }
         let mut blocks = write();

@@ -14,7 +14,8 @@ use crate::registry::{self, Block, Memory};
 
 /// The span of `operand` in the allocation that holds it.
 fn locate(operand: &Operand<'_>) -> Option<(Arc<Block>, Span)> {
-    let (block, offset) = registry::find(operand.address)?;
+    // What a process had before it forked is the parent's to bring, whose borrows the child does not see.
+    let (block, offset) = registry::find(operand.address).filter(|(block, _)| block.is_own())?;
     let span = Span { offset, shape: operand.shape.clone(), dtype: operand.dtype, len: operand.len };
     (span.bytes() <= block.bytes() - offset).then_some((block, span))
 }
@@ -31,7 +32,8 @@ pub(crate) fn open(
     let located = Operand::input(x).and_then(|operand| {
         locate(&operand).ok_or_else(|| {
             let problem = "the array is not in symmetric memory of this rank. Hint: allocate it with symmem.empty; memory of a \
-                           peer, or a copy of symmetric memory, cannot be rendezvoused";
+                           peer, of another process (opened, or from before a fork), or a copy of symmetric memory, cannot be \
+                           rendezvoused";
             invalid("rendezvous", problem)
         })
     });
