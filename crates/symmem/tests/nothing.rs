@@ -102,7 +102,16 @@ fn a_second_rendezvous_is_collective_and_both_handles_stay() {
         assert_eq!(second.peer(OWNER)?.read(3)?, 0);
         second.barrier(0)?;
         second.close()?;
-        meet()?.close()
+        // Where all ranks bring memory the next time, that is kept, also when the handle from before is closed.
+        let third = meet()?;
+        let own = x.map_or_else(|| group.alloc::<u32>(LEN), Ok)?;
+        let mut whole = own.rendezvous(&group)?;
+        third.close()?;
+        whole.all_reduce(symmem::ReduceOp::Sum)?;
+        if group.rank() == OWNER {
+            own.rendezvous(&group)?; // local
+        }
+        whole.close()
     })
     .unwrap();
 }
