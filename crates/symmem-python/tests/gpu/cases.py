@@ -356,6 +356,10 @@ def fake_mismatch() -> None:
         assert len(mem.buffer_ptrs) == WORLD
         theirs = mem.get_buffer(0 if RANK else 1, (1,), "uint8")
         raises(symmem.Error, "symmem.empty", lambda: symmem.rendezvous(theirs, group))
+        # One array for all ranks is for host memory.
+        x = symmem.empty(10, device=device)
+        raises(symmem.Mismatch, "", lambda: symmem.rendezvous(None if odd else x, group))
+        raises(symmem.Invalid, "only memory of the CPU", x.share)
         group.barrier()
 
 

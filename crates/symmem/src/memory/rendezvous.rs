@@ -83,16 +83,16 @@ pub(crate) fn fuzz_request(bytes: &[u8]) {
     }
 }
 
-/// What a rank brings to a rendezvous. All that bring something must bring the same.
+/// What a rank brings to a rendezvous. All that bring something must bring the same. Ranks that bring device memory say as much
+/// (`cuda/memory/rendezvous.rs`), with a provider of their own, so that both find the disagreement.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     bytes: usize,
     pad_bytes: usize,
     dtype: String,
     provider: String,
-    /// Where the handle's elements start, and their sides: the one thing that may differ.
-    #[serde(default)]
-    start: usize,
+    /// Where the handle's elements start, in bytes, and their sides: ranks may differ in it.
+    offset: usize,
     #[serde(default)]
     shape: Vec<usize>,
     #[serde(default)]
@@ -110,10 +110,7 @@ impl Brought for Request {
 
     fn terms(&self) -> String {
         let Self { bytes, pad_bytes, dtype, provider, .. } = self;
-        match self.nothing {
-            true => format!("nothing, in {provider}, pad of {pad_bytes} bytes"),
-            false => format!("{bytes} bytes of {dtype} in {provider}, pad of {pad_bytes} bytes"),
-        }
+        format!("{bytes} bytes of {dtype} in {provider}, pad of {pad_bytes} bytes")
     }
 
     fn is_nothing(&self) -> bool {
@@ -127,9 +124,9 @@ impl Request {
         Self {
             bytes: block.bytes(),
             pad_bytes: block.signal_pad_size(),
-            dtype: layout.map(|layout| format!("{:?}", layout.dtype)).unwrap_or_default(),
+            dtype: layout.map_or("nothing".to_owned(), |layout| format!("{:?}", layout.dtype)),
             provider: provider.to_owned(),
-            start: layout.map_or(0, |layout| layout.start),
+            offset: layout.map_or(0, |layout| layout.start),
             shape: layout.map(|layout| layout.shape.clone()).unwrap_or_default(),
             nothing: layout.is_none(),
             error: failure.map(Error::to_string),
@@ -139,7 +136,7 @@ impl Request {
     /// What the rank's handle covers, if that can be.
     fn layout(&self) -> Option<Layout> {
         let dtype = *DType::ALL.iter().find(|dtype| format!("{dtype:?}") == self.dtype)?;
-        let layout = Layout::new(dtype, self.start, &self.shape);
+        let layout = Layout::new(dtype, self.offset, &self.shape);
         layout.bytes_within(self.bytes).map(|_| layout)
     }
 }
