@@ -136,6 +136,14 @@ class Worker:
         assert self.process.pid is not None
         return self.process.pid
 
+    def stop(self) -> None:
+        """Returns once all its threads have stopped, which takes them a moment."""
+        os.kill(self.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        stats = [path / "stat" for path in Path(f"/proc/{self.pid}/task").iterdir()]
+        while any(stat.read_text().rsplit(")", 1)[1].split()[0] != "T" for stat in stats):
+            assert time.monotonic() - started < AT_ONCE
+
     def kill(self) -> None:
         self.process.kill()
         self.process.join(30)
@@ -290,7 +298,7 @@ def test_a_worker_that_is_killed_takes_nothing_along(other: Worker) -> None:
 
 def test_a_process_that_does_not_answer_is_waited_for_until_the_timeout(other: Worker) -> None:
     handle = other(SHARE)
-    os.kill(other.pid, signal.SIGSTOP)
+    other.stop()
     with refused("has not answered for .*Hint: is it stopped"):
         handle.open(timeout_ms=200)
     threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()

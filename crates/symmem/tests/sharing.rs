@@ -48,6 +48,19 @@ impl Keeper {
         line(&mut self.output, "answer ")
     }
 
+    /// Returns once all its threads have stopped, which takes them a moment.
+    fn stop(&self) {
+        kill_process(self.pid(), Signal::STOP).unwrap();
+        let start = Instant::now();
+        let is_stopped = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" T"));
+        let threads = || fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        while !threads()
+            .all(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).is_ok_and(is_stopped))
+        {
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -178,7 +191,7 @@ fn a_process_that_does_not_answer_is_waited_for_until_the_deadline() {
         return;
     }
     let keeper = Keeper::start("a_process_that_does_not_answer_is_waited_for_until_the_deadline", "keeper");
-    kill_process(keeper.pid(), Signal::STOP).unwrap();
+    keeper.stop();
     let said = problem(&keeper.handle, Duration::from_millis(200));
     assert!(said.contains("has not answered for 2") && said.contains("Hint: "), "{said}");
     kill_process(keeper.pid(), Signal::CONT).unwrap();

@@ -461,7 +461,7 @@ impl<T: Element> SymmetricMemory<T> {
         if closed { Err(Error::Closed { op }) } else { Ok(()) }
     }
 
-    /// Whether `op` can begin on a table of which not everything can be said to be in order.
+    /// Whether `op` can begin on memory that is closed, or to which some rank brought nothing.
     #[cold]
     fn check_state(&self, op: Op) -> Result<()> {
         self.check_open(op.name())?;
