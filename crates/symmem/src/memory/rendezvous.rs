@@ -110,7 +110,11 @@ impl Brought for Request {
 
     fn terms(&self) -> String {
         let Self { bytes, pad_bytes, dtype, provider, .. } = self;
-        format!("{bytes} bytes of {dtype} in {provider}, pad of {pad_bytes} bytes")
+        let what = match self.dtype() {
+            Some(dtype) => format!("{} x {dtype}", bytes / dtype.size()),
+            None => format!("{bytes} bytes of {dtype}"),
+        };
+        format!("{what} in {provider}, pad of {pad_bytes} bytes")
     }
 
     fn is_nothing(&self) -> bool {
@@ -119,12 +123,16 @@ impl Brought for Request {
 }
 
 impl Request {
+    fn dtype(&self) -> Option<DType> {
+        DType::ALL.into_iter().find(|dtype| dtype.name() == self.dtype)
+    }
+
     /// What `block` is, and what the handle of it covers; without a layout it is nothing.
     fn new(block: &Block, layout: Option<&Layout>, provider: &str, failure: Option<&Error>) -> Self {
         Self {
             bytes: block.bytes(),
             pad_bytes: block.signal_pad_size(),
-            dtype: layout.map_or("nothing".to_owned(), |layout| format!("{:?}", layout.dtype)),
+            dtype: layout.map_or("nothing".to_owned(), |layout| layout.dtype.name().to_owned()),
             provider: provider.to_owned(),
             offset: layout.map_or(0, |layout| layout.start),
             shape: layout.map(|layout| layout.shape.clone()).unwrap_or_default(),
@@ -135,8 +143,7 @@ impl Request {
 
     /// What the rank's handle covers, if that can be.
     fn layout(&self) -> Option<Layout> {
-        let dtype = *DType::ALL.iter().find(|dtype| format!("{dtype:?}") == self.dtype)?;
-        let layout = Layout::new(dtype, self.offset, &self.shape);
+        let layout = Layout::new(self.dtype()?, self.offset, &self.shape);
         layout.bytes_within(self.bytes).map(|_| layout)
     }
 }
