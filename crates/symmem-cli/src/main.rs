@@ -8,14 +8,13 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
 use symmem::cuda::bench_support;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command, CompileArgs};
 
 fn main() -> ExitCode {
-    match run(&Cli::parse().command) {
+    match run(&Cli::read().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -37,8 +38,10 @@ pub(crate) struct Context {
 impl Context {
     /// A context of its own, with the configuration of the environment.
     #[new]
-    fn new() -> PyResult<Self> {
-        Ok(Self { inner: RankContext::from_env().map_err(raise)? })
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let inner = RankContext::from_env().map_err(raise)?;
+        warn(py, &inner);
+        Ok(Self { inner })
     }
 
     /// Bytes of the signal pads of later allocations.
@@ -122,15 +125,34 @@ fn leave(context: &RankContext) {
 }
 
 /// The context of the calling thread.
-pub(crate) fn current(_py: Python<'_>) -> PyResult<RankContext> {
+pub(crate) fn current(py: Python<'_>) -> PyResult<RankContext> {
     if let Some(context) = ENTERED.with_borrow(|entered| entered.last().cloned()) {
         return Ok(context);
     }
-    let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-    match &*process {
-        Some(context) => Ok(context.clone()),
-        None => Ok(process.insert(RankContext::from_env().map_err(raise)?).clone()),
+    let context = {
+        let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*process {
+            Some(context) => context.clone(),
+            None => process.insert(RankContext::from_env().map_err(raise)?).clone(),
+        }
+    };
+    // Runs Python, so without the lock.
+    warn(py, &context);
+    Ok(context)
+}
+
+/// Tells the logger "symmem", once, of variables that are named like settings and mean nothing. Logs of warnings are seen unless
+/// the program says otherwise. What goes wrong with that is nobody's concern here.
+fn warn(py: Python<'_>, context: &RankContext) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
     }
+    let say = |unknown: String| {
+        let log = py.import("logging")?.call_method1("getLogger", ("symmem",))?;
+        log.call_method1("warning", ("%s", unknown))
+    };
+    context.config().unknown_variables().into_iter().for_each(|unknown| drop(say(unknown)));
 }
 
 /// The context that `empty` allocates from on this thread.

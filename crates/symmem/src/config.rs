@@ -1,9 +1,11 @@
 //! One configuration: set in code, else `SYMMEM_*` variables, else the default.
 
 mod setting;
+mod unknown;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 pub(crate) use self::setting::is_pad_size;
@@ -101,8 +103,22 @@ pub struct Config {
 }
 
 impl Config {
-    /// The environment's values, else the defaults. A variable that cannot be understood is an error.
+    /// The environment's values, else the defaults. A variable that cannot be understood is an error; one that means nothing is
+    /// a warning in the log, once.
     pub fn from_env() -> Result<Self> {
+        static SAID: Once = Once::new();
+        let config = Self::read()?;
+        SAID.call_once(|| config.unknown_variables().iter().for_each(|unknown| tracing::warn!("{unknown}")));
+        Ok(config)
+    }
+
+    /// A sentence for each `SYMMEM_*` variable that is set and means nothing, with the setting that is meant, for programs
+    /// whose users see no log. Only one rank of a machine has any.
+    pub fn unknown_variables(&self) -> Vec<String> {
+        unknown::in_environment(&self.rows())
+    }
+
+    fn read() -> Result<Self> {
         Ok(Self {
             timeout: Setting::read(
                 "SYMMEM_TIMEOUT",

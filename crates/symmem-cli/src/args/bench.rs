@@ -30,13 +30,13 @@ pub(crate) struct BenchArgs {
     /// What to measure [default: everything that the provider has].
     #[arg(long, value_name = "OP,...", value_delimiter = ',')]
     ops: Vec<Op>,
-    /// Bytes of the collectives; K, M and G are units of 1024 [default: 8,1K,8K,64K,1M,16M; vmm: 2K to 32M].
+    /// Bytes of the collectives: K, KB and KiB are 1024 each, M and G 1024 of the one before [default: 8,1K,8K,64K,1M,16M; vmm: 2K to 32M].
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = size::parse)]
     sizes: Vec<usize>,
     /// Every power of four of bytes up to 256M, and 8.
     #[arg(long, conflicts_with_all = ["sizes", "quick"])]
     full: bool,
-    /// Element types of the collectives, which sum them (bool: or).
+    /// Element types of the collectives, which sum them (bool: or), as f32 or float32.
     #[arg(long, value_name = "TYPE,...", value_delimiter = ',', default_value = "f32", value_parser = dtype)]
     pub(crate) dtypes: Vec<DType>,
     /// Also write the results as JSON; "-" is stdout, and the table then goes to stderr.
@@ -149,8 +149,9 @@ impl BenchArgs {
 }
 
 fn dtype(name: &str) -> Result<DType, String> {
-    let names = || DType::ALL.map(DType::name).join(", ");
-    DType::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| format!("types are {}", names()))
+    let names = || DType::ALL.map(|dtype| format!("{dtype} ({})", dtype.long_name())).join(", ");
+    let is_it = |dtype: &DType| [dtype.name(), dtype.long_name()].contains(&name);
+    DType::ALL.into_iter().find(is_it).ok_or_else(|| format!("types are {}", names()))
 }
 
 /// Where symmetric memory comes from.

@@ -7,19 +7,38 @@ mod terms;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, value_parser};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
 
 pub(crate) use self::bench::{BenchArgs, Op, Provider};
 pub(crate) use self::gpu::Form;
 pub(crate) use self::size::short;
 pub(crate) use self::terms::{Condition, Memory};
 
-/// Symmetric memory over host shared memory.
+/// Symmetric memory of hosts and GPUs: measures it on this machine, and shows its settings.
 #[derive(Parser)]
 #[command(name = "symmem", version)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What this program was told. A wrong word ends it, with the commands that may be meant, none of which is hidden.
+    pub(crate) fn read() -> Self {
+        Self::try_parse().unwrap_or_else(|mut error| {
+            if let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) {
+                let program = Self::command();
+                let is_shown =
+                    |name: &String| program.find_subcommand(name).is_some_and(|one| !one.is_hide_set());
+                let shown: Vec<_> = names.into_iter().filter(is_shown).collect();
+                if !shown.is_empty() {
+                    error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(shown));
+                }
+            }
+            error.exit()
+        })
+    }
 }
 
 /// The commands.

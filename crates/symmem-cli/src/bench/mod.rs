@@ -95,6 +95,16 @@ fn check(args: &BenchArgs) -> Result<()> {
         args.peers.is_empty() || comparable,
         "--peers compares collectives and signals, and --ops names none"
     );
+    let mut cases =
+        args.sizes().into_iter().flat_map(|bytes| args.dtypes.iter().map(move |dtype| (bytes, dtype)));
+    if let Some((bytes, dtype)) =
+        cases.find(|(bytes, dtype)| collectives > 0 && !bytes.is_multiple_of(dtype.size()))
+    {
+        bail!(
+            "--sizes {bytes}: elements of {dtype} have {} bytes each, and a size is a multiple of that",
+            dtype.size()
+        );
+    }
     let largest = args.sizes().into_iter().max().filter(|_| collectives > 0).unwrap_or(0);
     let ranks = args.ranks.iter().copied().max().unwrap_or(0);
     // Every rank has an input and an output in each memory, and by hand one more.

@@ -92,9 +92,13 @@ fn input_that_cannot_be_used_is_named() {
         (&["--iters", "-5"], "'-5'"),
         (&["--sizes", "0"], "'0' for '--sizes"),
         (&["--sizes", "8,1Q"], "'1Q' for '--sizes"),
+        (&["--sizes", "1KX"], "1K, 1KB and 1KiB are 1024 bytes"),
+        (&["--sizes", "8,5"], "--sizes 5: elements of f32 have 4 bytes each"),
+        (&["--sizes", "12", "--dtypes", "f32,float64"], "--sizes 12: elements of f64 have 8 bytes each"),
         (&["--sizes", "999999G"], "choose smaller --sizes"),
         (&["--sizes", "8", "--full"], "cannot be used with"),
         (&["--dtypes", "f31"], "'f31' for '--dtypes"),
+        (&["--dtypes", "float31"], "f32 (float32)"),
         (&["--rounds", "0"], "'0' for '--rounds"),
         (&["--peer-timeout", "0"], "'0' for '--peer-timeout"),
         (&["--ops", "barrier", "--plot", "/dev/null"], "--ops names none"),
@@ -112,4 +116,31 @@ fn input_that_cannot_be_used_is_named() {
 fn a_setting_that_cannot_be_understood_is_named_by_the_bench_too() {
     let complaint = symmem(&["bench", "--quick"], &[("SYMMEM_SPIN", "many")]).complaint();
     assert!(complaint.contains("SYMMEM_SPIN"), "{complaint}");
+}
+
+#[test]
+fn sizes_and_types_can_be_written_in_every_usual_way() {
+    let args = [
+        "bench",
+        "--quick",
+        "--ranks",
+        "2",
+        "--ops",
+        "all_reduce",
+        "--memory",
+        "symmetric",
+        "--sizes",
+        "1K,2KB,4KiB,8",
+        "--dtypes",
+        "bfloat16,f64",
+        "--json",
+        "-",
+    ];
+    let report: Value = serde_json::from_str(&symmem(&args, &[]).ok().stdout).expect("JSON");
+    let ours = rows(&report).iter().filter(|row| row["system"] == "symmem");
+    let measured: BTreeSet<_> =
+        ours.map(|row| (row["dtype"].as_str().unwrap_or(""), row["bytes"].as_u64().unwrap_or(0))).collect();
+    let expected =
+        ["bf16", "f64"].into_iter().flat_map(|dtype| [8, 1024, 2048, 4096].map(|bytes| (dtype, bytes)));
+    assert_eq!(measured, expected.collect());
 }

@@ -41,3 +41,28 @@ fn no_command_is_an_error_and_help_is_none() {
     assert_eq!(symmem(&[], &[]).code, Some(2));
     assert!(symmem(&["--help"], &[]).ok().stdout.contains("bench"));
 }
+
+#[test]
+fn the_help_tells_of_gpus_and_a_typo_leads_to_no_hidden_command() {
+    assert!(symmem(&["--help"], &[]).ok().stdout.lines().next().is_some_and(|title| title.contains("GPUs")));
+    for typo in ["bensh", "bench-rnak", "compile-kernel"] {
+        let complaint = symmem(&[typo], &[]).complaint();
+        let tip = complaint.lines().find(|line| line.contains("similar")).unwrap_or_default();
+        assert!(!["bench-", "compile-"].iter().any(|hidden| tip.contains(hidden)), "{complaint}");
+    }
+    let complaint = symmem(&["bensh"], &[]).complaint();
+    assert!(complaint.contains("a similar subcommand exists: 'bench'"), "{complaint}");
+}
+
+#[test]
+fn a_misspelt_variable_is_a_warning_with_the_one_that_is_meant() {
+    let outcome = symmem(&["config"], &[("SYMMEM_TIMEOUTS", "5"), ("SYMMEM_SPAWN_X", "1")]).ok();
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("SYMMEM_TIMEOUTS is set, and means nothing"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("did you mean SYMMEM_TIMEOUT?"), "{}", outcome.stderr);
+
+    let bench = ["bench", "--quick", "--ranks", "2", "--ops", "barrier"];
+    let outcome = symmem(&bench, &[("SYMMEM_ALGORITM", "push")]).ok();
+    let lines = outcome.stderr.lines().filter(|line| line.contains("did you mean SYMMEM_ALGORITHM?"));
+    assert_eq!(lines.count(), 1, "one of the ranks says it: {}", outcome.stderr);
+}

@@ -128,7 +128,7 @@ fn a_peer_that_fails_is_one_line_and_the_others_go_on() {
         ("good", good.as_str()),
     ];
     let root = install("fails", &scripts);
-    let outcome = bench(&root, "broken,silent,confused,good,absent", &[]);
+    let outcome = bench(&root, "broken,silent,confused,good,vllm", &[]);
     let line = |words: &str| outcome.stderr.lines().filter(|line| line.contains(words)).count();
     assert_eq!(
         line("peer broken is left out: it ended with exit status 3: no such fabric"),
@@ -138,7 +138,7 @@ fn a_peer_that_fails_is_one_line_and_the_others_go_on() {
     );
     assert_eq!(line("peer silent is left out: it left no results"), 1, "{}", outcome.stderr);
     assert_eq!(line("peer confused is left out"), 1, "{}", outcome.stderr);
-    assert_eq!(line("peer absent is not installed"), 1, "{}", outcome.stderr);
+    assert_eq!(line("peer vllm is not installed"), 1, "{}", outcome.stderr);
     let report = report(&outcome);
     assert!(row(&report, "good").is_some() && row(&report, "broken").is_none());
     assert_eq!(row(&report, "symmem").map(|row| row["best_peer"].clone()), Some(json!("good")));
@@ -176,6 +176,16 @@ fn without_peers_the_bench_says_so_and_goes_on() {
     assert!(outcome.stderr.contains("no peers are installed"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("cargo xtask peers"), "{}", outcome.stderr);
     assert!(row(&report(&outcome), "symmem").is_some());
+}
+
+#[test]
+fn a_peer_that_nobody_knows_is_an_error_with_those_that_are_known() {
+    let root = install("typo", &[("mine", "exit 0")]);
+    let folder = root.0.join(".peers");
+    let args = ["bench", "--quick", "--peers", "all,mpi", "--peers-dir", folder.to_str().expect("UTF-8")];
+    let complaint = symmem(&args, &[]).complaint();
+    let known = "--peers mpi: there is no such peer; there are all, deepspeed, gloo, impi, mine, mpich, openmpi, vllm";
+    assert!(complaint.contains(known), "{complaint}");
 }
 
 #[test]

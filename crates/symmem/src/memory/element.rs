@@ -70,6 +70,27 @@ impl DType {
         }
     }
 
+    /// Its name in numpy and torch.
+    pub const fn long_name(self) -> &'static str {
+        match self {
+            Self::U8 => "uint8",
+            Self::I8 => "int8",
+            Self::U16 => "uint16",
+            Self::I16 => "int16",
+            Self::U32 => "uint32",
+            Self::I32 => "int32",
+            Self::U64 => "uint64",
+            Self::I64 => "int64",
+            Self::F8E4M3 => "float8_e4m3fn",
+            Self::F8E5M2 => "float8_e5m2",
+            Self::F16 => "float16",
+            Self::BF16 => "bfloat16",
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+            Self::Bool => "bool",
+        }
+    }
+
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {

@@ -12,7 +12,7 @@ mod rounds;
 mod shim;
 mod tally;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use self::manifest::{Manifest, Peer};
@@ -23,6 +23,9 @@ use super::collective::{Case, Collective};
 use super::load::Load;
 use super::report::Row;
 use crate::args::{BenchArgs, Condition};
+
+/// What `cargo xtask peers` can install.
+const INSTALLABLE: [&str; 6] = ["impi", "mpich", "openmpi", "gloo", "deepspeed", "vllm"];
 
 /// What became of a peer.
 #[derive(Debug, Serialize)]
@@ -52,6 +55,15 @@ impl Comparison {
         let manifest = Manifest::find(args.peers_dir.as_deref())?;
         let find = |name: &String| manifest.peers.iter().find(|peer| peer.name == *name);
         let all = args.peers.iter().any(|name| name == "all");
+        let is_known =
+            |name: &&String| *name == "all" || INSTALLABLE.contains(&name.as_str()) || find(name).is_some();
+        if let Some(name) = args.peers.iter().find(|name| !is_known(name)) {
+            let installed = manifest.peers.iter().map(|peer| peer.name.as_str());
+            let mut known: Vec<_> = installed.chain(INSTALLABLE).chain(["all"]).collect();
+            known.sort();
+            known.dedup();
+            bail!("--peers {name}: there is no such peer; there are {}", known.join(", "));
+        }
         let peers: Vec<Peer> = match all {
             true => manifest.peers.clone(),
             false => args.peers.iter().filter_map(find).cloned().collect(),
@@ -104,4 +116,19 @@ impl Comparison {
 /// Whether peers may have `case` too.
 fn is_common(case: &Case) -> bool {
     case.op == Collective::Signal || op_number(case.op).is_some() && dtype_number(case.dtype).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::INSTALLABLE;
+
+    #[test]
+    fn every_peer_that_can_be_installed_is_known() {
+        let text = include_str!("../../../../../xtask/src/commands/peers/mod.rs");
+        let table =
+            text.split("const PEERS").nth(1).and_then(|rest| rest.split("];").next()).expect("a table");
+        let names: Vec<_> =
+            table.split("name: \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(names, INSTALLABLE);
+    }
 }

@@ -1,0 +1,133 @@
+//! Variables that are named like settings and are none: most likely misspelt, so whoever set one should hear of it.
+//!
+//! [`Config`](super::Config) asks when it has read the environment. One rank of a machine speaks for all of them.
+
+use super::ConfigRow;
+
+const PREFIX: &str = "SYMMEM_";
+
+/// What has a meaning beside the settings: to parts of the library that know no configuration, to the programs, or as a setting
+/// that is no more and is refused by its name.
+const OTHERS: [&str; 8] = [
+    "SYMMEM_FAIL",
+    "SYMMEM_FAIL_RANK",
+    "SYMMEM_FRESH_RUN",
+    "SYMMEM_LOG",
+    "SYMMEM_NCCL_LIBRARY",
+    "SYMMEM_NVRTC_LIBRARY",
+    "SYMMEM_PYTHON",
+    "SYMMEM_SPINS",
+];
+
+/// What launchers tell their ranks, and tests their processes.
+const INTERNAL: [&str; 4] = ["SYMMEM_BENCH_", "SYMMEM_CRASH_", "SYMMEM_SPAWN_", "SYMMEM_TEST_"];
+
+/// Letters that may differ in a name that was meant.
+const FAR: usize = 3;
+
+/// A sentence for each variable of this process that is meant for symmem and means nothing; none where another rank of this
+/// machine says them.
+pub(super) fn in_environment(rows: &[ConfigRow]) -> Vec<String> {
+    if std::env::var("LOCAL_RANK").is_ok_and(|rank| rank != "0") {
+        return Vec::new();
+    }
+    let mut names: Vec<String> =
+        std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names.iter().filter_map(|name| complaint(name, rows)).collect()
+}
+
+fn complaint(name: &str, rows: &[ConfigRow]) -> Option<String> {
+    if !name.starts_with(PREFIX) || is_known(name, rows) {
+        return None;
+    }
+    let settings = rows.iter().map(|row| row.variable).chain(OTHERS);
+    let nearest = settings.map(|known| (distance(name, known), known)).min();
+    Some(match nearest.filter(|(far, _)| *far <= FAR) {
+        Some((_, known)) => format!("{name} is set, and means nothing. Hint: did you mean {known}?"),
+        None => format!("{name} is set, and means nothing. Hint: `symmem config` lists the settings"),
+    })
+}
+
+fn is_known(name: &str, rows: &[ConfigRow]) -> bool {
+    rows.iter().any(|row| row.variable == name)
+        || OTHERS.contains(&name)
+        || INTERNAL.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// How many letters must be put in, taken away or changed to make one name of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, a) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (at, b) in other.bytes().enumerate() {
+            let change = diagonal + usize::from(a != b);
+            diagonal = row[at + 1];
+            row[at + 1] = change.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Config;
+
+    fn rows() -> Vec<ConfigRow> {
+        Config::from_env().unwrap().rows()
+    }
+
+    #[test]
+    fn distances_count_letters() {
+        for (one, other, far) in [("", "", 0), ("a", "", 1), ("TIMEOUT", "TIMOUT", 1), ("SPIN", "PINS", 2)] {
+            assert_eq!((distance(one, other), distance(other, one)), (far, far), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_told_with_the_one_that_is_meant() {
+        let say = |name| complaint(name, &rows()).unwrap();
+        assert!(say("SYMMEM_TIMEOUTS").contains("did you mean SYMMEM_TIMEOUT?"));
+        assert!(say("SYMMEM_SIGNALPAD_SIZE").contains("did you mean SYMMEM_SIGNAL_PAD_SIZE?"));
+        assert!(say("SYMMEM_LOGS").contains("did you mean SYMMEM_LOG?"));
+        assert!(say("SYMMEM_COLOUR_OF_THE_SKY").contains("`symmem config`"));
+        assert_eq!(complaint("PATH", &rows()), None);
+        assert_eq!(complaint("SYMMETRY", &rows()), None);
+    }
+
+    /// Every name between quotes in the sources of the library, the program and the Python package is known, or the start of
+    /// one that a test looks for.
+    #[test]
+    fn whatever_the_sources_read_is_known() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let rows = rows();
+        let mut found = 0;
+        for source in ["symmem/src", "symmem-cli/src", "symmem-python/src", "symmem-python/python"] {
+            each_file(&crates.join(source), &mut |path, text| {
+                for part in text.split("\"SYMMEM_").skip(1).filter(|_| !path.ends_with("unknown.rs")) {
+                    let name = format!("{PREFIX}{}", part.split('"').next().unwrap_or_default());
+                    if name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') {
+                        let is_start = rows.iter().any(|row| row.variable.starts_with(&name));
+                        assert!(is_start || is_known(&name, &rows), "{name} in {}", path.display());
+                        found += 1;
+                    }
+                }
+            });
+        }
+        assert!(found > 30, "{found}");
+    }
+
+    fn each_file(folder: &Path, look: &mut impl FnMut(&Path, &str)) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                each_file(&path, look);
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                look(&path, &text);
+            }
+        }
+    }
+}
