@@ -27,6 +27,20 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield symmem.TcpStore("127.0.0.1", master.port)
 
 
+def test_a_store_says_which_one_it_is(tmp_path: Path) -> None:
+    master = symmem.TcpStore("127.0.0.1", 0, is_master=True)
+    path = str(tmp_path / "store")
+    for one, text in [
+        (symmem.HashStore(), "HashStore()"),
+        (symmem.HashStore().clone(), "Store(timeout=300)"),
+        (symmem.FileStore(path), f'FileStore("{path}")'),
+        (symmem.PrefixStore("mine", symmem.HashStore()), 'PrefixStore("mine", HashStore())'),
+        (master, f'TcpStore("127.0.0.1", {master.port}, is_master=True)'),
+        (symmem.TcpStore("127.0.0.1", master.port), f'TcpStore("127.0.0.1", {master.port})'),
+    ]:
+        assert repr(one) == text
+
+
 def listening(port: int) -> list[str]:
     """The addresses that somebody listens on at `port`, as the kernel writes them."""
     found = []

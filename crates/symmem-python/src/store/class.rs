@@ -226,6 +226,10 @@ impl Store {
         let inner = blocking(py, || Ok(self.inner.try_clone()?))?;
         Ok(Self::new(inner).within(self.patience()))
     }
+
+    fn __repr__(&self) -> String {
+        format!("Store(timeout={})", self.patience().as_secs_f64())
+    }
 }
 
 /// A store for the threads of one process.
@@ -241,6 +245,10 @@ impl HashStore {
     #[new]
     fn new() -> PyClassInitializer<Self> {
         Store::base(Arc::new(store::HashStore::new())).add_subclass(Self)
+    }
+
+    fn __repr__(&self) -> &'static str {
+        "HashStore()"
     }
 }
 
@@ -267,6 +275,10 @@ impl FileStore {
     #[getter]
     fn path(&self) -> &PathBuf {
         &self.path
+    }
+
+    fn __repr__(&self) -> String {
+        format!("FileStore({:?})", self.path)
     }
 }
 
@@ -296,6 +308,10 @@ impl PrefixStore {
     #[getter]
     fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("PrefixStore({:?}, {})", self.prefix, self.underlying.bind(py).repr()?))
     }
 }
 
@@ -364,5 +380,10 @@ impl TcpStore {
     #[getter]
     fn is_master(&self) -> bool {
         self.is_master
+    }
+
+    fn __repr__(&self) -> String {
+        let master = if self.is_master { ", is_master=True" } else { "" };
+        format!("TcpStore({:?}, {}{master})", self.host, self.port)
     }
 }
