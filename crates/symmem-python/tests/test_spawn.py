@@ -216,6 +216,115 @@ def test_a_rank_may_spawn(processes: Any) -> None:
     assert processes(spawn_again, 2) == [[(0, 2, 0), (1, 2, 0)], [(0, 2, 1), (1, 2, 1)]]
 
 
+NESTED = """
+import symmem
+class Point:
+    def __init__(self, *at): self.at = at
+def inner(group, point):
+    with group:
+        return Point(*point.at, group.rank, group.all_gather_object(group.rank))
+def outer(group, threads):
+    found = symmem.spawn(inner, 2, (Point(group.rank),), threads=threads, timeout=30)
+    group.barrier()
+    return found
+def by_value(group):
+    return symmem.spawn(lambda group, point: inner(group, point), 2, (Point(group.rank),), timeout=30)
+def thrice(group):
+    return symmem.spawn(outer, 1, (False,), timeout=30)[0]
+def fails(group):
+    symmem.spawn(lacks, 1, timeout=30)
+def lacks(group):
+    return {}["missing"]
+if __name__ == "__main__":
+    expected = [[(rank, inner, [0, 1]) for inner in range(2)] for rank in range(2)]
+    def at(found): return [[point.at for point in points] for points in found]
+    for outer_threads, inner_threads in [(False, False), (False, True), (True, False), (True, True)]:
+        found = symmem.spawn(outer, 2, (inner_threads,), threads=outer_threads, timeout=60)
+        assert at(found) == expected, at(found)
+    assert at(symmem.spawn(by_value, 2, timeout=60)) == expected
+    assert at(symmem.spawn(thrice, 2, timeout=60)) == [expected[0]] * 2
+    try:
+        symmem.spawn(fails, 1, timeout=60)
+    except symmem.Spawned as error:
+        assert "in lacks" in error.traceback and "KeyError: 'missing'" in error.traceback, error.traceback
+    print("all")
+"""
+
+
+def test_ranks_of_ranks_find_what_the_script_defines(script: Any) -> None:
+    pytest.importorskip("cloudpickle")
+    done = script(NESTED)
+    assert (done.stdout, done.stderr) == ("all\n", "")
+
+
+def test_ranks_of_ranks_find_what_the_main_module_defines(tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle")
+    (tmp_path / "the_program.py").write_text(NESTED)
+    done = subprocess.run(
+        [sys.executable, "-m", "the_program"], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert (done.stdout, done.stderr) == ("all\n", "")
+
+
+def test_a_session_without_a_file_may_nest_too(script: Any) -> None:
+    pytest.importorskip("cloudpickle")
+    text = (
+        "import symmem\ndef inner(group, x): return x + group.rank\n"
+        "def outer(group): return symmem.spawn(inner, 2, (10 * group.rank,), timeout=30)\n"
+        "print(symmem.spawn(outer, 2, timeout=30))\n"
+    )
+    done = script(text, stdin=True)
+    assert (done.stdout, done.stderr) == ("[[0, 1], [10, 11]]\n", "")
+
+
+def write_lines(group: symmem.Group, count: int) -> None:
+    for number in range(count):
+        # In parts, and past Python's own streams too.
+        print("line", number, end="", flush=True)
+        print(" of", count)
+        os.write(2, b"problem \xff\n")
+    print("no end", end="")
+
+
+def test_lines_of_ranks_are_whole_and_have_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    symmem.spawn(write_lines, 3, (200,), prefix=True, timeout=60)
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    for rank in range(3):
+        own = [line.removeprefix(f"[rank {rank}] ") for line in lines if line.startswith(f"[rank {rank}] ")]
+        assert own == [*(f"line {number} of 200" for number in range(200)), "no end"]
+    assert len(lines) == 3 * 201
+    assert sorted(err.splitlines()) == sorted(f"[rank {rank}] problem \\xff" for rank in range(3) for _ in range(200))
+
+
+def print_and_fail(group: symmem.Group) -> None:
+    print("before")
+    fail_on_1(group)
+
+
+def test_what_a_failing_rank_printed_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(symmem.Spawned, match="unwell"):
+        symmem.spawn(print_and_fail, 2, prefix=True, timeout=60)
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[rank 0] before", "[rank 1] before"]
+
+
+def keep_the_pipe(_: symmem.Group) -> int:
+    return subprocess.Popen(["sleep", "600"]).pid
+
+
+def test_who_keeps_the_output_open_keeps_nobody_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.monotonic()
+    (sleeper,) = symmem.spawn(keep_the_pipe, 1, prefix=True, timeout=60)
+    os.kill(sleeper, signal.SIGKILL)
+    assert time.monotonic() - start < 30
+    assert capsys.readouterr().out == ""
+
+
+def test_threads_have_no_output_of_their_own() -> None:
+    with pytest.raises(ValueError, match="prefix= needs processes"):
+        symmem.spawn(rank_and_args, 2, threads=True, prefix=True)
+
+
 GUARDED = """
 import symmem
 class Point:
@@ -247,9 +356,13 @@ def test_a_session_without_a_file_works_too(script: Any) -> None:
 def test_a_session_without_cloudpickle_gets_threads(script: Any) -> None:
     text = (
         "import sys; sys.modules['cloudpickle'] = None\nimport os, symmem\n"
-        "def f(group): return os.getpid()\nprint(symmem.spawn(f, 2, timeout=30) == [os.getpid()] * 2)\n"
+        "def f(group): return os.getpid()\n"
+        + "print(symmem.spawn(f, 2, timeout=30) == [os.getpid()] * 2)\n" * 2
     )
-    assert script(text, stdin=True).stdout == "True\n"
+    done = script(text, stdin=True)
+    assert done.stdout == "True\nTrue\n"
+    assert done.stderr.count("the ranks are threads of this process") == 1
+    assert done.stderr.count("install cloudpickle") == 1
 
 
 def test_a_missing_guard_is_one_clear_error(script: Any) -> None:

@@ -1,7 +1,8 @@
 """`spawn`: ranks for programs that nobody launched.
 
 `processes` starts them as new interpreters (`child` is their part), `threads` as threads of this one; `job` is what
-travels between launcher and rank, `places` where ranks run, `outcome` how a failure becomes the exception of the launcher.
+travels between launcher and rank, `places` where ranks run, `lines` how their output is told apart, `outcome` how a failure
+becomes the exception of the launcher.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def spawn(
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
     pin: Literal["cores", "numa"] | None = None,
+    prefix: bool = False,
     return_exceptions: bool = False,
 ) -> list[Any]:
     """Runs `fn(group, *args)` on `ranks` new ranks and returns their results in rank order.
@@ -77,7 +79,7 @@ def spawn(
     Ranks are processes: fresh interpreters that import the script and find `fn` by its name, so the call must be under
     `if __name__ == "__main__":`. Lambdas, closures and functions of a notebook travel by value when cloudpickle is
     installed. `threads=True` makes the ranks threads of this process, which needs none of that; it is also what a notebook
-    gets where cloudpickle is missing.
+    gets where cloudpickle is missing, with a warning.
 
     The first rank that fails by itself ends the others and raises `symmem.Spawned` here, with `rank` and `traceback` (its
     text). With `return_exceptions` nobody is ended, and the exceptions come in the list. `timeout` in seconds bounds the
@@ -86,6 +88,9 @@ def spawn(
 
     `pin="cores"` keeps each rank on its own part of the physical cores, `pin="numa"` on one NUMA node. BLAS and OpenMP get as
     many threads in each rank as it has cores to itself, unless the environment or `env` says how many.
+
+    `prefix=True` puts `[rank 0] ` and so on before every line that a process writes to stdout or stderr, and keeps lines whole.
+    A rank may call `spawn` too.
 
     >>> import symmem
     >>> def twice(group, x):
@@ -99,8 +104,10 @@ def spawn(
     if threads or (threads is None and job.is_only_for_threads(fn, args)):
         if env:
             raise ValueError("env= needs processes: threads share the environment of this one")
+        if prefix:
+            raise ValueError("prefix= needs processes: threads share the output of this one")
         place = places.of_threads(ranks, pin)
         with places.limited(place.threads):
             return as_threads.run(fn, ranks, args, timeout, place, return_exceptions)
     place = places.of_processes(ranks, pin, env or {})
-    return processes.run(job.encode(fn, args), ranks, timeout, place, return_exceptions)
+    return processes.run(job.encode(fn, args), ranks, timeout, place, prefix, return_exceptions)

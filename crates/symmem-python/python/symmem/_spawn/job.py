@@ -7,6 +7,7 @@ script only if the job refers to it, under another `__name__` as `multiprocessin
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import pickle
 import runpy
@@ -25,7 +26,9 @@ Every rank imports it to find the function, so what starts ranks must be under a
         symmem.spawn(...)
 """
 
+_log = logging.getLogger("symmem")
 _importing_main = False
+_said = False
 
 
 class MissingGuard(RuntimeError):
@@ -71,9 +74,11 @@ def refuse_without_guard() -> None:
 def encode(fn: Callable[..., Any], args: Sequence[Any]) -> Job:
     """The job of calling `fn` with `args`."""
     if (payload := _by_name(fn, args)) is not None:
-        return Job(payload, by_value=False, main=_main() if b"__main__" in payload else None)
+        return Job(payload, by_value=False, main=_main() if _refers_to_main(payload) else None)
     if _has_cloudpickle():
-        return Job(dumper(by_value=True)((fn, tuple(args))), by_value=True, main=None)
+        payload = dumper(by_value=True)((fn, tuple(args)))
+        # By value goes what `__main__` defines, but in a rank that module has another name.
+        return Job(payload, by_value=True, main=_main() if MAIN_IN_A_RANK.encode() in payload else None)
     raise TypeError(
         f"{fn!r} with these arguments cannot be sent to another process ({_why_not(fn, args)}). Hint: define it at the "
         "top level of a script or module, install cloudpickle, or pass threads=True"
@@ -81,10 +86,19 @@ def encode(fn: Callable[..., Any], args: Sequence[Any]) -> Job:
 
 
 def is_only_for_threads(fn: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether this is a notebook or the like, and `fn` cannot leave it for want of cloudpickle."""
+    """Whether this is a notebook or the like, and `fn` cannot leave it for want of cloudpickle; says so once."""
+    global _said
     main = sys.modules["__main__"]
     has_program = getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", ""))
-    return not has_program and not _has_cloudpickle() and _by_name(fn, args) is None
+    if has_program or _has_cloudpickle() or _by_name(fn, args) is not None:
+        return False
+    if not _said:
+        _said = True
+        _log.warning(
+            "spawn: the ranks are threads of this process, for what a session without a file defines cannot go to another. "
+            "Hint: install cloudpickle for processes, or pass threads=True"
+        )
+    return True
 
 
 def dumper(by_value: bool) -> Callable[[Any], bytes]:
@@ -115,7 +129,12 @@ def _by_name(fn: Callable[..., Any], args: Sequence[Any]) -> bytes | None:
         payload = pickle.dumps((fn, tuple(args)))
     except Exception:
         return None
-    return None if b"__main__" in payload and _main() is None else payload
+    return None if _refers_to_main(payload) and _main() is None else payload
+
+
+def _refers_to_main(payload: bytes) -> bool:
+    """Whether something in it is found by the name of the main script, which in a rank is another one."""
+    return b"__main__" in payload or MAIN_IN_A_RANK.encode() in payload
 
 
 def _why_not(fn: Callable[..., Any], args: Sequence[Any]) -> str:

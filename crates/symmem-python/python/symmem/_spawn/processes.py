@@ -16,10 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from symmem._spawn import outcome
+from symmem._spawn import lines, outcome
 from symmem._spawn.job import Failure, Job, Report
 from symmem._spawn.places import Places
 from symmem._symmem import TcpStore
@@ -46,7 +46,7 @@ _CHUNK = 1 << 20
 
 
 def run(
-    job: Job, ranks: int, timeout: float | None, place: Places, return_exceptions: bool
+    job: Job, ranks: int, timeout: float | None, place: Places, prefix: bool, return_exceptions: bool
 ) -> list[Any]:
     """Runs the job on `ranks` processes; see `symmem.spawn`."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -57,7 +57,7 @@ def run(
     try:
         shared = {**os.environ, **_environment(store.port, ranks, job_fd), **place.env}
         for rank in range(ranks):
-            children.append(_Rank(rank, place.cpus[rank], shared, job_fd))
+            children.append(_Rank(rank, place.cpus[rank], shared, job_fd, lines.pipes(rank) if prefix else ()))
         ended = _listen(children, deadline, return_exceptions)
     finally:
         os.close(job_fd)
@@ -95,26 +95,37 @@ def _environment(port: int, ranks: int, job_fd: int) -> dict[str, str]:
 class _Rank:
     """A started process and what it has said so far."""
 
-    def __init__(self, rank: int, cpus: list[int], env: Mapping[str, str], job_fd: int) -> None:
+    def __init__(
+        self, rank: int, cpus: list[int], env: Mapping[str, str], job_fd: int, output: Sequence[lines.Pipe]
+    ) -> None:
         self.rank = rank
         self.said = bytearray()
+        self.output = output
         self.pipe, writer = os.pipe()
         os.set_blocking(self.pipe, False)
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), REPORT_FD: str(writer)}
         own[CPUS] = ",".join(map(str, cpus))
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        writers = [pipe.writer for pipe in output]
+        stdout, stderr = writers or (None, None)
+        # What is printed is seen at once, as on a terminal.
+        unbuffered = ["-u"] if output else []
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *flags, "-c", _BOOT],
+                [sys.executable, *flags, *unbuffered, "-c", _BOOT],
                 env={**env, **own},
                 pass_fds=(job_fd, writer),
                 stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
             )
         except BaseException:
-            os.close(self.pipe)
+            for fd in (self.pipe, *(pipe.reader for pipe in output)):
+                os.close(fd)
             raise
         finally:
-            os.close(writer)
+            for fd in (writer, *writers):
+                os.close(fd)
 
     def hear(self) -> bool:
         """Takes what is in the pipe, without waiting; whether the other end is closed."""
@@ -162,8 +173,12 @@ def _listen(children: list[_Rank], deadline: float, to_the_end: bool) -> list[tu
     with selectors.DefaultSelector() as selector:
         for child in children:
             selector.register(child.pipe, selectors.EVENT_READ)
+            for pipe in child.output:
+                selector.register(pipe.reader, selectors.EVENT_READ, pipe)
         while running and (left := deadline - time.monotonic()) > 0:
-            selector.select(min(_TICK, left))
+            for key, _ in selector.select(min(_TICK, left)):
+                if key.data is not None and not key.data.take():
+                    selector.unregister(key.fd)
             for child in [child for child in running if child.has_ended(closed=child.hear())]:
                 selector.unregister(child.pipe)
                 running.remove(child)
@@ -187,3 +202,5 @@ def _end(children: list[_Rank]) -> None:
             process.wait()
     for child in children:
         os.close(child.pipe)
+        for pipe in child.output:
+            pipe.end()
