@@ -1,9 +1,12 @@
 """torch.distributed over shared memory: the backend "symmem" under DistributedDataParallel."""
 
+import importlib.util
 import tempfile
 
-import symmem.torch  # noqa: F401  registers the backend
-import torch
+if importlib.util.find_spec("torch") is None:
+    print("nothing to show: torch is not installed")
+    raise SystemExit
+import torch  # knows the backend, wherever symmem is installed
 import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch.nn.parallel import DistributedDataParallel

@@ -3,8 +3,12 @@
 Here it runs on CPUs too.
 """
 
+import importlib.util
 import tempfile
 
+if importlib.util.find_spec("torch") is None:
+    print("nothing to show: torch is not installed")
+    raise SystemExit
 import symmem.torch as symm_mem
 import torch
 import torch.distributed as dist

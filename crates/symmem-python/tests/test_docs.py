@@ -83,11 +83,27 @@ def test_the_tutorial_has_programs() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_end_well(example: Path) -> None:
-    if "torch" in example.stem and not has_torch():
-        pytest.skip("torch is not installed")
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("example", [path for path in EXAMPLES if "torch" in path.stem], ids=lambda path: path.stem)
+def test_examples_without_torch_say_so(example: Path) -> None:
+    text = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", text, example], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "nothing to show: torch is not installed\n", "")
+
+
+@pytest.mark.parametrize("name", ["symmem", "symmem.nccl", "symmem.torch", "symmem.torch.c10d"])
+def test_a_module_shows_its_names_and_nothing_else(name: str) -> None:
+    if "torch" in name:
+        pytest.importorskip("torch")
+    module = importlib.import_module(name)
+    modules = {found.name for found in pkgutil.iter_modules(getattr(module, "__path__", []))}
+    shown = {shown for shown in dir(module) if not shown.startswith("_")}
+    public = {public for public in module.__all__ if not public.startswith("_")}
+    assert public <= shown <= public | modules
 
 
 def test_examples_are_numbered() -> None:

@@ -49,6 +49,11 @@ __all__ = [
     "version",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 SUM, PROD, MAX, MIN, AVG = range(5)
 
 _Arrays: TypeAlias = Collection[Any]

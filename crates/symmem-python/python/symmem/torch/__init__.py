@@ -9,7 +9,8 @@ code written for them runs with a changed import:
     hdl = symm_mem.rendezvous(x, dist.group.WORLD)
     y = symm_mem.one_shot_all_reduce(x, "sum", dist.group.WORLD.group_name)
 
-Importing it also registers the backend: `dist.init_process_group("symmem")`, or "cpu:symmem,cuda:nccl".
+torch knows the backend without this import: `dist.init_process_group("symmem")`, or "cpu:symmem,cuda:nccl". Where its autoloading of
+backends is off (TORCH_DEVICE_BACKEND_AUTOLOAD=0), the import registers it.
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ __all__ = [
 ]
 
 c10d.register()
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "c10d"]
 
 
 def enable_symm_mem_for_group(group_name: str) -> None:
