@@ -1,8 +1,9 @@
 //! Variables that are named like settings and are none: most likely misspelt, so whoever set one should hear of it.
 //!
-//! [`Config`](super::Config) asks when it has read the environment. One rank of a machine speaks for all of them.
+//! [`Config`](super::Config) asks when it has read the environment. One rank of a machine speaks for all of them, or their launcher.
 
 use super::ConfigRow;
+use crate::group::SPAWN_NAME;
 
 const PREFIX: &str = "SYMMEM_";
 
@@ -26,9 +27,10 @@ const INTERNAL: [&str; 4] = ["SYMMEM_BENCH_", "SYMMEM_CRASH_", "SYMMEM_SPAWN_", 
 const FAR: usize = 3;
 
 /// A sentence for each variable of this process that is meant for symmem and means nothing; none where another rank of this
-/// machine says them.
+/// machine or its launcher says them.
 pub(super) fn in_environment(rows: &[ConfigRow]) -> Vec<String> {
-    if std::env::var("LOCAL_RANK").is_ok_and(|rank| rank != "0") {
+    let is_another_rank = std::env::var("LOCAL_RANK").is_ok_and(|rank| rank != "0");
+    if is_another_rank || std::env::var_os(SPAWN_NAME).is_some() {
         return Vec::new();
     }
     let mut names: Vec<String> =

@@ -36,6 +36,7 @@ pub use self::pending::Pending;
 pub(crate) use self::running::{Running, Stop};
 pub(crate) use self::shape::Shape;
 pub(crate) use self::signature::{Agreed, MAX_BYTES, signature};
+pub(crate) use self::spawn::SPAWN_NAME;
 pub use self::spawn::{Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes};
 use crate::context::RankContext;
 use crate::error::Cause;

@@ -6,6 +6,7 @@ mod processes;
 mod threads;
 
 pub use self::placement::{Pin, Placement};
+pub(crate) use self::processes::NAME as SPAWN_NAME;
 pub use self::processes::{ProcessSpawner, spawn_processes};
 pub use self::threads::{ThreadSpawner, spawn};
 

@@ -26,11 +26,12 @@ use crate::group::Group;
 use crate::group::env::{FRESH_RUN, world_boot};
 use crate::group::join::{GONE, Gone};
 use crate::sys::{cores, ids};
-use crate::{Error, Result};
+use crate::{Config, Error, Result};
 
 /// Ranks are never restarted.
 const ATTEMPT: &str = "0";
-const NAME: &str = "SYMMEM_SPAWN_NAME";
+/// The variable with the name of the call that a rank's process is for.
+pub(crate) const NAME: &str = "SYMMEM_SPAWN_NAME";
 const RESULT_FD: &str = "SYMMEM_SPAWN_RESULT_FD";
 
 /// What a child sends back.
@@ -142,6 +143,8 @@ impl ProcessSpawner {
         let run = ids::hex(&ids::random::<16>()?);
         let placement = Placement::new(self.ranks, self.pin)?;
         placement.say(self.ranks);
+        // Warns of misspelt settings, once for all ranks. Settings that are wrong are the ranks' errors.
+        let _ = Config::from_env();
         // All start before any is waited for; if one cannot, dropping the others' `Rank` kills them.
         let ranks: Result<Vec<Rank>> =
             (0..self.ranks).map(|rank| self.start(rank, server.port(), &run, &placement)).collect();
