@@ -28,8 +28,8 @@ const PREFIX: &str = "gpu_";
 const MORE_TESTS: [&str; 1] = ["devices"];
 /// Test targets that kill processes with work on the GPU, which MPS does not survive.
 const NO_MPS_TESTS: [&str; 1] = ["gpu_kill"];
-/// The Python package as it is imported, and its tests on devices.
-const PACKAGE: &str = "crates/symmem-python/python/symmem";
+/// The Python packages as they are imported, and their tests on devices.
+const PACKAGES: &str = "crates/symmem-python/python";
 const PYTHON_TESTS: &str = "crates/symmem-python/tests/gpu";
 /// Files of the package: sources and types.
 const PYTHON_FILES: [&str; 3] = ["py", "pyi", "typed"];
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     copy_kernels(&workspace.path(KERNELS), &folder.join("kernels"))?;
     copy(&build.module()?, &folder.join("python/symmem/_symmem.abi3.so"))?;
-    copy_python(&workspace.path(PACKAGE), &folder.join("python/symmem"))?;
+    copy_python(&workspace.path(PACKAGES), &folder.join("python"))?;
     copy_python(&workspace.path(PYTHON_TESTS), &folder.join("python-tests"))?;
     write_script(&folder.join("run.sh"))?;
     let all = sizes(&folder)?;
