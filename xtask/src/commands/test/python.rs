@@ -41,7 +41,8 @@ pub(super) fn run(job: &Job) -> Result<Outcome> {
     if let Err(error) = install_tools(job, &venv) {
         return Ok(Outcome::Skipped(format!("what the tests need cannot be had: {error:#}")));
     }
-    install_wheel(job, &venv)?;
+    let wheel = build_wheel(job, &venv)?;
+    install_wheel(job, &venv, &wheel)?;
     match find_torch(job).and_then(|packages| link(job, &venv, &packages)) {
         Ok(()) => {}
         Err(error) => println!("without torch, its tests are skipped: {error:#}"),
@@ -49,7 +50,7 @@ pub(super) fn run(job: &Job) -> Result<Outcome> {
     // Tests without a device load these.
     let fakes = ["build", "--package", "symmem-fakecuda", "--package", "symmem-fakenccl"];
     job.run(&mut job.workspace.cargo(fakes))?;
-    job.within(LIMIT).run_tests(&mut pytest(job.workspace, &venv))?;
+    job.within(LIMIT).run_tests(&mut pytest(job.workspace, &venv, &wheel))?;
     Ok(Outcome::Passed)
 }
 
@@ -79,17 +80,24 @@ fn install_tools(job: &Job, venv: &Path) -> Result<()> {
     })
 }
 
-/// Builds the wheel with the workspace's own release build and installs it.
-fn install_wheel(job: &Job, venv: &Path) -> Result<()> {
+/// Builds the wheel as `pip install .` does, with the workspace's own release build and the tools of `venv`.
+fn build_wheel(job: &Job, venv: &Path) -> Result<PathBuf> {
     let wheels = job.workspace.target("python/wheels");
     // A wheel of another version or platform must not be taken for this one.
     let _ = fs::remove_dir_all(&wheels);
-    let mut maturin = job.workspace.program(venv.join("bin/maturin"));
-    maturin.args(["build", "--release", "--locked", "--out"]).arg(&wheels);
-    maturin.arg("--interpreter").arg(venv.join("bin/python"));
-    job.run(&mut maturin).context("the wheel cannot be built")?;
-    let wheel = only_wheel(&wheels)?.display().to_string();
-    let arguments = ["--no-deps", "--no-index", "--force-reinstall", &wheel];
+    let mut pip = job.workspace.program(venv.join("bin/python"));
+    pip.args(["-m", "pip", "wheel", "--verbose", "--no-input", "--disable-pip-version-check"]);
+    pip.args(["--no-deps", "--no-index", "--no-build-isolation", "--config-settings", "build-args=--locked"]);
+    pip.arg("--wheel-dir").arg(&wheels).arg(".");
+    // The backend calls maturin by its name.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = [venv.join("bin")].into_iter().chain(std::env::split_paths(&path));
+    job.run(pip.env("PATH", std::env::join_paths(folders)?)).context("the wheel cannot be built")?;
+    only_wheel(&wheels)
+}
+
+fn install_wheel(job: &Job, venv: &Path, wheel: &Path) -> Result<()> {
+    let arguments = ["--no-deps", "--no-index", "--force-reinstall", &wheel.display().to_string()];
     job.run(&mut environment::pip(job.workspace, venv, arguments)).context("the wheel cannot be installed")
 }
 
@@ -99,7 +107,7 @@ fn only_wheel(folder: &Path) -> Result<PathBuf> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|end| end == "whl"))
         .collect();
-    ensure!(found.len() == 1, "maturin built {} wheels instead of one", found.len());
+    ensure!(found.len() == 1, "there are {} wheels instead of one", found.len());
     Ok(found.remove(0))
 }
 
@@ -128,11 +136,13 @@ fn link(job: &Job, venv: &Path, packages: &Path) -> Result<()> {
     seen.context("it cannot be imported next to the wheel")
 }
 
-fn pytest(workspace: &Workspace, venv: &Path) -> Command {
+fn pytest(workspace: &Workspace, venv: &Path, wheel: &Path) -> Command {
     let mut pytest = workspace.program(venv.join("bin/python"));
     pytest.args(["-m", "pytest", "--quiet", "-rs", "--durations=5", "-p", "no:cacheprovider"]);
     // No files beside the sources; one thread a rank.
     pytest.env("PYTHONDONTWRITEBYTECODE", "1").env("OMP_NUM_THREADS", "1").arg(TESTS);
+    // For the test that installs it as a newcomer would.
+    pytest.env("SYMMEM_TEST_WHEEL", wheel);
     pytest
 }
 
