@@ -7,24 +7,20 @@ use crate::group::SPAWN_NAME;
 
 const PREFIX: &str = "SYMMEM_";
 
-/// What has a meaning beside the settings: to parts of the library that know no configuration, to the programs, or as a setting
-/// that is no more and is refused by its name.
-const OTHERS: [&str; 8] = [
+/// What people may set beside the settings: for parts of the library that know no configuration, and for the programs.
+const OTHERS: [&str; 4] = ["SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LIBRARY", "SYMMEM_PYTHON"];
+
+/// How names begin that nobody is sent to: what launchers tell their ranks and tests their processes, and a setting that is no
+/// more, which is refused by its name.
+const INTERNAL: [&str; 7] = [
+    "SYMMEM_BENCH_",
+    "SYMMEM_CRASH_",
     "SYMMEM_FAIL",
-    "SYMMEM_FAIL_RANK",
     "SYMMEM_FRESH_RUN",
-    "SYMMEM_LOG",
-    "SYMMEM_NCCL_LIBRARY",
-    "SYMMEM_NVRTC_LIBRARY",
-    "SYMMEM_PYTHON",
+    "SYMMEM_SPAWN_",
     "SYMMEM_SPINS",
+    "SYMMEM_TEST_",
 ];
-
-/// What launchers tell their ranks, and tests their processes.
-const INTERNAL: [&str; 4] = ["SYMMEM_BENCH_", "SYMMEM_CRASH_", "SYMMEM_SPAWN_", "SYMMEM_TEST_"];
-
-/// Letters that may differ in a name that was meant.
-const FAR: usize = 3;
 
 /// A sentence for each variable of this process that is meant for symmem and means nothing; none where another rank of this
 /// machine or its launcher says them.
@@ -45,10 +41,13 @@ fn complaint(name: &str, rows: &[ConfigRow]) -> Option<String> {
     }
     let settings = rows.iter().map(|row| row.variable).chain(OTHERS);
     let nearest = settings.map(|known| (distance(name, known), known)).min();
-    Some(match nearest.filter(|(far, _)| *far <= FAR) {
-        Some((_, known)) => format!("{name} is set, and means nothing. Hint: did you mean {known}?"),
-        None => format!("{name} is set, and means nothing. Hint: `symmem config` lists the settings"),
-    })
+    // A fifth of the letters may be wrong, and one more.
+    let near = 1 + (name.len() - PREFIX.len()) / 5;
+    let hint = match nearest.filter(|(far, _)| *far <= near) {
+        Some((_, known)) => format!("did you mean {known}?"),
+        None => "`symmem config` lists the settings".to_owned(),
+    };
+    Some(format!("{name} is set, and means nothing. Hint: {hint}"))
 }
 
 fn is_known(name: &str, rows: &[ConfigRow]) -> bool {
@@ -95,7 +94,9 @@ mod tests {
         assert!(say("SYMMEM_TIMEOUTS").contains("did you mean SYMMEM_TIMEOUT?"));
         assert!(say("SYMMEM_SIGNALPAD_SIZE").contains("did you mean SYMMEM_SIGNAL_PAD_SIZE?"));
         assert!(say("SYMMEM_LOGS").contains("did you mean SYMMEM_LOG?"));
-        assert!(say("SYMMEM_COLOUR_OF_THE_SKY").contains("`symmem config`"));
+        for name in ["SYMMEM_COLOUR_OF_THE_SKY", "SYMMEM_ABC", "SYMMEM_"] {
+            assert!(say(name).contains("`symmem config`"), "{}", say(name));
+        }
         assert_eq!(complaint("PATH", &rows()), None);
         assert_eq!(complaint("SYMMETRY", &rows()), None);
     }
