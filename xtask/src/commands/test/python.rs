@@ -148,6 +148,8 @@ fn pytest(workspace: &Workspace, venv: &Path, wheel: &Path) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -156,6 +158,32 @@ mod tests {
         assert!(parse("3.9").expect("a version") < OLDEST);
         assert!(parse("3.14").expect("a version") > OLDEST);
         assert_eq!(parse("three"), None);
+    }
+
+    /// Each crate of `package`'s tree with its features.
+    fn crates(package: &str, more: &[&str]) -> BTreeSet<(String, String)> {
+        let workspace = Workspace::find().expect("this workspace");
+        let mut tree = workspace.cargo(["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
+        let output =
+            tree.args(["--no-dedupe", "--format", "{p}|{f}", "--package", package]).args(more).output();
+        let text = String::from_utf8(output.expect("cargo runs").stdout).expect("UTF-8");
+        text.lines()
+            .filter_map(|line| line.split_once('|'))
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .collect()
+    }
+
+    /// The wheel has both, and what they share is compiled once. If this fails, see the build-dependencies of symmem-cli.
+    #[test]
+    fn program_and_extension_have_their_crates_with_the_same_features() {
+        let program = crates("symmem-cli", &[]);
+        let extension = crates("symmem-python", &["--features", "extension-module"]);
+        let has = |all: &BTreeSet<(String, String)>, name: &str| all.iter().any(|(other, _)| other == name);
+        let differ = program.symmetric_difference(&extension);
+        let shared: Vec<_> =
+            differ.filter(|(name, _)| has(&program, name) && has(&extension, name)).collect();
+        assert!(shared.is_empty(), "{shared:?}");
+        assert!(program.len() > 20 && extension.len() > 20);
     }
 
     #[test]
