@@ -92,24 +92,7 @@ pub(crate) use dispatch;
 
 /// Its name in numpy, torch and messages to Python users: `float32`, `bfloat16`, `float8_e4m3fn` ...
 pub(crate) fn name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::U8 => "uint8",
-        DType::I8 => "int8",
-        DType::U16 => "uint16",
-        DType::I16 => "int16",
-        DType::U32 => "uint32",
-        DType::I32 => "int32",
-        DType::U64 => "uint64",
-        DType::I64 => "int64",
-        DType::F8E4M3 => "float8_e4m3fn",
-        DType::F8E5M2 => "float8_e5m2",
-        DType::F16 => "float16",
-        DType::BF16 => "bfloat16",
-        DType::F32 => "float32",
-        DType::F64 => "float64",
-        DType::Bool => "bool",
-        other => other.name(),
-    }
+    dtype.long_name()
 }
 
 /// Its format in the buffer protocol; those that numpy itself does not have, have none.

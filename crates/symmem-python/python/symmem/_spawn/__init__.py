@@ -24,6 +24,7 @@ class _Options(TypedDict, total=False):
     timeout: float | None
     env: Mapping[str, str] | None
     pin: Literal["cores", "numa"] | None
+    prefix: bool
 
 
 # A tuple of arguments is checked against the function, a list is not: its elements have one type.
