@@ -104,6 +104,7 @@ ops! {
     Receive = 46, "receive", Other;
     NcclInit = 47, "making of an NCCL communicator", Other;
     Refusal = 48, "refusal", Other;
+    Probe = 49, "probe", Other;
 }
 
 impl Op {

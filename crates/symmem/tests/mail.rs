@@ -24,7 +24,7 @@ fn message(seed: usize, len: usize) -> Vec<u8> {
 fn receive(mail: &Mailbox, from: usize, tag: u64, len: usize) -> Result<Vec<u8>> {
     let mut out = vec![0xee; len];
     let delivery = mail.receive(from, tag, &mut out)?;
-    assert_eq!(delivery, Delivery { source: from, bytes: len });
+    assert_eq!(delivery, Delivery { source: from, tag, note: 0, bytes: len });
     Ok(out)
 }
 
@@ -91,7 +91,7 @@ fn shuffled_batches(group: &Group, seed: u64) -> Result<()> {
         own.shuffle(&mut received);
         for (peer, tag, pending) in received {
             let (delivery, bytes) = pending.wait()?;
-            assert_eq!(delivery, Delivery { source: peer, bytes: bytes.len() });
+            assert_eq!(delivery, Delivery { source: peer, tag: tag as u64, note: 0, bytes: bytes.len() });
             assert!(bytes == message(peer * 16 + rank * 4 + tag, len(peer, rank, tag)), "{peer} {tag}");
         }
         sent.into_iter().try_for_each(|sent| sent.wait().map(drop))?;
@@ -170,13 +170,71 @@ fn anybodys_message_is_taken() {
 }
 
 #[test]
+fn messages_of_unknown_length_and_any_tag_come_with_what_they_are() {
+    symmem::spawn(2, |group| {
+        let mail = mailbox(&group)?;
+        let lens = [0, 1, 5, 4096, 200_001, LARGE];
+        if group.rank() == 0 {
+            for (tag, len) in lens.into_iter().enumerate() {
+                mail.noted(tag as u64 + 100).send(1, tag as u64, &message(tag, len))?;
+            }
+            return group.barrier();
+        }
+        assert_eq!(mail.probe(None, 4)?.bytes, lens[4]);
+        for (tag, len) in lens.into_iter().enumerate() {
+            let is = Delivery { source: 0, tag: tag as u64, note: tag as u64 + 100, bytes: len };
+            // In the order they were sent, and as often as one looks.
+            assert_eq!((mail.probe(0, None)?, mail.try_probe(None, None)?), (is, Some(is)));
+            let (delivery, bytes) = mail.receive_vec(None, None)?;
+            assert!(delivery == is && bytes == message(tag, len), "{delivery:?}");
+        }
+        assert_eq!(mail.try_probe(None, None)?, None);
+        group.barrier()
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_rank_probes_what_it_wrote_to_itself() {
+    symmem::spawn(1, |group| {
+        let mail = mailbox(&group)?;
+        mail.send(0, 9, b"me")?;
+        assert_eq!(mail.probe(0, None)?.bytes, 2);
+        assert_eq!(mail.receive_vec(None, 9)?.1, b"me");
+        assert_error!(mail.within(SHORT).probe(0, 9), Error::Timeout { .. });
+        assert_error!(mail.within(SHORT).receive_vec(0, 9), Error::Timeout { .. });
+        assert_error!(mail.try_probe(1, 9), Error::RankOutOfRange { op: "probe", .. });
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_probe_ends_when_who_is_probed_has_left_or_may_still_find_what_it_sent() {
+    symmem::spawn(2, |group| {
+        let mail = mailbox(&group)?;
+        if group.rank() == 0 {
+            return mail.send(1, 1, b"last");
+        }
+        let start = Instant::now();
+        assert_error!(mail.probe(0, 2), Error::PeerLeft { rank: 0, .. });
+        assert_error!(mail.try_probe(None, 2), Error::PeerLeft { rank: 0, .. });
+        assert!(start.elapsed() < AT_ONCE);
+        assert_eq!(mail.probe(0, 1)?.bytes, 4);
+        assert_eq!(mail.receive_vec(0, 1)?.1, b"last");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_rank_writes_to_itself() {
     symmem::spawn(1, |group| {
         let mail = mailbox(&group)?;
         mail.send(0, 1, b"one")?;
         let later = mail.receive_start(0, 2, vec![0; 3])?;
         mail.send(0, 2, b"two")?;
-        assert_eq!(later.wait()?, (Delivery { source: 0, bytes: 3 }, b"two".to_vec()));
+        assert_eq!(later.wait()?, (Delivery { source: 0, tag: 2, note: 0, bytes: 3 }, b"two".to_vec()));
         assert_eq!(receive(&mail, 0, 1, 3)?, b"one");
         mail.send(0, 3, b"")?;
         assert_error!(mail.receive(0, 3, &mut [0]), Error::MessageSize { bytes: 0, room: 1, tag: 3, .. });

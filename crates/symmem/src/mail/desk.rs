@@ -13,28 +13,23 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 
+use super::Delivery;
 use super::buffer::Buffer;
-use super::ring::{Filled, Kind, Rings};
+use super::ring::{Filled, Kind, Label, Rings};
 use crate::group::Stop;
 
 /// How an operation ended.
 pub(super) enum Outcome {
     Sent(Buffer),
-    /// With its source and bytes.
-    Received(Buffer, usize, usize),
+    Received(Buffer, Delivery),
     /// The message was longer or shorter than the buffer.
-    WrongSize {
-        source: usize,
-        tag: u64,
-        bytes: usize,
-        room: usize,
-    },
+    WrongSize(Delivery, usize),
     /// Its peer is gone.
     Gone(Stop),
 }
 
 impl Outcome {
-    fn into_buffer(self) -> Option<Buffer> {
+    pub(super) fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Sent(buffer) | Self::Received(buffer, ..) => Some(buffer),
             _ => None,
@@ -49,10 +44,29 @@ pub(super) enum Awaited {
     Anybody,
 }
 
+impl Awaited {
+    pub(super) fn of(from: Option<usize>) -> Self {
+        from.map_or(Self::Anybody, Self::Rank)
+    }
+}
+
+/// Whether who asks for messages `from` somebody with `tag`, if they name them, may get `what`.
+fn fits(from: Option<usize>, tag: Option<u64>, what: &Delivery) -> bool {
+    tag.is_none_or(|tag| tag == what.tag) && from.is_none_or(|from| from == what.source)
+}
+
+/// Memory for a message, if there is that much.
+fn memory_for(bytes: usize) -> Option<Vec<u8>> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(bytes).ok()?;
+    Some(memory)
+}
+
 /// A message on its way out.
 struct Outgoing {
     number: u64,
     tag: u64,
+    note: u64,
     buffer: Buffer,
     total: usize,
     sent: usize,
@@ -67,19 +81,16 @@ struct Outgoing {
 struct Receive {
     number: u64,
     from: Option<usize>,
-    tag: u64,
-    room: usize,
+    tag: Option<u64>,
+    /// Bytes of the message that it is for; `None` takes any message, in memory of the desk's making.
+    room: Option<usize>,
     buffer: Buffer,
     wanted: bool,
 }
 
 impl Receive {
-    fn fits(&self, source: usize, tag: u64) -> bool {
-        self.tag == tag && self.from.is_none_or(|from| from == source)
-    }
-
     fn awaited(&self) -> Awaited {
-        self.from.map_or(Awaited::Anybody, Awaited::Rank)
+        Awaited::of(self.from)
     }
 }
 
@@ -87,8 +98,7 @@ impl Receive {
 struct Incoming {
     /// Its place in the order of arrival.
     number: u64,
-    tag: u64,
-    total: usize,
+    what: Delivery,
     got: usize,
     to: To,
 }
@@ -104,9 +114,8 @@ enum To {
 /// A message that nobody has asked for: its first bytes, or all of them.
 struct Arrived {
     number: u64,
-    source: usize,
-    tag: u64,
-    total: usize,
+    what: Delivery,
+    /// With room for all of it.
     bytes: Vec<u8>,
 }
 
@@ -182,22 +191,32 @@ impl Desk {
     }
 
     /// Asks for a message to be sent, as operation `number`.
-    pub(super) fn send(&mut self, number: u64, rank: usize, tag: u64, buffer: Buffer) {
+    pub(super) fn send(&mut self, number: u64, rank: usize, (tag, note): (u64, u64), buffer: Buffer) {
         let total = buffer.read().len();
         if rank == self.me {
-            self.send_to_self(tag, buffer.read());
+            self.send_to_self(Delivery { source: rank, tag, note, bytes: total }, buffer.read());
             self.end(number, true, Outcome::Sent(buffer));
             return;
         }
         let (begun, void, wanted) = (false, false, true);
-        let message = Outgoing { number, tag, buffer, total, sent: 0, begun, void, wanted };
+        let message = Outgoing { number, tag, note, buffer, total, sent: 0, begun, void, wanted };
         self.outgoing[rank].push_back(message);
     }
 
     /// Asks for a message, as operation `number`.
-    pub(super) fn receive(&mut self, number: u64, from: Option<usize>, tag: u64, mut buffer: Buffer) {
-        let room = buffer.write().len();
+    pub(super) fn receive(&mut self, number: u64, from: Option<usize>, tag: Option<u64>, mut buffer: Buffer) {
+        let room = Some(buffer.write().len());
         self.post(Receive { number, from, tag, room, buffer, wanted: true });
+    }
+
+    /// Asks for a message of any size, as operation `number`; what it ends with holds a `Vec<u8>`.
+    pub(super) fn receive_any(&mut self, number: u64, from: Option<usize>, tag: Option<u64>) {
+        self.post(Receive { number, from, tag, room: None, buffer: Buffer::none(), wanted: true });
+    }
+
+    /// The message that such a receive would get, if one has begun to arrive.
+    pub(super) fn peek(&self, from: Option<usize>, tag: Option<u64>) -> Option<Delivery> {
+        self.arrived.iter().map(|arrived| arrived.what).find(|what| fits(from, tag, what))
     }
 
     /// Moves bytes as far as that goes without waiting; whether any moved.
@@ -337,56 +356,56 @@ impl Desk {
         self.incoming.iter().position(is_it)
     }
 
-    fn send_to_self(&mut self, tag: u64, bytes: &[u8]) {
-        let (source, total) = (self.me, bytes.len());
-        let Some(mut receive) = self.match_posted(source, tag) else {
+    fn send_to_self(&mut self, what: Delivery, bytes: &[u8]) {
+        let Some(mut receive) = self.match_posted(&what) else {
             let number = self.next();
-            self.arrived.push_back(Arrived { number, source, tag, total, bytes: bytes.to_vec() });
+            self.arrived.push_back(Arrived { number, what, bytes: bytes.to_vec() });
             return;
         };
-        match receive.buffer.write() {
-            room if room.len() == total => {
-                room.copy_from_slice(bytes);
-                let outcome = Outcome::Received(receive.buffer, source, total);
-                self.end(receive.number, receive.wanted, outcome);
-            }
-            room => {
-                let outcome = Outcome::WrongSize { source, tag, bytes: total, room: room.len() };
-                self.fail(receive, outcome);
-            }
+        match receive.room {
+            Some(room) if room != what.bytes => return self.fail(receive, Outcome::WrongSize(what, room)),
+            Some(_) => receive.buffer.write().copy_from_slice(bytes),
+            None => receive.buffer = Buffer::inbound(bytes.to_vec()),
         }
+        self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, what));
     }
 
     /// Gives `receive` the first message that fits, or lets it wait in its place for one.
     fn post(&mut self, mut receive: Receive) {
-        let fits = |arrived: &Arrived| receive.fits(arrived.source, arrived.tag);
+        let fits = |arrived: &Arrived| fits(receive.from, receive.tag, &arrived.what);
         let Some(arrived) = self.arrived.iter().position(fits).and_then(|at| self.arrived.remove(at)) else {
-            let place = self.posted.partition_point(|posted| posted.number < receive.number);
-            self.posted.insert(place, receive);
-            return;
+            return self.put_in_line(receive);
         };
-        let Arrived { number, source, tag, total, bytes } = arrived;
+        let Arrived { number, what, mut bytes } = arrived;
         // The rest of it, if there is one, is still to come.
-        let rest = self.incoming[source].as_mut().filter(|incoming| incoming.number == number);
-        let to = receive.buffer.write().get_mut(..bytes.len()).filter(|_| receive.room == total);
-        let Some(to) = to else {
-            if let Some(rest) = rest {
-                rest.to = To::Nobody;
+        let rest = self.incoming[what.source].as_mut().filter(|incoming| incoming.number == number);
+        match receive.room {
+            Some(room) if room != what.bytes => {
+                if let Some(rest) = rest {
+                    rest.to = To::Nobody;
+                }
+                return self.fail(receive, Outcome::WrongSize(what, room));
             }
-            let outcome = Outcome::WrongSize { source, tag, bytes: total, room: receive.room };
-            return self.fail(receive, outcome);
-        };
-        to.copy_from_slice(&bytes);
+            Some(_) => receive.buffer.write()[..bytes.len()].copy_from_slice(&bytes),
+            None => {
+                bytes.resize(what.bytes, 0);
+                receive.buffer = Buffer::inbound(bytes);
+            }
+        }
         match rest {
             Some(rest) => rest.to = To::Receive(receive),
-            None => {
-                self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, source, total));
-            }
+            None => self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, what)),
         }
     }
 
-    fn match_posted(&mut self, source: usize, tag: u64) -> Option<Receive> {
-        let place = self.posted.iter().position(|receive| receive.fits(source, tag))?;
+    /// Lets `receive` wait for a message that is yet to come.
+    fn put_in_line(&mut self, receive: Receive) {
+        let place = self.posted.partition_point(|posted| posted.number < receive.number);
+        self.posted.insert(place, receive);
+    }
+
+    fn match_posted(&mut self, what: &Delivery) -> Option<Receive> {
+        let place = self.posted.iter().position(|receive| fits(receive.from, receive.tag, what))?;
         self.posted.remove(place)
     }
 
@@ -410,9 +429,7 @@ impl Desk {
     fn accept(&mut self, source: usize, filled: &Filled<'_>) -> bool {
         match filled.label.kind {
             Kind::First => {
-                let Some(incoming) = self.begin(source, filled.label.tag, filled.label.total) else {
-                    return false;
-                };
+                let Some(incoming) = self.begin(source, &filled.label) else { return false };
                 self.incoming[source] = Some(incoming);
             }
             Kind::More => {}
@@ -426,29 +443,42 @@ impl Desk {
     }
 
     /// A new message of `source`, and where it goes.
-    fn begin(&mut self, source: usize, tag: u64, total: usize) -> Option<Incoming> {
+    fn begin(&mut self, source: usize, label: &Label) -> Option<Incoming> {
         let number = self.next();
-        let to = match self.match_posted(source, tag) {
-            Some(receive) if receive.room == total => To::Receive(receive),
-            Some(receive) => {
-                let outcome = Outcome::WrongSize { source, tag, bytes: total, room: receive.room };
-                self.fail(receive, outcome);
-                To::Nobody
-            }
+        let what = Delivery { source, tag: label.tag, note: label.note, bytes: label.total };
+        let to = match self.match_posted(&what) {
+            Some(receive) => match receive.room {
+                Some(room) if room != what.bytes => {
+                    self.fail(receive, Outcome::WrongSize(what, room));
+                    To::Nobody
+                }
+                Some(_) => To::Receive(receive),
+                None => To::Receive(self.with_memory(receive, what.bytes)?),
+            },
             None => {
-                let mut bytes = Vec::new();
-                bytes.try_reserve_exact(total).ok()?;
-                self.arrived.push_back(Arrived { number, source, tag, total, bytes });
+                let bytes = memory_for(what.bytes)?;
+                self.arrived.push_back(Arrived { number, what, bytes });
                 To::Desk
             }
         };
-        Some(Incoming { number, tag, total, got: 0, to })
+        Some(Incoming { number, what, got: 0, to })
+    }
+
+    /// A receive of any size, with memory for a message of `bytes`. Without memory it waits on, in its place.
+    fn with_memory(&mut self, mut receive: Receive, bytes: usize) -> Option<Receive> {
+        let Some(mut memory) = memory_for(bytes) else {
+            self.put_in_line(receive);
+            return None;
+        };
+        memory.resize(bytes, 0);
+        receive.buffer = Buffer::inbound(memory);
+        Some(receive)
     }
 
     /// Adds the bytes of a slot to the message that they belong to.
     fn append(&mut self, source: usize, filled: &Filled<'_>) {
         let Some(mut incoming) = self.incoming[source].take() else { return };
-        let range = incoming.got..(incoming.got + filled.label.bytes).min(incoming.total);
+        let range = incoming.got..(incoming.got + filled.label.bytes).min(incoming.what.bytes);
         match &mut incoming.to {
             To::Nobody => {}
             To::Desk => {
@@ -462,10 +492,10 @@ impl Desk {
             To::Receive(receive) => filled.read(&mut receive.buffer.write()[range.clone()]),
         }
         incoming.got = range.end;
-        if incoming.got < incoming.total {
+        if incoming.got < incoming.what.bytes {
             self.incoming[source] = Some(incoming);
         } else if let To::Receive(receive) = incoming.to {
-            let outcome = Outcome::Received(receive.buffer, source, incoming.total);
+            let outcome = Outcome::Received(receive.buffer, incoming.what);
             self.end(receive.number, receive.wanted, outcome);
         }
     }
@@ -484,19 +514,19 @@ impl Desk {
     fn keep_incoming(&mut self, source: usize) {
         let Some(incoming) = &mut self.incoming[source] else { return };
         let To::Receive(mut receive) = std::mem::replace(&mut incoming.to, To::Nobody) else { return };
-        let (number, tag, total) = (incoming.number, incoming.tag, incoming.total);
-        let got = receive.buffer.write().get(..incoming.got);
-        let mut bytes = Vec::new();
+        let (number, what) = (incoming.number, incoming.what);
         // Without memory for it, it is lost.
-        let kept =
-            got.filter(|_| bytes.try_reserve_exact(total).is_ok()).map(|got| bytes.extend_from_slice(got));
+        let kept = memory_for(what.bytes).map(|mut bytes| {
+            bytes.extend_from_slice(&receive.buffer.write()[..incoming.got]);
+            bytes
+        });
         self.dead.push(receive.buffer);
-        if kept.is_some() {
+        if let Some(bytes) = kept {
             incoming.to = To::Desk;
             let place = self.arrived.partition_point(|arrived| arrived.number < number);
-            self.arrived.insert(place, Arrived { number, source, tag, total, bytes });
+            self.arrived.insert(place, Arrived { number, what, bytes });
             // A receive that was posted later may have been waiting for just this.
-            if let Some(receive) = self.match_posted(source, tag) {
+            if let Some(receive) = self.match_posted(&what) {
                 self.post(receive);
             }
         }
@@ -510,13 +540,14 @@ impl Desk {
             && let Some(message) = self.outgoing[rank].front_mut()
         {
             let end = message.total.min(message.sent + free.room());
+            let address = (message.tag, message.note);
             match message.void {
                 false => {
                     let kind = if message.begun { Kind::More } else { Kind::First };
                     let part = &message.buffer.read()[message.sent..end];
-                    free.fill(kind, message.tag, message.total, part);
+                    free.fill(kind, address, message.total, part);
                 }
-                true => free.fill(Kind::Void, message.tag, 0, &[]),
+                true => free.fill(Kind::Void, address, 0, &[]),
             }
             (message.begun, message.sent, moved) = (true, end, true);
             rings.ring(rank);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use symmem_store::{Deadline, Interrupt, Wait, Watch};
 
+use super::Delivery;
 use super::desk::{Awaited, Desk, Outcome};
 use super::ring::Rings;
 use crate::error::Context;
@@ -108,31 +109,88 @@ impl Hub {
 
     /// Moves mail until operation `number` has ended, for as long as `terms` allow and its peer can make it happen.
     pub(super) fn wait(&self, terms: &Terms, op: Op, number: u64) -> Result<(), Interrupt> {
+        let ended = |desk: &Desk| desk.has_ended(number).then_some(());
+        self.wait_until(terms, |notice| PeerWatch { hub: self, op, number, notice }, ended)
+    }
+
+    /// Moves mail until `look` finds something, for as long as `terms` and `watch` allow.
+    fn wait_until<R, W: Watch>(
+        &self,
+        terms: &Terms,
+        watch: impl FnOnce(Notice) -> W,
+        look: impl Fn(&Desk) -> Option<R>,
+    ) -> Result<R, Interrupt> {
         let _waiting = Waiting::new(self);
         let (inner, counters) = (&*self.group().inner, CounterWords::default());
         let mut poll = || {
             let mut desk = self.lock();
             desk.progress(&self.rings);
-            let ended = desk.has_ended(number);
+            let found = look(&desk);
             self.tell(desk);
-            ended.then_some(())
+            found
         };
-        if inner.ladder.spin(&counters, &mut poll).is_some() {
-            return Ok(());
+        if let Some(found) = inner.ladder.spin(&counters, &mut poll) {
+            return Ok(found);
         }
         let start = Instant::now();
-        if inner.ladder.linger(&counters, start, 0, &mut poll).is_some() {
-            return Ok(());
+        if let Some(found) = inner.ladder.linger(&counters, start, 0, &mut poll) {
+            return Ok(found);
         }
         let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));
-        let notice = Notice::new(inner.context.config().get_wait_notice());
-        let watch = PeerWatch { hub: self, op, number, notice };
+        let watch = watch(Notice::new(inner.context.config().get_wait_notice()));
         let wait = Wait::new(end.map_or(Deadline::never(), Deadline::at)).with_watch(&watch);
         let wait = match &terms.cancel {
             Some(token) => wait.with_cancel(token),
             None => wait,
         };
         inner.ladder.sleep(self.rings.bell(self.rank()), &counters, &wait, poll)
+    }
+
+    /// The first message that a receive like `sought` would get, once there is one.
+    pub(super) fn probe(&self, terms: &Terms, sought: Sought) -> Result<Delivery> {
+        let start = Instant::now();
+        let watch = |notice| ProbeWatch { hub: self, sought, notice };
+        let found = self.wait_until(terms, watch, |desk| desk.peek(sought.from, sought.tag));
+        found.map_err(|interrupt| {
+            self.interrupted(Op::Probe, start.elapsed(), interrupt, Some(Awaited::of(sought.from)))
+        })
+    }
+
+    /// The same without waiting. An error if there is none, and none can come.
+    pub(super) fn try_probe(&self, sought: Sought) -> Result<Option<Delivery>> {
+        let found = self.look_for(sought);
+        match found.is_none().then(|| self.lost(sought)).flatten() {
+            None => Ok(found),
+            Some(stop) => {
+                let interrupt = Interrupt::Watch(Box::new(stop));
+                Err(self.interrupted(Op::Probe, Duration::ZERO, interrupt, None))
+            }
+        }
+    }
+
+    fn look_for(&self, sought: Sought) -> Option<Delivery> {
+        let mut desk = self.lock();
+        desk.progress(&self.rings);
+        let found = desk.peek(sought.from, sought.tag);
+        self.tell(desk);
+        found
+    }
+
+    /// Why there will never be such a message, if so.
+    fn lost(&self, sought: Sought) -> Option<Stop> {
+        // In this order: who was gone before has published all that it ever will.
+        let stop = self.gone(Awaited::of(sought.from))?;
+        self.look_for(sought).is_none().then_some(stop)
+    }
+
+    /// That `op` still waits for `awaited`.
+    fn waiting(&self, op: Op, awaited: Option<Awaited>) -> String {
+        let Inner { rank, world, name, .. } = &*self.group().inner;
+        let whom = match awaited {
+            Some(Awaited::Rank(peer)) => list_ranks(&[peer]),
+            _ => "anybody".to_owned(),
+        };
+        format!("rank {rank} of {world} has waited for {whom} in {} on group {name:?}", op.name())
     }
 
     /// The error for `op`, which waited for `awaited` since `start`.
@@ -155,7 +213,7 @@ impl Hub {
     /// What an outcome is to the one who asked for the operation.
     fn judge(&self, op: Op, elapsed: Duration, outcome: Outcome) -> Result<Outcome> {
         match outcome {
-            Outcome::WrongSize { source, tag, bytes, room } => {
+            Outcome::WrongSize(Delivery { source, tag, bytes, .. }, room) => {
                 Err(Error::MessageSize { context: self.context(op), rank: source, tag, bytes, room })
             }
             Outcome::Gone(stop) => {
@@ -209,13 +267,36 @@ impl Watch for PeerWatch<'_> {
 
     fn still_waiting(&self, elapsed: Duration) {
         self.notice.say(elapsed, || {
-            let Inner { rank, world, name, .. } = &*self.hub.group().inner;
-            let whom = match self.hub.lock().awaited(self.number) {
-                Some(Awaited::Rank(peer)) => list_ranks(&[peer]),
-                _ => "anybody".to_owned(),
-            };
-            format!("rank {rank} of {world} has waited for {whom} in {} on group {name:?}", self.op.name())
+            let awaited = self.hub.lock().awaited(self.number);
+            self.hub.waiting(self.op, awaited)
         });
+    }
+}
+
+/// Which messages a probe looks for: from a rank or anybody, with a tag or any.
+#[derive(Clone, Copy)]
+pub(super) struct Sought {
+    pub(super) from: Option<usize>,
+    pub(super) tag: Option<u64>,
+}
+
+/// Looks whether a message that is looked for can still come.
+struct ProbeWatch<'a> {
+    hub: &'a Hub,
+    sought: Sought,
+    notice: Notice,
+}
+
+impl Watch for ProbeWatch<'_> {
+    fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        match self.hub.lost(self.sought) {
+            Some(stop) => Err(Box::new(stop)),
+            None => Ok(()),
+        }
+    }
+
+    fn still_waiting(&self, elapsed: Duration) {
+        self.notice.say(elapsed, || self.hub.waiting(Op::Probe, Some(Awaited::of(self.sought.from))));
     }
 }
 

@@ -41,27 +41,32 @@ use std::time::Duration;
 
 use self::buffer::Buffer;
 use self::desk::{Desk, Outcome};
-use self::hub::{Hub, Owner, Ticket};
+use self::hub::{Hub, Owner, Sought, Ticket};
 pub use self::pending::{PendingReceive, PendingSend};
 use self::ring::Rings;
 use crate::group::Terms;
 use crate::op::Op;
 use crate::{CancelToken, Error, Group, Result};
 
-/// What was received.
+/// What was received, or is there to be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The rank that sent it.
     pub source: usize,
-    /// Bytes of the message: as many as the buffer has.
+    /// Its tag.
+    pub tag: u64,
+    /// What [`Mailbox::noted`] said of it, else 0.
+    pub note: u64,
+    /// Bytes of the message.
     pub bytes: usize,
 }
 
 /// A rank's end of the mail between the ranks of a group.
 ///
 /// Messages are bytes with a tag. Those between two ranks with equal tags are received in the order they were sent; a receive
-/// names its tag, and its source or none. The receiver's buffer must be as long as the message, else the receive gives
-/// [`Error::MessageSize`] and the message is gone. A send may return before the message is received.
+/// names its tag and its source, or leaves either open. The receiver's buffer must be as long as the message, else the receive
+/// gives [`Error::MessageSize`] and the message is gone; [`Mailbox::receive_vec`] takes one of any length, and
+/// [`Mailbox::probe`] says what is there. A send may return before the message is received.
 ///
 /// Any number of threads may use a mailbox at once, also while another operation runs on the group. Blocking calls
 /// wait for at most the group's timeout, or what [`Mailbox::within`] says. A rank that sends to one that neither waits for
@@ -87,13 +92,14 @@ pub struct Delivery {
 pub struct Mailbox {
     owner: Arc<Owner>,
     terms: Terms,
+    note: u64,
 }
 
 impl Mailbox {
     /// Collective over `group`. A new mailbox, whose messages are no other mailbox's.
     pub fn new(group: &Group) -> Result<Self> {
         let hub = Hub::new(Rings::new(group)?);
-        Ok(Self { owner: Arc::new(Owner(Arc::new(hub))), terms: group.terms.clone() })
+        Ok(Self { owner: Arc::new(Owner(Arc::new(hub))), terms: group.terms.clone(), note: 0 })
     }
 
     /// The group.
@@ -103,14 +109,22 @@ impl Mailbox {
 
     /// The same mailbox, whose blocking calls wait for at most `timeout`.
     pub fn within(&self, timeout: Duration) -> Self {
-        let terms = Terms { timeout: Some(timeout), cancel: self.terms.cancel.clone() };
-        Self { owner: Arc::clone(&self.owner), terms }
+        self.on(Terms { timeout: Some(timeout), cancel: self.terms.cancel.clone() })
     }
 
     /// The same mailbox, whose blocking calls end when `token` is cancelled.
     pub fn cancelled_by(&self, token: &CancelToken) -> Self {
-        let terms = Terms { timeout: self.terms.timeout, cancel: Some(token.clone()) };
-        Self { owner: Arc::clone(&self.owner), terms }
+        self.on(Terms { timeout: self.terms.timeout, cancel: Some(token.clone()) })
+    }
+
+    /// The same mailbox, whose messages carry `note`: a word that the receiver finds in [`Delivery::note`], for what the two
+    /// agree on. It takes no part in matching.
+    pub fn noted(&self, note: u64) -> Self {
+        Self { note, ..self.on(self.terms.clone()) }
+    }
+
+    fn on(&self, terms: Terms) -> Self {
+        Self { owner: Arc::clone(&self.owner), terms, note: self.note }
     }
 
     /// Sends `bytes` to rank `rank`, which may be this one. Returns when they are on their way and the buffer may be used again.
@@ -118,18 +132,74 @@ impl Mailbox {
         self.check(Op::Send, Some(rank))?;
         // SAFETY: the ticket of a blocking operation withdraws it before the borrow ends, whatever happens.
         let buffer = unsafe { Buffer::of(bytes) };
-        let ticket = self.ask(Op::Send, true, |desk, number| desk.send(number, rank, tag, buffer))?;
+        let address = (tag, self.note);
+        let ticket = self.ask(Op::Send, true, |desk, number| desk.send(number, rank, address, buffer))?;
         ticket.wait(&self.terms).map(drop)
     }
 
-    /// Receives a message with `tag` from rank `from`, or from anybody, which must be as long as `out`.
-    pub fn receive(&self, from: impl Into<Option<usize>>, tag: u64, out: &mut [u8]) -> Result<Delivery> {
-        let from = from.into();
+    /// Receives a message with `tag`, or with any, from rank `from`, or from anybody, which must be as long as `out`.
+    pub fn receive(
+        &self,
+        from: impl Into<Option<usize>>,
+        tag: impl Into<Option<u64>>,
+        out: &mut [u8],
+    ) -> Result<Delivery> {
+        let (from, tag) = (from.into(), tag.into());
         self.check(Op::Receive, from)?;
         // SAFETY: as for `send`; `out` is exclusive.
         let buffer = unsafe { Buffer::of_mut(out) };
         let ticket = self.ask(Op::Receive, true, |desk, number| desk.receive(number, from, tag, buffer))?;
         delivery(&ticket.wait(&self.terms)?)
+    }
+
+    /// [`Mailbox::receive`] of a message of any length, and its bytes.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let mail = symmem::Mailbox::new(&group)?;
+    ///     mail.noted(3).send(group.next(), 7, &vec![1; group.rank() + 5])?;
+    ///     let coming = mail.probe(None, None)?; // from anybody, with any tag
+    ///     let (delivery, bytes) = mail.receive_vec(coming.source, coming.tag)?;
+    ///     assert_eq!(coming, delivery);
+    ///     assert_eq!((delivery.note, bytes.len()), (3, group.next() + 5));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn receive_vec(
+        &self,
+        from: impl Into<Option<usize>>,
+        tag: impl Into<Option<u64>>,
+    ) -> Result<(Delivery, Vec<u8>)> {
+        let (from, tag) = (from.into(), tag.into());
+        self.check(Op::Receive, from)?;
+        let ticket = self.ask(Op::Receive, true, |desk, number| desk.receive_any(number, from, tag))?;
+        let outcome = ticket.wait(&self.terms)?;
+        let delivery = delivery(&outcome)?;
+        let bytes = outcome.into_buffer().and_then(Buffer::take_back).ok_or_else(lost)?;
+        Ok((delivery, bytes))
+    }
+
+    /// The next message that [`Mailbox::receive`] would get, which stays there: blocks until one has begun to arrive. Another
+    /// thread of this rank may receive it first.
+    pub fn probe(&self, from: impl Into<Option<usize>>, tag: impl Into<Option<u64>>) -> Result<Delivery> {
+        let sought = self.sought(from.into(), tag.into())?;
+        self.hub().probe(&self.terms, sought)
+    }
+
+    /// [`Mailbox::probe`] that does not wait: `None` if there is no message. An error if none can come any more.
+    pub fn try_probe(
+        &self,
+        from: impl Into<Option<usize>>,
+        tag: impl Into<Option<u64>>,
+    ) -> Result<Option<Delivery>> {
+        let sought = self.sought(from.into(), tag.into())?;
+        self.hub().try_probe(sought)
+    }
+
+    fn sought(&self, from: Option<usize>, tag: Option<u64>) -> Result<Sought> {
+        self.check(Op::Probe, from)?;
+        Ok(Sought { from, tag })
     }
 
     /// [`Mailbox::send`] that returns at once. The bytes come back with the result. They are asked for once, here.
@@ -156,7 +226,8 @@ impl Mailbox {
     {
         self.check(Op::Send, Some(rank))?;
         let buffer = Buffer::outbound(bytes);
-        let ticket = self.ask(Op::Send, false, |desk, number| desk.send(number, rank, tag, buffer))?;
+        let address = (tag, self.note);
+        let ticket = self.ask(Op::Send, false, |desk, number| desk.send(number, rank, address, buffer))?;
         Ok(PendingSend::new(ticket, self.terms.clone()))
     }
 
@@ -164,13 +235,13 @@ impl Mailbox {
     pub fn receive_start<B>(
         &self,
         from: impl Into<Option<usize>>,
-        tag: u64,
+        tag: impl Into<Option<u64>>,
         buffer: B,
     ) -> Result<PendingReceive<B>>
     where
         B: AsMut<[u8]> + Send + 'static,
     {
-        let from = from.into();
+        let (from, tag) = (from.into(), tag.into());
         self.check(Op::Receive, from)?;
         let buffer = Buffer::inbound(buffer);
         let ticket = self.ask(Op::Receive, false, |desk, number| desk.receive(number, from, tag, buffer))?;
@@ -219,7 +290,11 @@ impl fmt::Debug for Mailbox {
 /// What the outcome of a receive says.
 fn delivery(outcome: &Outcome) -> Result<Delivery> {
     match outcome {
-        Outcome::Received(_, source, bytes) => Ok(Delivery { source: *source, bytes: *bytes }),
-        _ => Err(Error::invalid(Op::Receive.name(), "it ended as something else")),
+        Outcome::Received(_, delivery) => Ok(*delivery),
+        _ => Err(lost()),
     }
+}
+
+fn lost() -> Error {
+    Error::invalid(Op::Receive.name(), "it ended as something else")
 }

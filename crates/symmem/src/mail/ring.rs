@@ -35,6 +35,7 @@ pub(super) enum Kind {
 pub(super) struct Label {
     pub(super) kind: Kind,
     pub(super) tag: u64,
+    pub(super) note: u64,
     /// Bytes of the whole message.
     pub(super) total: usize,
     /// Bytes in this slot.
@@ -45,6 +46,7 @@ pub(super) struct Label {
 struct Head {
     kind: AtomicU64,
     tag: AtomicU64,
+    note: AtomicU64,
     total: AtomicU64,
     bytes: AtomicU64,
 }
@@ -150,7 +152,7 @@ impl Ring<'_> {
             _ => Kind::Void,
         };
         let (total, bytes) = (read(&head.total) as usize, read(&head.bytes) as usize);
-        Label { kind, tag: read(&head.tag), total, bytes: bytes.min(self.slot) }
+        Label { kind, tag: read(&head.tag), note: read(&head.note), total, bytes: bytes.min(self.slot) }
     }
 }
 
@@ -167,12 +169,13 @@ impl Free<'_> {
     }
 
     /// Fills the slot and hands it over; at most [`Free::room`] bytes.
-    pub(super) fn fill(self, kind: Kind, tag: u64, total: usize, bytes: &[u8]) {
+    pub(super) fn fill(self, kind: Kind, (tag, note): (u64, u64), total: usize, bytes: &[u8]) {
         assert!(bytes.len() <= self.room(), "more than a slot holds");
         let (head, to) = self.ring.at(self.head);
         for (word, value) in [
             (&head.kind, kind as u64),
             (&head.tag, tag),
+            (&head.note, note),
             (&head.total, total as u64),
             (&head.bytes, bytes.len() as u64),
         ] {
@@ -217,7 +220,7 @@ mod tests {
             if group.rank() == 0 {
                 for tag in 0..SLOTS {
                     let bytes = vec![tag as u8; tag as usize];
-                    rings.free_slot(0, 1).expect("a free slot").fill(Kind::First, tag, 9, &bytes);
+                    rings.free_slot(0, 1).expect("a free slot").fill(Kind::First, (tag, !tag), 9, &bytes);
                 }
                 assert!(rings.free_slot(0, 1).is_none());
             }
@@ -227,7 +230,8 @@ mod tests {
                     let filled = rings.filled_slot(1, 0).expect("a filled slot");
                     let mut bytes = vec![0; filled.label.bytes];
                     filled.read(&mut bytes);
-                    assert_eq!((filled.label.tag, filled.label.total), (tag, 9));
+                    let label = filled.label;
+                    assert_eq!((label.tag, label.note, label.total), (tag, !tag, 9));
                     assert_eq!(bytes, vec![tag as u8; tag as usize]);
                     filled.empty();
                 }

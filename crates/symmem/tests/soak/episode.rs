@@ -168,7 +168,10 @@ fn send_letters(group: &Group, script: &mut Random) -> Result<u64> {
         peers.iter().map(|peer| mailbox.send_start(*peer, 7, letter(rank))).collect::<Result<Vec<_>>>()?;
     for peer in peers.iter().rev() {
         let mut out = vec![0; len];
-        assert_eq!(mailbox.receive(*peer, 7, &mut out)?, Delivery { source: *peer, bytes: len });
+        assert_eq!(
+            mailbox.receive(*peer, 7, &mut out)?,
+            Delivery { source: *peer, tag: 7, note: 0, bytes: len }
+        );
         assert_eq!(out, letter(*peer), "a message of rank {peer}");
     }
     sent.into_iter().try_for_each(|sent| sent.wait().map(drop))?;

@@ -247,7 +247,7 @@ fn exchange_mail(mailbox: &Mailbox, group: &Group, seed: u64) -> Result<Never> {
 
 fn receive(mailbox: &Mailbox, from: usize, len: usize) -> Result<()> {
     let mut out = vec![0xee; len];
-    assert_eq!(mailbox.receive(from, 1, &mut out)?, Delivery { source: from, bytes: len });
+    assert_eq!(mailbox.receive(from, 1, &mut out)?, Delivery { source: from, tag: 1, note: 0, bytes: len });
     assert!(out.iter().all(|byte| *byte == from as u8));
     Ok(())
 }
