@@ -203,6 +203,21 @@ mod deadlines {
     }
 
     #[test]
+    fn what_was_made_in_a_hurry_may_wait_on_the_terms_of_another_group() {
+        on_threads(2, |group| {
+            let (mem, none) = (group.alloc::<u8>(8)?.rendezvous(group)?, group.within(Duration::ZERO));
+            assert_error!(mem.on_terms_of(&none).wait_signal(group.prev(), 0), Error::Timeout { .. });
+            let (mem, same) = (mem.on_terms_of(&none).on_terms_of(group), none.on_terms_of(group));
+            if group.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            mem.put_signal(group.next(), 0)?;
+            mem.wait_signal(group.prev(), 0)?;
+            same.barrier()
+        });
+    }
+
+    #[test]
     fn one_beyond_the_clock_is_never() {
         on_threads(2, |group| {
             let forever = group.within(Duration::MAX).try_clone()?;

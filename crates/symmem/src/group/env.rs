@@ -47,6 +47,11 @@ impl Group {
 
     /// Collective. [`Group::from_env`] with a context of one's own.
     pub fn from_env_in(context: &RankContext) -> Result<Self> {
+        Self::from_env_as(context, "world")
+    }
+
+    /// Collective. [`Group::from_env_in`] under another name than "world", for messages to people. The ranks are the same.
+    pub fn from_env_as(context: &RankContext, name: &str) -> Result<Self> {
         // Before a port is taken or the store is told anything.
         if fork::is_child() {
             return Err(Error::Forked { op: Op::Join.name() });
@@ -72,7 +77,7 @@ impl Group {
         let nearest = server.as_ref().map(|server| server.own_addr().ip().to_string());
         let store = connect(context, nearest.as_deref().unwrap_or(&host), port)?;
         let loopback = server.as_ref().map(|server| server.local_addr().ip()).filter(IpAddr::is_loopback);
-        let mut join = Join::new(context, store, rank, world, "world", world_boot(&run, &attempt));
+        let mut join = Join::new(context, store, rank, world, name, world_boot(&run, &attempt));
         join.server = server.map(Arc::new);
         join.fresh = is_set(FRESH_RUN);
         let here = number("LOCAL_WORLD_SIZE").unwrap_or(0);

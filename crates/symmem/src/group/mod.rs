@@ -224,6 +224,11 @@ impl Group {
         Self { shape: Shape::of(shape), ..self.share() }
     }
 
+    /// The same membership, whose blocking calls wait as those of `other` do: as long, and ended by the same token.
+    pub fn on_terms_of(&self, other: &Self) -> Self {
+        self.with_terms(other.terms.clone())
+    }
+
     /// Another handle of the same membership.
     pub(crate) fn share(&self) -> Self {
         self.with_terms(self.terms.clone())

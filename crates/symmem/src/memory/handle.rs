@@ -142,6 +142,11 @@ impl<T: Element> SymmetricMemory<T> {
         self.with_group(self.group.cancelled_by(token))
     }
 
+    /// The same memory, whose blocking calls wait as those of `group` do, which may be any.
+    pub fn on_terms_of(&self, group: &Group) -> Self {
+        self.with_group(self.group.on_terms_of(group))
+    }
+
     /// The same memory, cut to its first `len` elements. Collectives work on what the handle covers, so all ranks must cut
     /// alike.
     pub fn first(mut self, len: usize) -> Result<Self> {
