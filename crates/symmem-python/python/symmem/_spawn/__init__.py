@@ -7,11 +7,12 @@ becomes the exception of the launcher.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from symmem._spawn import job, places, processes, threads as as_threads
-from symmem._symmem import Group
+from symmem._symmem import Error, Group
 
 __all__ = ["spawn"]
 
@@ -100,6 +101,10 @@ def spawn(
     [20, 21, 22]
     """
     job.refuse_without_guard()
+    try:
+        ranks = operator.index(ranks)
+    except TypeError:
+        raise TypeError(f"spawn: ranks must be an int, not {type(ranks).__name__} ({ranks!r})") from None
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks}")
     if threads or (threads is None and job.is_only_for_threads(fn, args)):
@@ -109,6 +114,10 @@ def spawn(
             raise ValueError("prefix= needs processes: threads share the output of this one")
         place = places.of_threads(ranks, pin)
         with places.limited(place.threads):
-            return as_threads.run(fn, ranks, args, timeout, place, return_exceptions)
-    place = places.of_processes(ranks, pin, env or {})
-    return processes.run(job.encode(fn, args), ranks, timeout, place, prefix, return_exceptions)
+            ended = as_threads.run(fn, ranks, args, timeout, place, return_exceptions)
+    else:
+        place = places.of_processes(ranks, pin, env or {})
+        ended = processes.run(job.encode(fn, args), ranks, timeout, place, prefix, return_exceptions)
+    if isinstance(ended, Error):
+        raise ended  # here, so that nothing of how ranks are started stands between the caller and the message
+    return ended

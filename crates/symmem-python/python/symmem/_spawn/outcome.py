@@ -22,11 +22,11 @@ def failure_of(error: BaseException, rank: int) -> Failure:
     if isinstance(error, job.MissingGuard):
         return Failure(str(error))
     message = "".join(traceback.format_exception_only(error)).strip()
-    text = "".join(traceback.format_exception(type(error), error, _of_the_user(error.__traceback__))).strip()
+    text = "".join(traceback.format_exception(type(error), error, of_the_user(error.__traceback__))).strip()
     return Failure(message, text, is_secondary(error, rank), _pickled(error))
 
 
-def _of_the_user(trace: TracebackType | None) -> TracebackType | None:
+def of_the_user(trace: TracebackType | None) -> TracebackType | None:
     """The part that starts in the user's function; all of it if there is no such part."""
     part = trace
     while part is not None and os.path.dirname(part.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
@@ -73,11 +73,11 @@ def unended(ended: set[int], ranks: int, timeout: float | None) -> list[Any]:
 
 def results(
     ended: Sequence[tuple[int, Report]], ranks: int, timeout: float | None, return_exceptions: bool
-) -> list[Any]:
-    """The results in rank order. `ended` is in the order of time, which says which failure came first."""
+) -> list[Any] | Error:
+    """The results in rank order, or what to raise. `ended` is in the order of time, which says which failure came first."""
     failures = [(rank, report.failure) for rank, report in ended if report.failure is not None]
     if failures and not return_exceptions:
-        raise spawned(*next((pair for pair in failures if not pair[1].secondary), failures[0]))
+        return spawned(*next((pair for pair in failures if not pair[1].secondary), failures[0]))
     values = unended({rank for rank, _ in ended}, ranks, timeout)
     for rank, report in ended:
         if report.failure is not None:

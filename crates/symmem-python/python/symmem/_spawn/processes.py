@@ -22,7 +22,7 @@ from typing import Any
 from symmem._spawn import lines, outcome
 from symmem._spawn.job import Failure, Job, Report
 from symmem._spawn.places import Places
-from symmem._symmem import TcpStore
+from symmem._symmem import Error, TcpStore
 
 JOB_FD = "SYMMEM_SPAWN_JOB_FD"
 REPORT_FD = "SYMMEM_SPAWN_REPORT_FD"
@@ -47,8 +47,8 @@ _CHUNK = 1 << 20
 
 def run(
     job: Job, ranks: int, timeout: float | None, place: Places, prefix: bool, return_exceptions: bool
-) -> list[Any]:
-    """Runs the job on `ranks` processes; see `symmem.spawn`."""
+) -> list[Any] | Error:
+    """Runs the job on `ranks` processes; see `symmem.spawn`. Gives the results, or what to raise."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     # Explicitly, whatever the environment says: nobody elsewhere has business with this store.
     store = TcpStore("127.0.0.1", 0, is_master=True, bind="127.0.0.1")
@@ -64,7 +64,7 @@ def run(
         _end(children)
     left = [child.rank for child in children if child.rank not in dict(ended)]
     if timeout is not None and left and not any(report.failure for _, report in ended):
-        raise outcome.timed_out(left, timeout)
+        return outcome.timed_out(left, timeout)
     return outcome.results(ended, ranks, timeout, return_exceptions)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from symmem import _groups
 from symmem._spawn import outcome
 from symmem._spawn.places import Places
-from symmem._symmem import Context, Group, HashStore, Spawned
+from symmem._symmem import Context, Error, Group, HashStore, Spawned
 
 
 @dataclass
@@ -73,8 +73,11 @@ def run(
     timeout: float | None,
     place: Places,
     return_exceptions: bool,
-) -> list[Any]:
-    """Runs `fn` on `ranks` threads; see `symmem.spawn`. Threads cannot be killed: one that never ends is left behind."""
+) -> list[Any] | Error:
+    """Runs `fn` on `ranks` threads; see `symmem.spawn`. Gives the results, or what to raise.
+
+    Threads cannot be killed: one that never ends is left behind.
+    """
     work = _Run(fn, args, ranks, place.cpus)
     # Daemons: a rank that hangs must not keep the program from ending.
     for rank in range(ranks):
@@ -89,7 +92,7 @@ def run(
     if missing:
         work.abort("the launcher gave up waiting")
     if timeout is not None and missing and not any(one.error for one in ended):
-        raise outcome.timed_out(missing, timeout)
+        return outcome.timed_out(missing, timeout)
     return _results(ended, ranks, timeout, return_exceptions)
 
 
@@ -107,11 +110,11 @@ def _collect(work: _Run, deadline: float, to_the_end: bool) -> list[_Outcome]:
 
 def _results(
     ended: Sequence[_Outcome], ranks: int, timeout: float | None, return_exceptions: bool
-) -> list[Any]:
+) -> list[Any] | Error:
     failed = [one for one in ended if one.error is not None]
     if failed and not return_exceptions:
         own = (one for one in failed if one.error and not outcome.is_secondary(one.error, one.rank))
-        raise _spawned(next(own, failed[0]))
+        return _spawned(next(own, failed[0]))
     values = outcome.unended({one.rank for one in ended}, ranks, timeout)
     for one in ended:
         values[one.rank] = one.result if one.error is None else _spawned(one)
@@ -120,4 +123,5 @@ def _results(
 
 def _spawned(one: _Outcome) -> Spawned:
     assert one.error is not None
+    one.error.__traceback__ = outcome.of_the_user(one.error.__traceback__)
     return outcome.spawned(one.rank, outcome.failure_of(one.error, one.rank), one.error)
