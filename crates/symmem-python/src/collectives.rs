@@ -5,17 +5,41 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use symmem::{CancelToken, DType, ReduceOp};
 
 use crate::dtype;
 use crate::error::invalid;
-use crate::group::Membership;
+use crate::group::{Group, Membership, NonMember};
 use crate::memory::{Call, SymmetricMemory, Terms, find_known};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 use crate::private;
+
+/// An `op=` argument: a name. What else is passed there mostly was meant for another argument.
+pub(crate) fn op_name<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    if let Ok(name) = op.cast::<PyString>() {
+        return name.to_str();
+    }
+    let kind = op.get_type().qualname()?;
+    let hint = if op.is_instance_of::<Group>() || op.is_instance_of::<NonMember>() {
+        " Hint: pass group=..."
+    } else if Operand::view(op).is_ok() {
+        " Hint: pass an array to put the result in as out=...; a handle reduces its own elements"
+    } else {
+        ""
+    };
+    Err(PyTypeError::new_err(format!(
+        "op: expected a name such as 'sum', not {} {kind}.{hint}",
+        article(kind.to_str()?)
+    )))
+}
+
+fn article(noun: &str) -> &'static str {
+    if noun.starts_with(['A', 'E', 'I', 'O', 'U', 'a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
+}
 
 /// The reduce operation called `name`.
 pub(crate) fn reduce_op(name: &str) -> PyResult<ReduceOp> {
@@ -190,7 +214,7 @@ impl<'py> Plan<'py> {
             let result = match (in_place, x) {
                 (false, _) => py.None(),
                 (true, Some(x)) => x.clone().unbind(),
-                (true, None) => memory.own_array(py)?,
+                (true, None) => memory.own_array(py, call.name())?,
             };
             return Ok(Self { call, out: None, result });
         }
@@ -262,6 +286,11 @@ fn writable(call: PyResult<Call>, x: &Bound<'_, PyAny>) -> PyResult<Call> {
     Ok(call)
 }
 
+/// The name of a call, in messages that do not come to look at what is wrong with it.
+fn name_of(call: &PyResult<Call>) -> &'static str {
+    call.as_ref().map_or("collective", |call| call.name())
+}
+
 /// A collective on `x`: zero-copy where it is symmetric on this group.
 pub(crate) fn run_on_group<'py>(
     membership: &Membership,
@@ -274,9 +303,9 @@ pub(crate) fn run_on_group<'py>(
     if let Some(operand) = &seen
         && let Some(memory) = find_known(operand, membership, timeout_ms)?
     {
-        return memory.run(py, writable(call, x), out, Some(x), Terms::new(timeout_ms, None));
+        return memory.run(py, writable(call, x), out, Some(x), memory.terms(timeout_ms, None));
     }
-    let group = membership.group("collective", timeout_ms)?;
+    let group = membership.group(name_of(&call), timeout_ms)?;
     match call.and_then(|call| private::Job::new(&group, call, (x, seen), out)) {
         Ok(job) => private::run(py, &membership.shaped(group, &job.shape(membership.size())), job),
         Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
@@ -294,10 +323,10 @@ pub(crate) fn start_on_group<'py>(
 ) -> PyResult<Pending> {
     let py = x.py();
     if let Some(memory) = symmetric(membership, x, timeout_ms)? {
-        return memory.start(py, writable(call, x), out, Some(x), Terms::new(timeout_ms, None));
+        return memory.start(py, writable(call, x), out, Some(x), memory.terms(timeout_ms, None));
     }
     // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
-    let group = Arc::new(membership.group("collective", timeout_ms)?.cancelled_by(&CancelToken::new()));
+    let group = Arc::new(membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new()));
     let call = call.and_then(|call| call.check_start().map(|()| call));
     match call.and_then(|call| private::Job::new(&group, call, (x, None), out)) {
         Ok(job) => private::start(py, &membership.shaped(group, &job.shape(membership.size())), &job),

@@ -37,12 +37,35 @@ pub(crate) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> Py
 /// `symmem.Invalid` with exactly this text, for checks whose words are another library's.
 #[cold]
 pub(crate) fn refused(text: impl Into<String>) -> PyErr {
-    let text = text.into();
-    Python::attach(|py| match made(py, "Invalid", &text) {
+    worded("Invalid", text.into())
+}
+
+fn worded(class: &str, text: String) -> PyErr {
+    Python::attach(|py| match made(py, class, &text) {
         Ok(Some(exception)) => PyErr::from_value(exception),
         Ok(None) => PyRuntimeError::new_err(text),
         Err(failure) => failure,
     })
+}
+
+/// `symmem.Mismatch` with this text, for what the bindings compare themselves.
+#[cold]
+pub(crate) fn mismatched(text: String) -> PyErr {
+    worded("Mismatch", text)
+}
+
+/// [`raise`] for the call that the user made, where the library names a step of it.
+#[cold]
+pub(crate) fn raise_as(call: &'static str, mut error: Error) -> PyErr {
+    if let Error::Closed { op }
+    | Error::Forked { op }
+    | Error::OutOfBounds { op, .. }
+    | Error::RankOutOfRange { op, .. }
+    | Error::NotLocal { op, .. } = &mut error
+    {
+        *op = call;
+    }
+    raise(error)
 }
 
 fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {

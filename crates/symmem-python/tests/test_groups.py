@@ -124,9 +124,8 @@ def test_init_asks_for_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def halves(group: symmem.Group) -> Any:
     low = group.subgroup([0, 1], "low")
     high = group.subgroup(range(2, 4), "high")
-    assert (low is None) != (high is None)
     mine = low or high
-    assert mine is not None
+    assert mine and bool(low) != bool(high)
     found = mine.all_gather_object(group.rank)
     local = group.local()
     twin = group.clone()
@@ -169,6 +168,33 @@ def abort_on_1(group: symmem.Group) -> str:
 
 def test_abort_tells_everybody_why(run: Any) -> None:
     assert run(abort_on_1, 2) == ["told", "told"]
+
+
+def colors(group: symmem.Group) -> Any:
+    # Odd ranks backwards, the last one in no part at all.
+    last = group.rank == group.size - 1
+    part = group.split(None if last else group.rank % 2, key=-group.rank)
+    again = symmem.split(7, group=group)
+    assert again and (again.rank, again.size) == (group.rank, group.size)
+    if not part:
+        assert last and isinstance(part, symmem.NonMember) and "color=None" in repr(part)
+        return None
+    return part.rank, part.all_gather_object(group.rank)
+
+
+def test_split_makes_one_group_per_color_in_the_order_of_keys(run: Any) -> None:
+    assert run(colors, 4) == [(1, [2, 0]), (0, [1]), (0, [2, 0]), None]
+
+
+def name_in_errors(group: symmem.Group) -> None:
+    with pytest.raises(symmem.Timeout) as caught:
+        group.recv(None, group.rank, timeout_ms=1)
+    assert caught.value.group == group.name == "default"
+    assert f"{group.name!r}".replace("'", '"') in repr(group) and f'"{group.name}"' in str(caught.value)
+
+
+def test_a_group_has_one_name(run: Any) -> None:
+    run(name_in_errors, 2)
 
 
 def test_within_bounds_one_call(threads: Any) -> None:

@@ -124,6 +124,33 @@ def test_ranks_may_bring_different_offsets(run: Any) -> None:
     assert run(offsets_differ, 2) == [[3.0] * 4 + [0.0] * 4, [0.0] * 4 + [3.0] * 4]
 
 
+def described(group: symmem.Group) -> None:
+    x = symmem.empty(10, dtype="int64")
+    x[:] = np.arange(10) + 100 * group.rank
+    mem = symmem.rendezvous(x[4:].reshape(2, 3), group)
+    mem.barrier()
+    theirs = [4 + 100 * group.next + n for n in range(6)]
+    for found in (mem.peer(group.next), mem[group.next], mem.get_buffer(group.next), mem.get_remote_tensor(group.next)):
+        assert found.shape == (2, 3) and found.dtype == np.int64 and found.numpy().reshape(-1).tolist() == theirs
+    assert [int(one[0, 0]) for one in mem] == [4 + 100 * rank for rank in range(group.size)]
+    # With sizes, as torch counts: from the start of the allocation, unless told otherwise.
+    assert mem.get_buffer(group.next, (2,)).tolist() == [100 * group.next, 100 * group.next + 1]
+    assert mem.get_buffer(group.next, (2,), storage_offset=3).tolist() == [theirs[0] - 1, theirs[0]]
+    assert mem.get_buffer(group.next, storage_offset=0).numpy().reshape(-1)[0] == 100 * group.next
+    assert mem.get_remote_tensor(group.next, (2,)).tolist() == theirs[:2]
+    assert mem.get_buffer(group.next, dtype="uint64").numpy().reshape(-1).tolist() == theirs
+    with pytest.raises(symmem.Invalid, match="get_buffer: elements of int8 are not as long .* Hint: pass sizes="):
+        mem.get_buffer(group.next, dtype="int8")
+    for wrong in (group.size, -1):
+        with pytest.raises(IndexError, match="peer"):
+            mem[wrong]
+    mem.barrier()
+
+
+def test_peers_are_described_as_the_handle_by_default(run: Any) -> None:
+    run(described, 2)
+
+
 def test_private_memory_cannot_be_rendezvoused(threads: Any) -> None:
     def main(group: symmem.Group) -> None:
         for other in (np.zeros(4), symmem.empty(4).numpy().copy()):

@@ -25,7 +25,7 @@ AT_ONCE = 5.0
 #: Methods that are collective and have nothing in them that can be wrong on one rank and be told: the group's own barriers and
 #: copies, the end of a handle, and what finds its members in another way.
 WITHOUT_ROWS = {
-    "Group": {"barrier", "barrier_start", "clone", "local", "subgroup", "survivors", "from_env", "from_torch"},
+    "Group": {"barrier", "barrier_start", "clone", "local", "subgroup", "split", "survivors", "from_env", "from_torch"},
     "SymmetricMemory": {"close"},
 }
 #: Calls on symmetric memory in which a rank need not hear from all.
@@ -183,6 +183,26 @@ PRIVATE: dict[str, dict[str, Call]] = {
         "root": lambda on, wrong: on.group.broadcast_object(1, root(wrong)),
         "negative root": lambda on, wrong: on.group.broadcast_object(1, -1 if wrong else 0),
         "pickle": lambda on, wrong: on.group.broadcast_object((lambda: 0) if wrong else 1, WRONG),
+    },
+    "gather_object": {
+        "root": lambda on, wrong: on.group.gather_object(1, root(wrong)),
+        "negative root": lambda on, wrong: on.group.gather_object(1, -1 if wrong else 0),
+        "pickle": lambda on, wrong: on.group.gather_object((lambda: 0) if wrong else 1),
+    },
+    "scatter_object": {
+        "root": lambda on, wrong: on.group.scatter_object(range(RANKS), root(wrong)),
+        "number": lambda on, wrong: on.group.scatter_object(range(RANKS + wrong), WRONG),
+        "type": lambda on, wrong: on.group.scatter_object(1 if wrong else None, WRONG),
+        "pickle": lambda on, wrong: on.group.scatter_object([lambda: 0] * RANKS, WRONG),
+    },
+    "reduce_object": {
+        "root": lambda on, wrong: on.group.reduce_object(1, root=root(wrong)),
+        "op": lambda on, wrong: on.group.reduce_object(1, "sum" if wrong else None),  # type: ignore[arg-type]
+        "pickle": lambda on, wrong: on.group.reduce_object((lambda: 0) if wrong else 1),
+    },
+    "all_reduce_object": {
+        "op": lambda on, wrong: on.group.all_reduce_object(1, "sum" if wrong else max),  # type: ignore[arg-type]
+        "pickle": lambda on, wrong: on.group.all_reduce_object((lambda: 0) if wrong else 1),
     },
 }
 

@@ -6,11 +6,11 @@ The methods of `symmem.Group` say what each one does; `op` is one of "sum", "avg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from symmem._groups import current_group
-from symmem._symmem import Group, Pending
+from symmem._symmem import Envelope, Group, NonMember, Pending
 from symmem.typing import Kind, Op, Operand, Same
 
 
@@ -157,8 +157,15 @@ def send(x: Any, dst: int, tag: int = 0, group: Group | None = None, *, timeout_
     _of(group).send(x, dst, tag, timeout_ms=timeout_ms)
 
 
-def recv(x: Any, src: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Any:
-    """Receives into `x` what rank `src` sends with the same tag; returns `x`."""
+def recv(
+    x: Any = None,
+    src: int | None = None,
+    tag: int | None = 0,
+    group: Group | None = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any:
+    """Receives into `x` what rank `src` sends with the same tag, and returns it; without `x` a new array of what came."""
     return _of(group).recv(x, src, tag, timeout_ms=timeout_ms)
 
 
@@ -167,21 +174,118 @@ def isend(x: Any, dst: int, tag: int = 0, group: Group | None = None) -> Pending
     return _of(group).isend(x, dst, tag)
 
 
-def irecv(x: Any, src: int, tag: int = 0, group: Group | None = None) -> Pending:
-    """Starts a `recv`."""
+def irecv(x: Any, src: int | None = None, tag: int | None = 0, group: Group | None = None) -> Pending:
+    """Starts a `recv` into `x`."""
     return _of(group).irecv(x, src, tag)
 
 
-def all_gather_object(value: Any, group: Group | None = None) -> list[Any]:
+def sendrecv(
+    x: Any,
+    dst: int,
+    out: Any = None,
+    src: int | None = None,
+    sendtag: int = 0,
+    recvtag: int | None = 0,
+    group: Group | None = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any:
+    """Sends `x` to rank `dst` and receives from rank `src` at once, into `out` or a new array; returns that."""
+    return _of(group).sendrecv(x, dst, out, src, sendtag, recvtag, timeout_ms=timeout_ms)
+
+
+def send_object(value: Any, dst: int, tag: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> None:
+    """Sends a picklable `value` to rank `dst`, which must `recv_object` it with the same tag."""
+    _of(group).send_object(value, dst, tag, timeout_ms=timeout_ms)
+
+
+def recv_object(
+    src: int | None = None, tag: int | None = 0, group: Group | None = None, *, timeout_ms: int = 0
+) -> Any:
+    """The object that rank `src`, or anybody, sends with the same tag."""
+    return _of(group).recv_object(src, tag, timeout_ms=timeout_ms)
+
+
+def sendrecv_object(
+    value: Any,
+    dst: int,
+    src: int | None = None,
+    sendtag: int = 0,
+    recvtag: int | None = 0,
+    group: Group | None = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any:
+    """Sends a picklable `value` to rank `dst` and receives one from rank `src`, or anybody, at once."""
+    return _of(group).sendrecv_object(value, dst, src, sendtag, recvtag, timeout_ms=timeout_ms)
+
+
+def probe(
+    src: int | None = None, tag: int | None = None, group: Group | None = None, *, timeout_ms: int = 0
+) -> Envelope:
+    """Waits for a message, by default from anybody and with any tag, and says what it is; it stays there."""
+    return _of(group).probe(src, tag, timeout_ms=timeout_ms)
+
+
+def iprobe(src: int | None = None, tag: int | None = None, group: Group | None = None) -> Envelope | None:
+    """`probe` without waiting: None if there is no message."""
+    return _of(group).iprobe(src, tag)
+
+
+def all_gather_object(value: Any, group: Group | None = None, *, timeout_ms: int = 0) -> list[Any]:
     """Collective. Everybody's picklable `value`, in rank order."""
-    return _of(group).all_gather_object(value)
+    return _of(group).all_gather_object(value, timeout_ms=timeout_ms)
 
 
-def broadcast_object(value: Any, root: int = 0, group: Group | None = None) -> Any:
+def broadcast_object(value: Any, root: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Any:
     """Collective. The picklable `value` of `root`."""
-    return _of(group).broadcast_object(value, root)
+    return _of(group).broadcast_object(value, root, timeout_ms=timeout_ms)
 
 
-def subgroup(ranks: Sequence[int], name: str = "", group: Group | None = None) -> Group | None:
-    """Collective among `ranks`. A group of those; None on a rank that is not among them."""
+def gather_object(
+    value: Any, root: int = 0, group: Group | None = None, *, timeout_ms: int = 0
+) -> list[Any] | None:
+    """Collective. `root` gets everybody's picklable `value` in rank order, the others None."""
+    return _of(group).gather_object(value, root, timeout_ms=timeout_ms)
+
+
+def scatter_object(
+    values: Iterable[Any] | None, root: int = 0, group: Group | None = None, *, timeout_ms: int = 0
+) -> Any:
+    """Collective. Rank r gets the r-th of the picklable `values` of `root`; what the others pass is ignored."""
+    return _of(group).scatter_object(values, root, timeout_ms=timeout_ms)
+
+
+def reduce_object(
+    value: Any,
+    op: Callable[[Any, Any], Any] | None = None,
+    root: int = 0,
+    group: Group | None = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. `root` gets everybody's `value` reduced by the function `op` in rank order (None adds), the others None."""
+    return _of(group).reduce_object(value, op, root, timeout_ms=timeout_ms)
+
+
+def all_reduce_object(
+    value: Any,
+    op: Callable[[Any, Any], Any] | None = None,
+    group: Group | None = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. Everybody's `value` reduced by the function `op` in rank order (None adds)."""
+    return _of(group).all_reduce_object(value, op, timeout_ms=timeout_ms)
+
+
+def subgroup(ranks: Iterable[int], name: str = "", group: Group | None = None) -> Group | NonMember:
+    """Collective among `ranks`. A group of those; on a rank that is not among them a `NonMember`, which is falsy."""
     return _of(group).subgroup(ranks, name)
+
+
+def split(
+    color: int | None, key: int = 0, group: Group | None = None, *, timeout_ms: int = 0
+) -> Group | NonMember:
+    """Collective. One group per `color`, in the order of `key`; a `NonMember` for a rank that passes None."""
+    return _of(group).split(color, key, timeout_ms=timeout_ms)

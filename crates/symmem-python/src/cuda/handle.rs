@@ -242,7 +242,7 @@ impl Handle for DeviceHandle {
         self.core.live("is_open").is_ok()
     }
 
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    fn close(&self, py: Python<'_>, _: Terms<'_, '_>) -> PyResult<()> {
         blocking(py, || self.core.close())
     }
 

@@ -2,19 +2,20 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::time::Duration;
 
 use pyo3::exceptions::{PyGeneratorExit, PySystemExit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use symmem::{Deadline, Error};
+use symmem::Deadline;
 
-use super::{Membership, join, lock, objects, source};
-use crate::collectives::{self, reduce_op, reduce_to, root_of};
+use super::parts::Part;
+use super::{Membership, bound, join, lock, objects, source};
+use crate::collectives::{self, op_name, reduce_op, reduce_to, root_of};
 use crate::context::{self, Context};
 use crate::error::raise;
 use crate::interrupt::blocking;
-use crate::memory::{Call, Terms};
+use crate::mail::Envelope;
+use crate::memory::Call;
 use crate::pending::{Pending, Started};
 use crate::private;
 use crate::store;
@@ -39,11 +40,6 @@ impl Group {
 
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
-    }
-
-    /// A group made from this one, by the same rank in the same context.
-    fn related(&self, py: Python<'_>, group: &symmem::Group) -> PyResult<Self> {
-        Membership::new(group, None, self.membership.context(), None).with_mail(py).map(Self::of)
     }
 
     /// Runs a collective on `x`, by its handle where it is symmetric on this group.
@@ -86,7 +82,7 @@ impl Group {
         let context = context.map_or_else(|| context::current(py), |context| Ok(context.inner.clone()))?;
         let joined = join::with_timeout(&context, timeout)?;
         let group = join::in_store(py, joined, store::from_python(store)?, (rank, size), name)?;
-        Membership::new(&group, None, &context, Some(store.clone().unbind())).with_mail(py).map(Self::of)
+        Membership::new(&group, &context, Some(store.clone().unbind())).with_mail(py).map(Self::of)
     }
 
     /// Collective. Joins the group that the environment describes, as `torchrun` sets it: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
@@ -100,9 +96,9 @@ impl Group {
         context: Option<&Context>,
     ) -> PyResult<Self> {
         let context = context.map_or_else(|| context::current(py), |context| Ok(context.inner.clone()))?;
-        let second = (name != "default").then(|| name.to_owned());
+        let second = (name != join::DEFAULT_NAME).then(|| name.to_owned());
         let group = join::from_env(py, join::with_timeout(&context, timeout)?, second)?;
-        Membership::new(&group, Some(name.to_owned()), &context, None).with_mail(py).map(Self::of)
+        Membership::new(&group, &context, None).with_mail(py).map(Self::of)
     }
 
     /// Collective. The ranks of a torch process group (by default torch's default one, also by name), who meet in its store.
@@ -209,57 +205,60 @@ impl Group {
     }
 
     /// Collective over `ranks` only: a group of these ranks of this group, in this order. For a rank that is not among them the
-    /// call is local and gives None.
+    /// call is local and gives a `NonMember`, which is falsy and refused by every call.
     ///
     ///     even = group.subgroup(range(0, group.size, 2))
     #[pyo3(signature = (ranks, name = ""))]
-    fn subgroup(&self, ranks: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Self>> {
-        let py = ranks.py();
-        let ranks = ranks.try_iter()?.map(|rank| rank?.extract()).collect::<PyResult<Vec<usize>>>()?;
-        let group = self.membership.group("subgroup", 0)?;
-        if let Some(rank) = ranks.iter().copied().find(|rank| *rank >= group.size()) {
-            return Err(raise(Error::RankOutOfRange { op: "subgroup", rank, world: group.size() }));
-        }
-        if !ranks.contains(&group.rank()) {
-            return Ok(None);
-        }
-        let made = blocking(py, || group.subgroup(&ranks, name))?;
-        self.related(py, &made).map(Some)
+    fn subgroup(&self, ranks: &Bound<'_, PyAny>, name: &str) -> PyResult<Part> {
+        let found = ranks.try_iter()?.map(|rank| rank?.extract()).collect::<PyResult<Vec<usize>>>()?;
+        self.part(ranks.py(), &found, name)
+    }
+
+    /// Collective. One group per `color`, of the ranks that name it, in the order of `key` and then of rank. A rank that passes None is
+    /// in none of them, and gets a `NonMember`.
+    ///
+    ///     row = group.split(group.rank // 4)
+    #[pyo3(signature = (color, key = 0, *, timeout_ms = 0))]
+    fn split(&self, py: Python<'_>, color: Option<i64>, key: i64, timeout_ms: u64) -> PyResult<Part> {
+        self.part_of_color(py, color, key, timeout_ms)
     }
 
     /// Collective. A second group of the same ranks, for a parallel stream of operations.
     fn clone(&self, py: Python<'_>) -> PyResult<Self> {
         let group = self.membership.group("clone", 0)?;
-        self.related(py, &blocking(py, || group.try_clone())?)
+        self.related(py, "clone", 0, &blocking(py, || group.try_clone())?)
     }
 
     /// Collective. The group of the ranks on this machine.
     fn local(&self, py: Python<'_>) -> PyResult<Self> {
         let group = self.membership.group("local", 0)?;
-        self.related(py, &blocking(py, || group.local())?)
+        self.related(py, "local", 0, &blocking(py, || group.local())?)
     }
 
     /// Declares the group failed: everybody's running and later operations raise `GroupFailed` with this rank as the culprit and
-    /// `reason` as its words. Never blocks.
+    /// `reason` as its words. Never blocks; on a group that was closed it does nothing, for this rank has left it.
     #[pyo3(signature = (reason = ""))]
-    fn abort(&self, reason: &str) -> PyResult<()> {
-        self.membership.group("abort", 0)?.abort(reason);
-        Ok(())
+    fn abort(&self, reason: &str) {
+        if let Ok(group) = self.membership.group("abort", 0) {
+            group.abort(reason);
+        }
     }
 
     /// Collective over whoever is still alive: a new group of the living ranks, in their old order.
     #[pyo3(signature = (timeout_ms = 0))]
     fn survivors(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Self> {
         let group = self.membership.group("survivors", 0)?;
-        let asked = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
-        let timeout = asked.or(self.membership.timeout).or_else(|| join::default_timeout(group.context()));
+        let timeout = self.membership.patience(timeout_ms).or_else(|| join::default_timeout(group.context()));
         let deadline = timeout.map_or(Deadline::never(), Deadline::after);
-        self.related(py, &blocking(py, || group.survivors(deadline))?)
+        self.related(py, "survivors", timeout_ms, &blocking(py, || group.survivors(deadline))?)
     }
 
-    /// The same membership, whose calls wait for at most `seconds`.
+    /// The same membership, whose calls wait for at most `seconds` each. As a block it makes the group the current one, and
+    /// bounds every call of this thread on it and its handles that does not say another `timeout_ms`; its end closes nothing.
     ///
     ///     group.within(5).barrier()
+    ///     with group.within(0.5):
+    ///         symmem.barrier()
     fn within(&self, seconds: f64) -> PyResult<Self> {
         let timeout = Some(join::seconds(seconds)?);
         Ok(Self::of(Membership { timeout, ..self.membership.clone() }))
@@ -282,7 +281,11 @@ impl Group {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         slf.get().membership.group("with", 0)?;
         slf.py().import("symmem._groups")?.call_method1("enter", (slf,))?;
-        *lock(&slf.get().membership.shared.entered) += 1;
+        let membership = &slf.get().membership;
+        match membership.timeout {
+            Some(timeout) => bound::enter(&membership.shared, timeout),
+            None => *lock(&membership.shared.entered) += 1,
+        }
         Ok(slf.clone())
     }
 
@@ -295,6 +298,10 @@ impl Group {
     ) -> PyResult<()> {
         let membership = &slf.get().membership;
         slf.py().import("symmem._groups")?.call_method1("leave", (slf,))?;
+        if let Some(timeout) = membership.timeout {
+            bound::leave(&membership.shared, timeout);
+            return Ok(());
+        }
         let mut entered = lock(&membership.shared.entered);
         *entered = entered.saturating_sub(1);
         let is_outermost = *entered == 0;
@@ -335,8 +342,59 @@ impl Group {
         &self,
         obj: &Bound<'py, PyAny>,
         timeout_ms: u64,
-    ) -> PyResult<Bound<'py, PyList>> {
-        objects::all_gather(&self.membership, obj, timeout_ms)
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let call = objects::Call::everywhere("all_gather_object");
+        objects::gather(&self.membership, call, obj, timeout_ms)
+    }
+
+    /// Collective. At `root` everybody's picklable `obj`, in rank order; None elsewhere.
+    #[pyo3(signature = (obj, root = 0, *, timeout_ms = 0))]
+    fn gather_object<'py>(
+        &self,
+        obj: &Bound<'py, PyAny>,
+        root: isize,
+        timeout_ms: u64,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let call = objects::Call::rooted("gather_object", root);
+        objects::gather(&self.membership, call, obj, timeout_ms)
+    }
+
+    /// Collective. This rank's one of the picklable `objs` of `root`, which has one for each rank; what the others pass is ignored.
+    #[pyo3(signature = (objs, root = 0, *, timeout_ms = 0))]
+    fn scatter_object<'py>(
+        &self,
+        objs: &Bound<'py, PyAny>,
+        root: isize,
+        timeout_ms: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let call = objects::Call::rooted("scatter_object", root);
+        objects::scatter(&self.membership, call, objs, timeout_ms)
+    }
+
+    /// Collective. At `root` everybody's picklable `obj` reduced by the function `op` of two objects (None adds them), in rank order; None
+    /// elsewhere.
+    #[pyo3(signature = (obj, op = None, root = 0, *, timeout_ms = 0))]
+    fn reduce_object<'py>(
+        &self,
+        obj: &Bound<'py, PyAny>,
+        op: Option<&Bound<'py, PyAny>>,
+        root: isize,
+        timeout_ms: u64,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let call = objects::Call::rooted("reduce_object", root);
+        objects::reduce(&self.membership, call, obj, op, timeout_ms)
+    }
+
+    /// Collective. `reduce_object` whose result every rank works out for itself.
+    #[pyo3(signature = (obj, op = None, *, timeout_ms = 0))]
+    fn all_reduce_object<'py>(
+        &self,
+        obj: &Bound<'py, PyAny>,
+        op: Option<&Bound<'py, PyAny>>,
+        timeout_ms: u64,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let call = objects::Call::everywhere("all_reduce_object");
+        objects::reduce(&self.membership, call, obj, op, timeout_ms)
     }
 
     /// Collective. The picklable `obj` of `root`; what the others pass is ignored.
@@ -347,7 +405,8 @@ impl Group {
         root: isize,
         timeout_ms: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
-        objects::broadcast(&self.membership, obj, root, timeout_ms)
+        let call = objects::Call::rooted("broadcast_object", root);
+        objects::broadcast(&self.membership, call, obj, timeout_ms)
     }
 
     /// Collective. The reduction of everybody's `x` by `op` ("sum", "avg", "min", "max", "prod", "and", "or", "xor"), with the
@@ -358,7 +417,7 @@ impl Group {
     fn all_reduce(
         &self,
         x: &Bound<'_, PyAny>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
@@ -370,7 +429,7 @@ impl Group {
     fn all_reduce_start(
         &self,
         x: &Bound<'_, PyAny>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
@@ -382,7 +441,7 @@ impl Group {
     fn reduce(
         &self,
         x: &Bound<'_, PyAny>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
@@ -395,7 +454,7 @@ impl Group {
     fn reduce_start(
         &self,
         x: &Bound<'_, PyAny>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
@@ -408,7 +467,7 @@ impl Group {
     fn reduce_scatter(
         &self,
         x: &Bound<'_, PyAny>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
@@ -420,7 +479,7 @@ impl Group {
     fn reduce_scatter_start(
         &self,
         x: &Bound<'_, PyAny>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
@@ -561,7 +620,7 @@ impl Group {
         let error = crate::error::refused(words);
         let known = x.map_or(Ok(None), |x| collectives::symmetric(&self.membership, x, timeout_ms))?;
         match known {
-            Some(memory) => drop(memory.handle().refuse(py, error, Terms::new(timeout_ms, None))),
+            Some(memory) => drop(memory.handle().refuse(py, error, memory.terms(timeout_ms, None))),
             None if x.is_none_or(|x| self.membership.is_on_host(x)) => {
                 drop(self.membership.refuse(py, timeout_ms, error));
             }
@@ -573,25 +632,121 @@ impl Group {
     /// Sends `x` to rank `dst`, which must `recv` it with the same tag. Returns when it is on its way and `x` may change.
     #[pyo3(signature = (x, dst, tag = 0, *, timeout_ms = 0))]
     fn send(&self, x: &Bound<'_, PyAny>, dst: usize, tag: u64, timeout_ms: u64) -> PyResult<()> {
-        self.membership.send(x, dst, tag, timeout_ms)
+        let asked = self.membership.asked("send", timeout_ms);
+        self.membership.mail(x.py(), asked.op)?.get().send_array(asked, x, (dst, tag))
     }
 
-    /// Receives into `x` what rank `src` sends with the same tag. Returns `x`.
-    #[pyo3(signature = (x, src, tag = 0, *, timeout_ms = 0))]
-    fn recv(&self, x: &Bound<'_, PyAny>, src: usize, tag: u64, timeout_ms: u64) -> PyResult<Py<PyAny>> {
-        self.membership.recv(x, src, tag, timeout_ms)?;
-        Ok(x.clone().unbind())
+    /// Receives into `x` what rank `src` sends with the same tag; None is anybody, and any tag. Returns `x`. Without an `x` it returns a
+    /// new numpy array of what came, however long: its elements in one dimension.
+    #[pyo3(
+        signature = (x = None, src = None, tag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, x=None, src=None, tag=0, *, timeout_ms=0)"
+    )]
+    fn recv<'py>(
+        &self,
+        py: Python<'py>,
+        x: Option<&Bound<'py, PyAny>>,
+        src: Option<usize>,
+        tag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.membership.recv(py, self.membership.asked("recv", timeout_ms), x, (src, tag))
     }
 
     /// Starts a `send`. `x` must not change until it has ended.
     #[pyo3(signature = (x, dst, tag = 0))]
     fn isend(&self, x: &Bound<'_, PyAny>, dst: usize, tag: u64) -> PyResult<Pending> {
-        self.membership.start_send(x, dst, tag)
+        self.membership.start_send(self.membership.asked("isend", 0), x, (dst, tag))
     }
 
-    /// Starts a `recv`. Waiting for it gives `x`.
-    #[pyo3(signature = (x, src, tag = 0))]
-    fn irecv(&self, x: &Bound<'_, PyAny>, src: usize, tag: u64) -> PyResult<Pending> {
-        self.membership.start_receive(x, src, tag)
+    /// Starts a `recv` into `x`. Waiting for it gives `x`.
+    #[pyo3(signature = (x, src = None, tag = Some(0)), text_signature = "($self, x, src=None, tag=0)")]
+    fn irecv(&self, x: &Bound<'_, PyAny>, src: Option<usize>, tag: Option<u64>) -> PyResult<Pending> {
+        self.membership.start_receive(self.membership.asked("irecv", 0), x, (src, tag))
+    }
+
+    /// Sends `x` to rank `dst` and receives from rank `src`, or anybody, at once, so that ranks can exchange in a ring. Returns as `recv`
+    /// does: `out`, or a new array of what came.
+    #[pyo3(
+        signature = (x, dst, out = None, src = None, sendtag = 0, recvtag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, x, dst, out=None, src=None, sendtag=0, recvtag=0, *, timeout_ms=0)"
+    )]
+    #[allow(clippy::too_many_arguments)] // Those of both.
+    fn sendrecv<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        dst: usize,
+        out: Option<&Bound<'py, PyAny>>,
+        src: Option<usize>,
+        sendtag: u64,
+        recvtag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let asked = self.membership.asked("sendrecv", timeout_ms);
+        self.membership.send_and_receive(asked, (x, (dst, sendtag)), (out, (src, recvtag)))
+    }
+
+    /// Sends a picklable object to rank `dst`, which takes it with `recv_object`.
+    #[pyo3(signature = (obj, dst, tag = 0, *, timeout_ms = 0))]
+    fn send_object(&self, obj: &Bound<'_, PyAny>, dst: usize, tag: u64, timeout_ms: u64) -> PyResult<()> {
+        let asked = self.membership.asked("send_object", timeout_ms);
+        self.membership.mail(obj.py(), asked.op)?.get().send_pickled(asked, obj, (dst, tag))
+    }
+
+    /// The object that rank `src` sent with the same tag; None is anybody, and any tag.
+    #[pyo3(
+        signature = (src = None, tag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, src=None, tag=0, *, timeout_ms=0)"
+    )]
+    fn recv_object<'py>(
+        &self,
+        py: Python<'py>,
+        src: Option<usize>,
+        tag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let asked = self.membership.asked("recv_object", timeout_ms);
+        self.membership.mail(py, asked.op)?.get().receive_pickled(py, asked, (src, tag))
+    }
+
+    /// `sendrecv` of objects.
+    #[pyo3(
+        signature = (obj, dst, src = None, sendtag = 0, recvtag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, obj, dst, src=None, sendtag=0, recvtag=0, *, timeout_ms=0)"
+    )]
+    fn sendrecv_object<'py>(
+        &self,
+        obj: &Bound<'py, PyAny>,
+        dst: usize,
+        src: Option<usize>,
+        sendtag: u64,
+        recvtag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let asked = self.membership.asked("sendrecv_object", timeout_ms);
+        self.membership.send_and_receive_object(asked, (obj, (dst, sendtag)), (src, recvtag))
+    }
+
+    /// Waits for a message and says what it is; it stays there for a receive. By default one from anybody, with any tag.
+    ///
+    ///     found = group.probe()
+    ///     x = group.recv(None, found.source, found.tag)
+    #[pyo3(signature = (src = None, tag = None, *, timeout_ms = 0))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        src: Option<usize>,
+        tag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Envelope> {
+        let asked = self.membership.asked("probe", timeout_ms);
+        self.membership.mail(py, asked.op)?.get().wait_for_any(py, asked, (src, tag))
+    }
+
+    /// `probe` without waiting: None if there is no message.
+    #[pyo3(signature = (src = None, tag = None))]
+    fn iprobe(&self, py: Python<'_>, src: Option<usize>, tag: Option<u64>) -> PyResult<Option<Envelope>> {
+        let asked = self.membership.asked("iprobe", 0);
+        self.membership.mail(py, asked.op)?.get().look_for_any(asked, (src, tag))
     }
 }

@@ -15,6 +15,9 @@ use symmem::{Error, Group, RankContext, Result};
 
 use crate::error::{invalid, raise};
 
+/// What a group is called that nobody named.
+pub(super) const DEFAULT_NAME: &str = "default";
+
 /// The longest time between two looks at Python's signals.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -52,7 +55,7 @@ pub(super) fn in_store(
 /// Joins the group that the environment describes; under a `name`, a second group of its ranks.
 pub(super) fn from_env(py: Python<'_>, context: RankContext, name: Option<String>) -> PyResult<Group> {
     join(py, move || {
-        let world = Group::from_env_in(&context)?;
+        let world = Group::from_env_as(&context, DEFAULT_NAME)?;
         match name {
             None => Ok(world),
             Some(name) => world.subgroup(&(0..world.size()).collect::<Vec<_>>(), &name),

@@ -4,10 +4,13 @@
 //! makes waits end on Ctrl-C, and what was made on it. Closing gives all of that up at once, so that peers learn that this
 //! rank has left without waiting for Python's garbage collector.
 
+mod bound;
 mod class;
 mod join;
 mod mail;
-mod objects;
+pub(crate) mod objects;
+mod outside;
+mod parts;
 mod source;
 
 use std::collections::HashMap;
@@ -20,11 +23,13 @@ use symmem::{Error, RankContext};
 use crate::cuda::Engines;
 use crate::error::raise;
 use crate::interrupt;
+use crate::mail::Mailbox;
 use crate::memory::{Handle, Workspace};
 use crate::registry::Block;
 
 pub(crate) use self::class::Group;
 pub(crate) use self::join::default_timeout;
+pub(crate) use self::outside::NonMember;
 
 /// A rank's place in a group, and how long its calls wait.
 #[derive(Clone)]
@@ -55,9 +60,24 @@ struct Shared {
     /// What the group has on devices.
     engines: Engines,
     /// The group's `Mailbox`.
-    mail: Mutex<Option<Py<PyAny>>>,
+    mail: Mutex<Option<Py<Mailbox>>>,
     /// How many `with` blocks of this group are open.
     entered: Mutex<usize>,
+}
+
+/// Which group something belongs to, without keeping it.
+pub(crate) struct Whose(Weak<Shared>);
+
+impl Whose {
+    /// As [`Membership::bound`].
+    pub(crate) fn bound(&self) -> Option<Duration> {
+        bound::of(self.0.as_ptr())
+    }
+}
+
+/// A `timeout_ms=` argument: 0 says nothing.
+pub(crate) fn given(timeout_ms: u64) -> Option<Duration> {
+    (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,17 +86,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Membership {
     /// The membership that `group` is, made by a rank in `context`.
-    pub(crate) fn new(
-        group: &symmem::Group,
-        name: Option<String>,
-        context: &RankContext,
-        store: Option<Py<PyAny>>,
-    ) -> Self {
+    pub(crate) fn new(group: &symmem::Group, context: &RankContext, store: Option<Py<PyAny>>) -> Self {
         let group = group.cancelled_by(&interrupt::token());
         let shared = Shared {
             rank: group.rank(),
             size: group.size(),
-            name: name.unwrap_or_else(|| group.name().to_owned()),
+            name: group.name().to_owned(),
             id: group.id().to_owned(),
             pids: group.pids(),
             context: context.clone(),
@@ -116,9 +131,19 @@ impl Membership {
     /// The group, for `op`. Calls on it wait for `timeout_ms`, or for 0 as long as this membership says.
     #[inline]
     pub(crate) fn group(&self, op: &'static str, timeout_ms: u64) -> PyResult<Arc<symmem::Group>> {
+        self.open(op, self.patience(timeout_ms))
+    }
+
+    /// The group on the terms of whatever is made by a call that was given `timeout_ms`, which end with the call. `None` if there are no
+    /// such terms.
+    pub(crate) fn lasting(&self, op: &'static str, timeout_ms: u64) -> PyResult<Option<Arc<symmem::Group>>> {
+        let of_the_call = given(timeout_ms).or_else(|| self.bound());
+        of_the_call.map(|_| self.open(op, self.timeout)).transpose()
+    }
+
+    fn open(&self, op: &'static str, timeout: Option<Duration>) -> PyResult<Arc<symmem::Group>> {
         let group = lock(&self.shared.group).clone().ok_or_else(|| raise(Error::Closed { op }))?;
-        let asked = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
-        Ok(match asked.or(self.timeout) {
+        Ok(match timeout {
             None => group,
             Some(timeout) => Arc::new(group.within(timeout)),
         })
@@ -130,9 +155,26 @@ impl Membership {
         if self.any_shape { group } else { Arc::new(group.shaped(shape)) }
     }
 
-    /// How long calls wait, if not as the group's default says.
+    /// How long a call waits that was given `timeout_ms`, if not as the group's default says.
+    #[inline]
+    pub(crate) fn patience(&self, timeout_ms: u64) -> Option<Duration> {
+        given(timeout_ms).or(self.timeout).or_else(|| self.bound())
+    }
+
+    /// What `within` said when this was made.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    /// What the `with group.within(...):` that this thread is in says of the group.
+    #[inline]
+    pub(crate) fn bound(&self) -> Option<Duration> {
+        bound::of(Arc::as_ptr(&self.shared))
+    }
+
+    /// The group, for what must not keep it.
+    pub(crate) fn downgrade(&self) -> Whose {
+        Whose(Arc::downgrade(&self.shared))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -194,5 +236,6 @@ impl Membership {
 
 /// Adds what this module has to the extension module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Group>()
+    module.add_class::<Group>()?;
+    module.add_class::<NonMember>()
 }

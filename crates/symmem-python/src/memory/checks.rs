@@ -6,21 +6,35 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use symmem::{DType, Error};
 
+use super::class::bytes_of;
 use super::{Call, SymmetricMemory, Terms};
 use crate::array::{self, Keep};
 use crate::collectives::{Plan, reduce_op};
 use crate::dtype;
-use crate::error::{invalid, raise};
+use crate::error::{invalid, raise, raise_as};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 
 impl SymmetricMemory {
     /// This rank's elements. As long as the array lives, and others of the allocation did when it was made, it is symmetric.
-    pub(crate) fn own_array(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    pub(crate) fn own_array(&self, py: Python<'_>, op: &'static str) -> PyResult<Py<PyAny>> {
         let span = self.span();
         let view = self.handle().view(self.membership().rank(), span.offset, span.bytes());
-        let (address, keep) = view.map_err(raise)?;
+        let (address, keep) = view.map_err(|error| raise_as(op, error))?;
         array::make(py, address, Arc::new((keep, self.block())), &span.shape, span.dtype, self.place())
+    }
+
+    /// From Python's arguments: 0 ms is what a block of `within` says, else the group's default. A timeout given to a device stays
+    /// with it, so a block says nothing there.
+    #[inline]
+    pub(crate) fn terms<'a, 'py>(
+        &self,
+        timeout_ms: u64,
+        stream: Option<&'a Bound<'py, PyAny>>,
+    ) -> Terms<'a, 'py> {
+        let terms = Terms::new(timeout_ms, stream);
+        let bound = || self.membership().bound().filter(|_| self.place() == Place::Cpu);
+        Terms { timeout: terms.timeout.or_else(bound), ..terms }
     }
 
     /// Whether `operand` can be copied from or to elements of this memory.
@@ -122,15 +136,40 @@ impl SymmetricMemory {
         }
     }
 
-    /// An array of what the handle gave.
+    /// An array of elements of rank `rank`, for the call `op`: of the handle's shape and type unless told otherwise, from element
+    /// `start` of the allocation on, or else from the handle's offset.
+    pub(super) fn view(
+        &self,
+        py: Python<'_>,
+        op: &'static str,
+        rank: isize,
+        sizes: Option<Vec<usize>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        start: Option<usize>,
+    ) -> PyResult<Py<PyAny>> {
+        let (rank, span) = (self.rank_of(op, rank)?, self.span());
+        let dtype = dtype.map_or(Ok(span.dtype), dtype::parse)?;
+        if sizes.is_none() && dtype.size() != span.dtype.size() {
+            let (asked, own) = (dtype::name(dtype), dtype::name(span.dtype));
+            let problem =
+                format!("elements of {asked} are not as long as the handle's of {own}. Hint: pass sizes=");
+            return Err(invalid(op, problem));
+        }
+        let sizes = sizes.unwrap_or_else(|| span.shape.clone());
+        let start = start.map_or(span.offset, |start| start.saturating_mul(dtype.size()));
+        self.array(py, op, self.handle().view(rank, start, bytes_of(&sizes, dtype)), &sizes, dtype)
+    }
+
+    /// An array of what the handle gave for the call `op`.
     pub(super) fn array(
         &self,
         py: Python<'_>,
+        op: &'static str,
         view: symmem::Result<(usize, Keep)>,
         sizes: &[usize],
         dtype: DType,
     ) -> PyResult<Py<PyAny>> {
-        let (address, keep) = view.map_err(raise)?;
+        let (address, keep) = view.map_err(|error| raise_as(op, error))?;
         array::make(py, address, keep, sizes, dtype, self.place())
     }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use pyo3::prelude::*;
 use symmem::DType;
 
-use super::{Call, Handle, Span, Terms};
-use crate::collectives::{reduce_op, reduce_to, root_of};
+use super::{Call, Handle, Span};
+use crate::collectives::{op_name, reduce_op, reduce_to, root_of};
 use crate::dtype;
 use crate::error::invalid;
 use crate::group::{Group, Membership};
@@ -91,7 +91,7 @@ impl SymmetricMemory {
 }
 
 /// Bytes of `sizes` elements, or more than there can be.
-fn bytes_of(sizes: &[usize], dtype: DType) -> usize {
+pub(super) fn bytes_of(sizes: &[usize], dtype: DType) -> usize {
     sizes.iter().fold(dtype.size(), |bytes, side| bytes.saturating_mul(*side))
 }
 
@@ -199,34 +199,44 @@ impl SymmetricMemory {
         !self.handle.is_open()
     }
 
-    /// `sizes` elements of rank `rank`'s allocation, from its element `storage_offset` on. Counted from the start of the
-    /// allocation, whatever the handle's offset is.
-    #[pyo3(signature = (rank, sizes, dtype, storage_offset = 0))]
+    /// The elements of rank `rank` that the handle is of: as many as this rank's, of their shape and type, and as far into that rank's
+    /// allocation as this rank's are into its own. `mem[rank]` is the same.
+    ///
+    ///     theirs = mem.peer(mem.group.next)
+    fn peer(&self, py: Python<'_>, rank: isize) -> PyResult<Py<PyAny>> {
+        self.view(py, "peer", rank, None, None, None)
+    }
+
+    fn __getitem__(&self, py: Python<'_>, rank: isize) -> PyResult<Py<PyAny>> {
+        self.view(py, "peer", rank, None, None, None)
+    }
+
+    /// Without `sizes` as `peer`; with them, `sizes` elements of rank `rank`'s allocation, from its element `storage_offset` on (0 by
+    /// default): counted from the start of the allocation, whatever the handle's offset is, as in PyTorch. `dtype` is the handle's
+    /// by default.
+    #[pyo3(signature = (rank, sizes = None, dtype = None, storage_offset = None))]
     fn get_buffer(
         &self,
         py: Python<'_>,
         rank: isize,
-        sizes: Vec<usize>,
-        dtype: &Bound<'_, PyAny>,
-        storage_offset: usize,
+        sizes: Option<Vec<usize>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        storage_offset: Option<usize>,
     ) -> PyResult<Py<PyAny>> {
-        let (rank, dtype) = (self.rank_of("get_buffer", rank)?, dtype::parse(dtype)?);
-        let start = storage_offset.saturating_mul(dtype.size());
-        self.array(py, self.handle.view(rank, start, bytes_of(&sizes, dtype)), &sizes, dtype)
+        let from_start = sizes.is_some().then_some(0);
+        self.view(py, "get_buffer", rank, sizes, dtype, storage_offset.or(from_start))
     }
 
-    /// `sizes` elements of rank `peer`, from the handle's offset on.
-    ///
-    ///     theirs = mem.get_remote_tensor(mem.group.next, x.shape, x.dtype)
+    /// `sizes` elements of rank `peer`, from the handle's offset on. They have the handle's shape and type by default.
+    #[pyo3(signature = (peer, sizes = None, dtype = None))]
     fn get_remote_tensor(
         &self,
         py: Python<'_>,
         peer: isize,
-        sizes: Vec<usize>,
-        dtype: &Bound<'_, PyAny>,
+        sizes: Option<Vec<usize>>,
+        dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let (rank, dtype) = (self.rank_of("get_remote_tensor", peer)?, dtype::parse(dtype)?);
-        self.array(py, self.handle.view(rank, self.span.offset, bytes_of(&sizes, dtype)), &sizes, dtype)
+        self.view(py, "get_remote_tensor", peer, sizes, dtype, None)
     }
 
     /// `sizes` elements of rank `rank`'s signal pad, from its element `storage_offset` on; by default all of it, as uint32.
@@ -244,12 +254,13 @@ impl SymmetricMemory {
         let whole = vec![(self.signal_pad_size() / dtype.size()).saturating_sub(storage_offset)];
         let sizes = if sizes.is_empty() { whole } else { sizes };
         let start = storage_offset.saturating_mul(dtype.size());
-        self.array(py, self.handle.pad_view(rank, start, bytes_of(&sizes, dtype)), &sizes, dtype)
+        let view = self.handle.pad_view(rank, start, bytes_of(&sizes, dtype));
+        self.array(py, "get_signal_pad", view, &sizes, dtype)
     }
 
     /// This rank's own elements.
     fn local(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.own_array(py)
+        self.own_array(py, "local")
     }
 
     /// Collective. Returns once every rank is here (on a device: makes `stream` wait for that); what any rank wrote before is
@@ -264,7 +275,7 @@ impl SymmetricMemory {
     ) -> PyResult<()> {
         // One below 0 is no more a channel than one that is too high.
         let channel = usize::try_from(channel).unwrap_or(usize::MAX);
-        self.handle.barrier(py, channel, Terms::new(timeout_ms, stream))
+        self.handle.barrier(py, channel, self.terms(timeout_ms, stream))
     }
 
     /// Raises this rank's signal on `channel` at `dst_rank`, after waiting until the previous one was consumed.
@@ -278,7 +289,7 @@ impl SymmetricMemory {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let rank = self.rank_of("put_signal", dst_rank)?;
-        self.handle.put_signal(py, rank, channel, Terms::new(timeout_ms, stream))
+        self.handle.put_signal(py, rank, channel, self.terms(timeout_ms, stream))
     }
 
     /// Consumes the signal on `channel` from `src_rank`, waiting for it. What that rank wrote before is visible after.
@@ -292,19 +303,19 @@ impl SymmetricMemory {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let rank = self.rank_of("wait_signal", src_rank)?;
-        self.handle.wait_signal(py, rank, channel, Terms::new(timeout_ms, stream))
+        self.handle.wait_signal(py, rank, channel, self.terms(timeout_ms, stream))
     }
 
     /// `put_signal` without waiting: False if the previous signal is still there.
     #[pyo3(signature = (dst_rank, channel = 0))]
     fn try_put_signal(&self, py: Python<'_>, dst_rank: isize, channel: usize) -> PyResult<bool> {
-        self.handle.try_put_signal(py, self.rank_of("put_signal", dst_rank)?, channel)
+        self.handle.try_put_signal(py, self.rank_of("try_put_signal", dst_rank)?, channel)
     }
 
     /// `wait_signal` without waiting: False if there is no signal.
     #[pyo3(signature = (src_rank, channel = 0))]
     fn try_wait_signal(&self, py: Python<'_>, src_rank: isize, channel: usize) -> PyResult<bool> {
-        self.handle.try_wait_signal(py, self.rank_of("wait_signal", src_rank)?, channel)
+        self.handle.try_wait_signal(py, self.rank_of("try_wait_signal", src_rank)?, channel)
     }
 
     /// Writes `x` into rank `rank`'s elements, from element `offset` on. The receiver takes no part: synchronise.
@@ -321,7 +332,7 @@ impl SymmetricMemory {
         let (rank, from) = (self.rank_of("put", rank)?, Operand::input(x)?);
         self.check_operand("x", &from)?;
         self.check_disjoint("x", &from, rank, offset)?;
-        self.handle.put(py, rank, offset, &from, Terms::new(timeout_ms, stream))
+        self.handle.put(py, rank, offset, &from, self.terms(timeout_ms, stream))
     }
 
     /// Reads as many of rank `rank`'s elements as `out` has, from element `offset` on, into `out`. Returns `out`.
@@ -338,7 +349,7 @@ impl SymmetricMemory {
         let (rank, operand) = (self.rank_of("get", rank)?, Operand::output(&out)?);
         self.check_operand("out", &operand)?;
         self.check_disjoint("out", &operand, rank, offset)?;
-        self.handle.get(py, rank, offset, &operand, Terms::new(timeout_ms, stream))?;
+        self.handle.get(py, rank, offset, &operand, self.terms(timeout_ms, stream))?;
         Ok(out)
     }
 
@@ -355,7 +366,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Vec<usize>, Vec<usize>)> {
-        let terms = Terms::new(timeout_ms, stream);
+        let terms = self.terms(timeout_ms, stream);
         self.check_whole("all_to_all_v")?;
         let brought = || {
             let out = Operand::any_output(out)?;
@@ -376,7 +387,7 @@ impl SymmetricMemory {
         if self.closed() {
             return Ok(());
         }
-        let closed = self.handle.close(py);
+        let closed = self.handle.close(py, self.terms(0, None));
         // A device's handle is closed even where its group failed to meet.
         if self.closed() {
             self.membership.forget(self.handle.buffer_ptrs()[self.membership.rank()]);
@@ -401,12 +412,12 @@ impl SymmetricMemory {
     fn all_reduce(
         &self,
         py: Python<'_>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, reduce_op(op).map(Call::AllReduce), out, None, Terms::new(timeout_ms, stream))
+        self.run(py, reduce_op(op).map(Call::AllReduce), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Collective. The reduction of everybody's elements, at `root`, into `out` (a new array by default). None elsewhere.
@@ -414,13 +425,13 @@ impl SymmetricMemory {
     fn reduce(
         &self,
         py: Python<'_>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, reduce_to(op, root), out, None, Terms::new(timeout_ms, stream))
+        self.run(py, reduce_to(op, root), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Collective. The elements are one part per rank along the first dimension, or the last one with `split_last_dim`; gives the
@@ -429,13 +440,13 @@ impl SymmetricMemory {
     fn reduce_scatter(
         &self,
         py: Python<'_>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         split_last_dim: bool,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, self.reduce_scatter_call(op, split_last_dim), out, None, Terms::new(timeout_ms, stream))
+        self.run(py, self.reduce_scatter_call(op, split_last_dim), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Collective. Everybody's elements along the first dimension, in rank order.
@@ -447,7 +458,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, Ok(Call::AllGather), out, None, Terms::new(timeout_ms, stream))
+        self.run(py, Ok(Call::AllGather), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Collective. Everybody's elements become those of `root`, in place.
@@ -459,7 +470,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, root_of(root).map(Call::Broadcast), None, None, Terms::new(timeout_ms, stream))
+        self.run(py, root_of(root).map(Call::Broadcast), None, None, self.terms(timeout_ms, stream))
     }
 
     /// Collective. The elements are one part per rank along the first dimension; gives, in rank order, the parts for this rank.
@@ -471,7 +482,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, Ok(Call::AllToAll), out, None, Terms::new(timeout_ms, stream))
+        self.run(py, Ok(Call::AllToAll), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Collective. At `root` everybody's elements along the first dimension, in rank order; None elsewhere.
@@ -484,7 +495,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, root_of(root).map(Call::Gather), out, None, Terms::new(timeout_ms, stream))
+        self.run(py, root_of(root).map(Call::Gather), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Collective. The elements of `root` are one part per rank along the first dimension; gives this rank's part.
@@ -497,7 +508,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.run(py, root_of(root).map(Call::Scatter), out, None, Terms::new(timeout_ms, stream))
+        self.run(py, root_of(root).map(Call::Scatter), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Starts `all_reduce`.
@@ -505,12 +516,12 @@ impl SymmetricMemory {
     fn all_reduce_start(
         &self,
         py: Python<'_>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        self.start(py, reduce_op(op).map(Call::AllReduce), out, None, Terms::new(timeout_ms, stream))
+        self.start(py, reduce_op(op).map(Call::AllReduce), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Starts `reduce`.
@@ -518,13 +529,13 @@ impl SymmetricMemory {
     fn reduce_start(
         &self,
         py: Python<'_>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         root: isize,
         out: Option<&Bound<'_, PyAny>>,
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        self.start(py, reduce_to(op, root), out, None, Terms::new(timeout_ms, stream))
+        self.start(py, reduce_to(op, root), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Starts `reduce_scatter`.
@@ -532,7 +543,7 @@ impl SymmetricMemory {
     fn reduce_scatter_start(
         &self,
         py: Python<'_>,
-        op: &str,
+        #[pyo3(from_py_with = op_name)] op: &str,
         out: Option<&Bound<'_, PyAny>>,
         split_last_dim: bool,
         timeout_ms: u64,
@@ -543,7 +554,7 @@ impl SymmetricMemory {
             self.reduce_scatter_call(op, split_last_dim),
             out,
             None,
-            Terms::new(timeout_ms, stream),
+            self.terms(timeout_ms, stream),
         )
     }
 
@@ -556,7 +567,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        self.start(py, Ok(Call::AllGather), out, None, Terms::new(timeout_ms, stream))
+        self.start(py, Ok(Call::AllGather), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Starts `broadcast`.
@@ -568,7 +579,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        self.start(py, root_of(root).map(Call::Broadcast), None, None, Terms::new(timeout_ms, stream))
+        self.start(py, root_of(root).map(Call::Broadcast), None, None, self.terms(timeout_ms, stream))
     }
 
     /// Starts `all_to_all`.
@@ -580,7 +591,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        self.start(py, Ok(Call::AllToAll), out, None, Terms::new(timeout_ms, stream))
+        self.start(py, Ok(Call::AllToAll), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Starts `gather`.
@@ -593,7 +604,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        self.start(py, root_of(root).map(Call::Gather), out, None, Terms::new(timeout_ms, stream))
+        self.start(py, root_of(root).map(Call::Gather), out, None, self.terms(timeout_ms, stream))
     }
 
     /// Starts `scatter`.
@@ -606,7 +617,7 @@ impl SymmetricMemory {
         timeout_ms: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
-        self.start(py, root_of(root).map(Call::Scatter), out, None, Terms::new(timeout_ms, stream))
+        self.start(py, root_of(root).map(Call::Scatter), out, None, self.terms(timeout_ms, stream))
     }
 }
 

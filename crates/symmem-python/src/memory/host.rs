@@ -35,22 +35,25 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Collective for a new pair of allocation and group, else local.
+    /// Collective for a new pair of allocation and group, else local. Later calls wait as `lasting` says, if that differs.
     pub(super) fn rendezvous(
         py: Python<'_>,
-        group: &Group,
+        (group, lasting): (&Group, Option<&Group>),
         allocation: &Allocation<u8>,
         span: &Span,
     ) -> PyResult<Self> {
         let memory = dispatch!(span.dtype, T => blocking(py, || {
             allocation.rendezvous_shaped::<T>(group, span.offset, &span.shape)?.cast::<u8>()
         }))?;
-        Ok(Self::new(memory, span.clone()))
+        Ok(Self::new(on_lasting_terms(memory, lasting), span.clone()))
     }
 
     /// Collective: the handle of a rank that brings nothing, of what the first one with memory brought.
-    pub(super) fn rendezvous_nothing(py: Python<'_>, group: &Group) -> PyResult<Self> {
-        let memory = blocking(py, || group.rendezvous_nothing())?;
+    pub(super) fn rendezvous_nothing(
+        py: Python<'_>,
+        (group, lasting): (&Group, Option<&Group>),
+    ) -> PyResult<Self> {
+        let memory = on_lasting_terms(blocking(py, || group.rendezvous_nothing())?, lasting);
         let layout = memory.layout();
         let (offset, shape, dtype) = (layout.start, layout.shape.clone(), layout.dtype);
         let span = Span { offset, len: shape.iter().product(), shape, dtype };
@@ -105,6 +108,13 @@ impl Host {
             (0..count).try_for_each(|_| memory.barrier(0))?;
             Ok(started.elapsed().as_nanos() as f64 / f64::from(count.max(1)))
         })
+    }
+}
+
+fn on_lasting_terms(memory: Bytes, lasting: Option<&Group>) -> Bytes {
+    match lasting {
+        None => memory,
+        Some(lasting) => memory.on_terms_of(lasting),
     }
 }
 
@@ -169,11 +179,11 @@ impl Handle for Host {
     }
 
     fn try_put_signal(&self, _: Python<'_>, rank: usize, channel: usize) -> PyResult<bool> {
-        self.open("put_signal").and_then(|memory| memory.try_put_signal(rank, channel)).map_err(raise)
+        self.open("try_put_signal").and_then(|memory| memory.try_put_signal(rank, channel)).map_err(raise)
     }
 
     fn try_wait_signal(&self, _: Python<'_>, rank: usize, channel: usize) -> PyResult<bool> {
-        self.open("wait_signal").and_then(|memory| memory.try_wait_signal(rank, channel)).map_err(raise)
+        self.open("try_wait_signal").and_then(|memory| memory.try_wait_signal(rank, channel)).map_err(raise)
     }
 
     fn put(
@@ -275,8 +285,8 @@ impl Handle for Host {
         self.open("is_open").is_ok_and(|memory| !closed(memory))
     }
 
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.wait(py, "close", Terms::default(), |memory| memory.cast::<u8>()?.close())?;
+    fn close(&self, py: Python<'_>, terms: Terms<'_, '_>) -> PyResult<()> {
+        self.wait(py, "close", terms, |memory| memory.cast::<u8>()?.close())?;
         self.leave();
         Ok(())
     }

@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use symmem::{DType, ReduceOp};
 
 use crate::array::Keep;
+use crate::group::given;
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 
@@ -55,8 +56,7 @@ pub(crate) struct Terms<'a, 'py> {
 impl<'a, 'py> Terms<'a, 'py> {
     /// From Python's arguments: 0 ms is the group's default.
     pub(crate) fn new(timeout_ms: u64, stream: Option<&'a Bound<'py, PyAny>>) -> Self {
-        let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
-        Self { timeout, stream }
+        Self { timeout: given(timeout_ms), stream }
     }
 }
 
@@ -192,7 +192,7 @@ pub(crate) trait Handle: Send + Sync {
     fn is_open(&self) -> bool;
 
     /// Collective. Ends the use of the memory on its group.
-    fn close(&self, py: Python<'_>) -> PyResult<()>;
+    fn close(&self, py: Python<'_>, terms: Terms<'_, '_>) -> PyResult<()>;
 
     /// Local; never blocks. Gives up the membership in the group, which was closed.
     fn leave(&self);

@@ -46,7 +46,8 @@ pub(crate) fn open(
 /// Collective: the handle of a rank that brings nothing.
 fn open_nothing(py: Python<'_>, membership: &Membership, timeout_ms: u64) -> PyResult<SymmetricMemory> {
     let group = membership.group("rendezvous", timeout_ms)?;
-    let host = Host::rendezvous_nothing(py, &group)?;
+    let lasting = membership.lasting("rendezvous", timeout_ms)?;
+    let host = Host::rendezvous_nothing(py, (&group, lasting.as_deref()))?;
     let span = host.span().clone();
     let handle: Arc<dyn Handle> = Arc::new(host);
     membership.remember_handle(&handle);
@@ -76,12 +77,16 @@ pub(crate) fn attach(
     timeout_ms: u64,
 ) -> PyResult<Arc<dyn Handle>> {
     let group = membership.group("rendezvous", timeout_ms)?;
+    let lasting = membership.lasting("rendezvous", timeout_ms)?;
     match &block.memory {
         Memory::Host(allocation) => {
             let group = membership.shaped(group, &span.shape);
-            Ok(Arc::new(Host::rendezvous(py, &group, allocation, span)?))
+            let host = Host::rendezvous(py, (&group, lasting.as_deref()), allocation, span)?;
+            Ok(Arc::new(host))
         }
         Memory::Cuda(_) => {
+            // What is made for a device keeps the terms it was made on: not those of a block.
+            let group = lasting.filter(|_| timeout_ms == 0).unwrap_or(group);
             Ok(Arc::new(DeviceHandle::rendezvous(py, &group, membership.engines(), block, span)?))
         }
     }
@@ -103,8 +108,8 @@ fn is_torch(x: &Bound<'_, PyAny>) -> bool {
 /// has views, `put`, `get`, signals and `barrier`; collectives raise `NothingBrought` on all ranks. For memory on the CPU.
 #[pyfunction]
 #[pyo3(signature = (x, group, *, timeout_ms = 0))]
-fn rendezvous(x: &Bound<'_, PyAny>, group: &Group, timeout_ms: u64) -> PyResult<SymmetricMemory> {
-    open(x, group.membership(), timeout_ms)
+fn rendezvous(x: &Bound<'_, PyAny>, group: &Bound<'_, PyAny>, timeout_ms: u64) -> PyResult<SymmetricMemory> {
+    open(x, Group::given(group, "rendezvous")?.get().membership(), timeout_ms)
 }
 
 /// Adds what this module has to the extension module.

@@ -27,8 +27,12 @@ impl Workspace {
 /// Collective where it has to grow. The group's workspace of at least `min_size` bytes: memory as `uint8` that every caller on
 /// the group shares, kept until it or the group is closed. All ranks must ask for the same size.
 #[pyfunction]
-fn get_symm_mem_workspace(py: Python<'_>, group: &Group, min_size: usize) -> PyResult<SymmetricMemory> {
-    let membership = group.membership();
+fn get_symm_mem_workspace(
+    py: Python<'_>,
+    group: &Bound<'_, PyAny>,
+    min_size: usize,
+) -> PyResult<SymmetricMemory> {
+    let membership = Group::given(group, "get_symm_mem_workspace")?.get().membership();
     if let Some(old) = &*membership.workspace()
         && old.span.len >= min_size
         && old.handle.is_open()

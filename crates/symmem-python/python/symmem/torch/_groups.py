@@ -29,6 +29,8 @@ def resolve(group: GroupLike) -> symmem.Group:
     """
     if isinstance(group, symmem.Group):
         return group.any_shape()
+    if isinstance(group, symmem.NonMember):
+        group._refuse("rendezvous")
     process_group = process_group_of(group)
     if process_group is None:
         return symmem.current_group().any_shape()
