@@ -16,6 +16,7 @@ import torch.distributed as dist  # noqa: E402
 from torch_ranks import run  # noqa: E402
 
 import symmem  # noqa: E402
+import symmem.torch as symm_mem  # noqa: E402
 
 LATE = 0.5
 
@@ -103,6 +104,25 @@ def monitored(rank: int) -> None:
         assert raised.value.missing == [1]
     else:
         time.sleep(2)
+
+
+def monitored_by_function(rank: int) -> None:
+    parts = [dist.new_group([0, 1]) for _ in range(3)]
+    with pytest.raises(ValueError, match="GLOO"):
+        dist.monitored_barrier()
+    symm_mem.monitored_barrier()
+    symm_mem.monitored_barrier(parts[0], timedelta(seconds=30), True)
+    for late in (parts[0], parts[1].group_name, symmem.Group.from_torch(parts[2])):
+        symm_mem.monitored_barrier(late, 30.0)
+        if rank == 0:
+            with pytest.raises(symmem.Timeout, match=r"missing: ranks \[1\]") as raised:
+                symm_mem.monitored_barrier(late, 0.3)
+            assert raised.value.missing == [1]
+        dist.barrier()
+
+
+def monitored_on_gloo(rank: int) -> None:
+    symm_mem.monitored_barrier(timeout=30.0)
 
 
 def dead_peer(rank: int) -> None:
@@ -337,6 +357,14 @@ def test_a_late_rank_is_a_timeout() -> None:
 
 def test_monitored_barrier_is_on_the_group() -> None:
     run(monitored, 2)
+
+
+def test_monitored_barrier_is_a_function() -> None:
+    run(monitored_by_function, 2)
+
+
+def test_monitored_barrier_of_another_backend_is_torchs() -> None:
+    run(monitored_on_gloo, 2, backend="gloo")
 
 
 def test_a_dead_peer_ends_waits() -> None:

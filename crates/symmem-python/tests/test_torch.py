@@ -35,6 +35,8 @@ def written_for_torch(rank: int) -> None:
     hdl.barrier(channel=0)
     for peer in range(ranks):
         assert (hdl.get_buffer(peer, t.shape, t.dtype) == peer).all()
+        for like in (hdl.get_buffer(peer), hdl.get_remote_tensor(peer)):
+            assert like.shape == t.shape and like.dtype == t.dtype and (like == peer).all()
         assert (hdl.get_buffer(peer, (8,), t.dtype, storage_offset=128 * 64 - 8) == peer).all()
     hdl.barrier(channel=1)
 

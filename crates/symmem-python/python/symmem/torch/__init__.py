@@ -20,6 +20,7 @@ import warnings
 from torch._C._distributed_c10d import _resolve_process_group
 
 from symmem.torch import c10d
+from symmem.torch._barrier import monitored_barrier
 from symmem.torch._groups import group_name as _group_name
 from symmem.torch._memory import (
     SymmetricMemory,
@@ -85,6 +86,7 @@ __all__ = [
     "is_symm_mem_tensor",
     "memcpy_to_multicast_",
     "memset32_",
+    "monitored_barrier",
     "multimem_all_gather_out",
     "multimem_all_reduce_",
     "multimem_one_shot_all_reduce",

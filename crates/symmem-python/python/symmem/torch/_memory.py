@@ -186,18 +186,26 @@ class SymmetricMemory:
         return self.raw.multicast_ptr
 
     def get_buffer(
-        self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0
+        self,
+        rank: int,
+        sizes: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        storage_offset: int | None = None,
     ) -> Tensor:
-        """A tensor in the memory of `rank`;
+        """A tensor in the memory of `rank`: like this rank's own, or, with `sizes`,
 
-        `storage_offset` counts elements from the start of the allocation.
+        from element `storage_offset` of the allocation on, as torch counts (0 by default).
         """
-        tensor: Tensor = self.raw.get_buffer(rank, tuple(sizes), dtype, storage_offset).torch()
+        shape = None if sizes is None else tuple(sizes)
+        tensor: Tensor = self.raw.get_buffer(rank, shape, dtype, storage_offset).torch()
         return tensor
 
-    def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor in the memory of `peer`, from where this rank's tensor starts."""
-        tensor: Tensor = self.raw.get_remote_tensor(peer, tuple(sizes), dtype).torch()
+    def get_remote_tensor(
+        self, peer: int, sizes: Sequence[int] | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """A tensor in the memory of `peer`, from where this rank's tensor starts; like it by default."""
+        shape = None if sizes is None else tuple(sizes)
+        tensor: Tensor = self.raw.get_remote_tensor(peer, shape, dtype).torch()
         return tensor
 
     def get_signal_pad(

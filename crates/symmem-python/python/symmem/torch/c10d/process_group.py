@@ -317,7 +317,7 @@ class SymmemProcessGroup(ProcessGroup):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that waits at most `timeout`; its `symmem.Timeout` says which ranks are missing.
 
-        `torch.distributed.monitored_barrier` only calls it for Gloo: call it on the group.
+        `torch.distributed.monitored_barrier` only calls it for Gloo; `symmem.torch.monitored_barrier` does.
         """
         opts = c10d.BarrierOptions()
         opts.asyncOp = False
