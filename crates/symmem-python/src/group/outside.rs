@@ -40,8 +40,10 @@ impl NonMember {
     /// The refusal of the call `op`.
     #[cold]
     fn refusal(&self, py: Python<'_>, op: &str) -> PyErr {
-        let problem =
-            format!("this rank is not in that subgroup: {}. Hint: look before, `if sub:`", self.sentence);
+        let problem = format!(
+            "this rank is not in that subgroup: {}. Hint: ask `if sub:` before it is used",
+            self.sentence
+        );
         let error = invalid(op, problem);
         // A name without the exception would help nobody.
         let _ = error.value(py).setattr("op", op);

@@ -119,5 +119,6 @@ def spawn(
         place = places.of_processes(ranks, pin, env or {})
         ended = processes.run(job.encode(fn, args), ranks, timeout, place, prefix, return_exceptions)
     if isinstance(ended, Error):
-        raise ended  # here, so that nothing of how ranks are started stands between the caller and the message
+        # Here, so that nothing of how ranks are started stands between the caller and the message.
+        raise ended
     return ended
