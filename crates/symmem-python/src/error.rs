@@ -58,6 +58,7 @@ pub(crate) fn mismatched(text: String) -> PyErr {
 #[cold]
 pub(crate) fn raise_as(call: &'static str, mut error: Error) -> PyErr {
     if let Error::Closed { op }
+    | Error::NothingBrought { op, .. }
     | Error::Forked { op }
     | Error::OutOfBounds { op, .. }
     | Error::RankOutOfRange { op, .. }

@@ -106,11 +106,12 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 WORKING = {
     symmem.Group: {
         "abort", "close", "closed", "context", "id", "name", "next", "pids", "prev", "rank", "size", "store", "world_size",
-        "within", "from_env", "from_torch",
+        "within", "any_shape", "from_env", "from_torch",
     },
     symmem.SymmetricMemory: {
         "buffer_ptrs", "buffer_ptrs_dev", "buffer_size", "close", "closed", "device", "dtype", "group", "group_name",
-        "multicast_ptr", "offset", "rank", "shape", "signal_pad_ptrs", "signal_pad_ptrs_dev", "signal_pad_size", "world_size",
+        "multicast_ptr", "offset", "rank", "ranks_without_memory", "shape", "signal_pad_ptrs", "signal_pad_ptrs_dev",
+        "signal_pad_size", "world_size",
         # There are no such forms, whatever the handle is.
         "gather_start", "scatter_start",
     },

@@ -147,6 +147,21 @@ def described(group: symmem.Group) -> None:
     mem.barrier()
 
 
+def nothing_there(group: symmem.Group) -> None:
+    mem = symmem.rendezvous(None if group.rank == 1 else symmem.ones((2, 2), dtype="int16"), group)
+    mem.barrier()
+    assert mem[0].tolist() == [[1, 1], [1, 1]] and mem.peer(0).dtype == np.int16
+    for call, op in ((lambda: mem[1], "peer"), (lambda: mem.get_buffer(1), "get_buffer")):
+        with pytest.raises(symmem.NothingBrought) as caught:
+            call()
+        assert caught.value.op == op and str(caught.value).startswith(f"{op}: ")
+    mem.barrier()
+
+
+def test_a_peer_that_brought_nothing_has_no_elements(run: Any) -> None:
+    run(nothing_there, 2)
+
+
 def test_peers_are_described_as_the_handle_by_default(run: Any) -> None:
     run(described, 2)
 

@@ -195,14 +195,14 @@ def test_ranks_that_disagree_get_no_others_objects(run: Any) -> None:
 
 def test_what_is_passed_for_an_op_is_named(threads: Any) -> None:
     def main(group: symmem.Group) -> None:
-        mem = symmem.rendezvous(symmem.empty(2), group)
+        mem: Any = symmem.rendezvous(symmem.empty(2), group)
         wrong: Any = group
         with pytest.raises(TypeError, match=r"^op: expected a name such as 'sum', not a Group\. Hint: pass group="):
             symmem.all_reduce(np.ones(2), wrong)
         with pytest.raises(TypeError, match=r"^op: expected a name such as 'sum', not an Array\. Hint: .*out="):
-            mem.all_reduce(mem.local())  # type: ignore[arg-type]
+            mem.all_reduce(mem.local())
         with pytest.raises(TypeError, match=r"^op: expected a name such as 'sum', not an int\."):
-            group.reduce(np.ones(2), 5)  # type: ignore[arg-type]
+            wrong.reduce(np.ones(2), 5)
         group.barrier()
 
     threads(main, 2)

@@ -43,7 +43,7 @@ COLLECTIVES: dict[str, Callable[[Any], Any]] = {
 #: Everything else that it has.
 OTHERS = {
     "barrier", "buffer_ptrs", "buffer_ptrs_dev", "buffer_size", "close", "closed", "device", "dtype", "get", "get_buffer",
-    "get_remote_tensor", "get_signal_pad", "group", "group_name", "local", "multicast_ptr", "offset", "put", "put_signal",
+    "get_remote_tensor", "get_signal_pad", "group", "group_name", "local", "multicast_ptr", "offset", "peer", "put", "put_signal",
     "rank", "ranks_without_memory", "shape", "signal_pad_ptrs", "signal_pad_ptrs_dev", "signal_pad_size", "try_put_signal",
     "try_wait_signal", "wait_signal", "world_size",
 }  # fmt: skip
