@@ -207,6 +207,7 @@ mod deadlines {
         on_threads(2, |group| {
             let (mem, none) = (group.alloc::<u8>(8)?.rendezvous(group)?, group.within(Duration::ZERO));
             assert_error!(mem.on_terms_of(&none).wait_signal(group.prev(), 0), Error::Timeout { .. });
+            group.barrier()?;
             let (mem, same) = (mem.on_terms_of(&none).on_terms_of(group), none.on_terms_of(group));
             if group.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(50));
