@@ -11,7 +11,7 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use crate::harness::{Failure, Model, failure_of, holds, sleep_until, spin_until};
-use crate::protocol::{Bell, Meeting, Signature, Slot, announce, arrived, note};
+use crate::protocol::{Bell, Meeting, Signature, Slot, announce, arrived, leave_shape, note, shape};
 
 /// The words of all ranks.
 struct Ranks<const WORLD: usize> {
@@ -60,12 +60,14 @@ impl<const WORLD: usize> Ranks<WORLD> {
 
     /// Rank `me` meets the others in `epoch`.
     fn meet(&self, me: usize, epoch: u64, way: Way) {
-        let signature = Signature { word: epoch, size: epoch + 1, shape: epoch + 2 };
+        let signature = Signature { word: epoch, size: epoch + 1 };
+        leave_shape(self, me, epoch, epoch + 3);
         announce(self, me, epoch, signature, epoch + 2, &[]);
         for peer in (0..WORLD).filter(|peer| *peer != me && (way.hears)(me, *peer)) {
             let poll = || arrived(self, me, peer, epoch);
             let theirs = if way.sleeps { sleep_until(&self.bells[me], poll) } else { spin_until(poll) };
-            assert_eq!((theirs, note(self, me, peer, epoch)), (signature, epoch + 2));
+            let (note, shape) = (note(self, me, peer, epoch), shape(self, me, peer, epoch));
+            assert_eq!((theirs, note, shape), (signature, epoch + 2, epoch + 3));
         }
     }
 

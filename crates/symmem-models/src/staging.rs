@@ -56,7 +56,7 @@ impl Op {
     }
 
     fn signature(self) -> Signature {
-        Signature { word: self as u64 + 1, size: 8, shape: 0 }
+        Signature { word: self as u64 + 1, size: 8 }
     }
 }
 

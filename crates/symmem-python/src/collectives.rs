@@ -3,8 +3,6 @@
 //! Called by the methods of `SymmetricMemory` and of `Group`. What is wrong with this rank's arguments is checked here and told to the
 //! others (`refusal`); what ranks may disagree on is the library's to compare.
 
-use std::sync::Arc;
-
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -307,7 +305,10 @@ pub(crate) fn run_on_group<'py>(
     }
     let group = membership.group(name_of(&call), timeout_ms)?;
     match call.and_then(|call| private::Job::new(&group, call, (x, seen), out)) {
-        Ok(job) => private::run(py, &membership.shaped(group, &job.shape(membership.size())), job),
+        Ok(job) => {
+            let shaped = membership.shaped(&group, &job.shape(membership.size()));
+            private::run(py, shaped.as_ref().unwrap_or(&group), job)
+        }
         Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
         Err(error) => Err(error),
     }
@@ -326,10 +327,13 @@ pub(crate) fn start_on_group<'py>(
         return memory.start(py, writable(call, x), out, Some(x), memory.terms(timeout_ms, None));
     }
     // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
-    let group = Arc::new(membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new()));
+    let group = membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new());
     let call = call.and_then(|call| call.check_start().map(|()| call));
     match call.and_then(|call| private::Job::new(&group, call, (x, None), out)) {
-        Ok(job) => private::start(py, &membership.shaped(group, &job.shape(membership.size())), &job),
+        Ok(job) => {
+            let shaped = membership.shaped(&group, &job.shape(membership.size()));
+            private::start(py, shaped.as_ref().unwrap_or(&group), &job)
+        }
         Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
         Err(error) => Err(error),
     }

@@ -150,11 +150,13 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::protocol::SHAPED;
 
     #[test]
     fn every_op_is_found_by_its_number() {
         for op in Op::ALL {
             assert_eq!(Op::from_u8(*op as u8), Some(*op));
+            assert_eq!(*op as u64 & SHAPED, 0, "the bit is for shapes");
         }
         assert_eq!(Op::from_u8(0), None);
     }

@@ -2,15 +2,17 @@
 //!
 //! Asked by whatever finds out how long a call waits, after the call's own `timeout_ms` and the `within` of the object it is made on.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Shared;
 
+/// The open blocks of all threads: all that most calls look at.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
-    /// Whether there is any: all that most calls look at.
-    static ANY: Cell<bool> = const { Cell::new(false) };
     /// The open blocks of this thread, innermost last. A weak reference keeps the address from being another group's.
     static BLOCKS: RefCell<Vec<(Weak<Shared>, Duration)>> = const { RefCell::new(Vec::new()) };
 }
@@ -18,7 +20,8 @@ thread_local! {
 /// A block begins.
 pub(super) fn enter(group: &Arc<Shared>, timeout: Duration) {
     BLOCKS.with_borrow_mut(|blocks| blocks.push((Arc::downgrade(group), timeout)));
-    ANY.set(true);
+    // Relaxed: a thread sees its own blocks, and no others concern it.
+    OPEN.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The innermost block of the group with this timeout ends; blocks may end in another order than they began.
@@ -28,15 +31,15 @@ pub(super) fn leave(group: &Arc<Shared>, timeout: Duration) {
             |block: &(Weak<Shared>, Duration)| block.0.as_ptr() == Arc::as_ptr(group) && block.1 == timeout;
         if let Some(at) = blocks.iter().rposition(is_it) {
             blocks.remove(at);
+            OPEN.fetch_sub(1, Ordering::Relaxed);
         }
-        ANY.set(!blocks.is_empty());
     });
 }
 
 /// What the innermost block of the group says.
 #[inline]
 pub(super) fn of(group: *const Shared) -> Option<Duration> {
-    if ANY.get() { find(group) } else { None }
+    if OPEN.load(Ordering::Relaxed) == 0 { None } else { find(group) }
 }
 
 #[cold]

@@ -149,10 +149,10 @@ impl Membership {
         })
     }
 
-    /// `group`, on which collectives say that this rank's array has `shape`, unless this membership does not care.
+    /// `group`, on which collectives say that this rank's array has `shape`; none if this membership does not care.
     #[inline]
-    pub(crate) fn shaped(&self, group: Arc<symmem::Group>, shape: &[usize]) -> Arc<symmem::Group> {
-        if self.any_shape { group } else { Arc::new(group.shaped(shape)) }
+    pub(crate) fn shaped(&self, group: &symmem::Group, shape: &[usize]) -> Option<symmem::Group> {
+        (!self.any_shape).then(|| group.shaped(shape))
     }
 
     /// How long a call waits that was given `timeout_ms`, if not as the group's default says.

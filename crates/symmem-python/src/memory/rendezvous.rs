@@ -80,8 +80,9 @@ pub(crate) fn attach(
     let lasting = membership.lasting("rendezvous", timeout_ms)?;
     match &block.memory {
         Memory::Host(allocation) => {
-            let group = membership.shaped(group, &span.shape);
-            let host = Host::rendezvous(py, (&group, lasting.as_deref()), allocation, span)?;
+            let shaped = membership.shaped(&group, &span.shape);
+            let group = shaped.as_ref().unwrap_or(&group);
+            let host = Host::rendezvous(py, (group, lasting.as_deref()), allocation, span)?;
             Ok(Arc::new(host))
         }
         Memory::Cuda(_) => {

@@ -22,7 +22,7 @@ use super::{Group, Notice, list_ranks};
 use crate::error::{Cause, Context};
 use crate::op::Op;
 use crate::sync::control::{CounterWords, Verdict};
-use crate::sync::protocol::{self, Signature, announce, arrived, note, unpack};
+use crate::sync::protocol::{self, SHAPED, Signature, announce, arrived, leave_shape, note, unpack};
 use crate::sys::{fork, unwind};
 use crate::{Error, Result};
 
@@ -341,7 +341,7 @@ impl<'a> Running<'a> {
     /// Out of line, so that the common case, in which nobody is owed, is a load and a branch.
     #[inline(never)]
     fn hear_owed(&self, epoch: u64, signature: Signature) -> Result<()> {
-        self.hear(epoch, signature, |_| true)
+        self.hear_shape(epoch, signature, self.inner().owed.shape(), |_| true)
     }
 
     /// Tells every peer that this rank is at `epoch`, with a note and a parcel.
@@ -349,6 +349,9 @@ impl<'a> Running<'a> {
     pub(crate) fn announce(&self, epoch: u64, signature: Signature, note: u64, parcel: &[u64]) {
         let inner = self.inner();
         inner.epoch.store(epoch, Ordering::Relaxed);
+        if signature.word & SHAPED != 0 {
+            leave_shape(inner, inner.rank, epoch, self.group.shape.word());
+        }
         announce(inner, inner.rank, epoch, signature, note, parcel);
         crate::sys::fault::point(crate::sys::fault::Point::BarrierPublished);
     }
@@ -357,6 +360,18 @@ impl<'a> Running<'a> {
     /// rank's next operation.
     #[inline]
     pub(crate) fn hear(&self, epoch: u64, signature: Signature, who: impl Fn(usize) -> bool) -> Result<()> {
+        self.hear_shape(epoch, signature, self.group.shape.word(), who)
+    }
+
+    /// [`Running::hear`] of ranks that agree on `shape` too, if the signature says that there is one.
+    #[inline]
+    fn hear_shape(
+        &self,
+        epoch: u64,
+        signature: Signature,
+        shape: u64,
+        who: impl Fn(usize) -> bool,
+    ) -> Result<()> {
         let inner = self.inner();
         let me = inner.rank;
         let wait = |peer: usize| {
@@ -366,7 +381,18 @@ impl<'a> Running<'a> {
                 .map_err(|interrupt| self.fail(interrupt, missing))
         };
         let agree = protocol::hear(inner.world, me, &inner.owed, signature, &who, wait)?;
-        if agree { Ok(()) } else { Err(self.mismatch(epoch, signature)) }
+        match agree && (signature.word & SHAPED == 0 || self.agree_on(epoch, shape, who)) {
+            true => Ok(()),
+            false => Err(self.mismatch(epoch, signature, shape)),
+        }
+    }
+
+    /// Whether the ranks of `who`, who were heard at `epoch`, said this shape; the others are asked with what is owed.
+    fn agree_on(&self, epoch: u64, shape: u64, who: impl Fn(usize) -> bool) -> bool {
+        let inner = self.inner();
+        inner.owed.set_shape(shape);
+        let mut heard = (0..inner.world).filter(|peer| *peer != inner.rank && who(*peer));
+        heard.all(|peer| protocol::shape(inner, inner.rank, peer, epoch) == shape)
     }
 
     /// Takes up the words that `peer` announced with `epoch`, which was heard.
@@ -378,7 +404,7 @@ impl<'a> Running<'a> {
     /// The error for ranks that disagree at `epoch`, or one of which refused the call, once all of them are there: nothing is
     /// owed any more.
     #[cold]
-    fn mismatch(&self, epoch: u64, mine: Signature) -> Error {
+    fn mismatch(&self, epoch: u64, mine: Signature, my_shape: u64) -> Error {
         let inner = self.inner();
         if inner.owed.take().is_some() {
             for peer in (0..inner.world).filter(|peer| *peer != inner.rank) {
@@ -392,10 +418,13 @@ impl<'a> Running<'a> {
             return refused;
         }
         let said = |rank: usize| match rank == inner.rank {
-            true => Some(mine),
-            false => arrived(inner, inner.rank, rank, epoch),
+            true => Some((mine, my_shape)),
+            false => {
+                let theirs = arrived(inner, inner.rank, rank, epoch);
+                theirs.map(|theirs| (theirs, protocol::shape(inner, inner.rank, rank, epoch)))
+            }
         };
-        let said: Vec<Option<Signature>> = (0..inner.world).map(said).collect();
+        let said: Vec<Option<(Signature, u64)>> = (0..inner.world).map(said).collect();
         let (what, values) = super::signature::describe(&said);
         Error::Mismatch { context: self.context(), what, values }
     }

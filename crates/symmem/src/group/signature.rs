@@ -9,11 +9,11 @@ use crate::DType;
 use crate::numeric::ReduceOp;
 use crate::op::Op;
 use crate::sync::control::MAX_WORLD;
-use crate::sync::protocol::Signature;
+use crate::sync::protocol::{SHAPED, Signature};
 use crate::tuning::Algorithm;
 
-/// Bits of the fields of a collective's word, from the lowest on: operation, root, element type, reduce operation, algorithm, and
-/// the low bits of the memory's number.
+/// Bits of the fields of a collective's word, from the lowest on: operation (and whether there is a shape), root, element type, reduce
+/// operation, algorithm, and the low bits of the memory's number.
 const FIELDS: [u32; 6] = [8, 16, 8, 8, 4, 20];
 /// Bits of a collective's bytes; the high bits of the memory's number are above them.
 const BYTES: u32 = 48;
@@ -58,17 +58,19 @@ impl Agreed {
         debug_assert!(self.root >> FIELDS[1] == 0 && self.dtype >> FIELDS[2] == 0);
         debug_assert!(self.reduce >> FIELDS[3] == 0 && self.algorithm >> FIELDS[4] == 0);
         debug_assert!(self.bytes <= MAX_BYTES && self.memory <= MAX_NUMBER);
+        let shaped = if self.shape == Shape::ANY { 0 } else { SHAPED };
         let word = op as u64
+            | shaped
             | self.root << const { first_bit(1) }
             | self.dtype << const { first_bit(2) }
             | self.reduce << const { first_bit(3) }
             | self.algorithm << const { first_bit(4) }
             | (self.memory & low) << const { first_bit(5) };
         let size = self.bytes | (self.memory >> FIELDS[5]) << BYTES;
-        Signature { word, size, shape: self.shape.word() }
+        Signature { word, size }
     }
 
-    fn of(signature: Signature) -> Self {
+    fn of(signature: Signature, shape: u64) -> Self {
         let field = |index: usize| signature.word >> first_bit(index) & ((1 << FIELDS[index]) - 1);
         Self {
             root: field(1),
@@ -77,7 +79,7 @@ impl Agreed {
             algorithm: field(4),
             memory: field(5) | (signature.size >> BYTES) << FIELDS[5],
             bytes: signature.size & MAX_BYTES,
-            shape: Shape::from_word(signature.shape),
+            shape: if signature.word & SHAPED == 0 { Shape::ANY } else { Shape::from_word(shape) },
         }
     }
 }
@@ -85,7 +87,7 @@ impl Agreed {
 /// The signature of `op` on channel or with root `number`, over `size` bytes or on the memory of that number.
 #[inline]
 pub(crate) fn signature(op: Op, number: usize, size: u64) -> Signature {
-    Signature { word: op as u64 | (number as u64) << 8, size, shape: 0 }
+    Signature { word: op as u64 | (number as u64) << 8, size }
 }
 
 /// Whether it is what a rank announces in place of a call that it cannot make.
@@ -96,9 +98,9 @@ pub(crate) fn is_refusal(signature: Signature) -> bool {
 /// What ranks that disagree said, as people read it, in rank order, and what it is that they disagree on. What a rank's caller knows of
 /// comes first: how many elements, of which type. What only this library knows (algorithm, memory) is shown where nothing
 /// else differs.
-pub(crate) fn describe(said: &[Option<Signature>]) -> (&'static str, Vec<String>) {
+pub(crate) fn describe(said: &[Option<(Signature, u64)>]) -> (&'static str, Vec<String>) {
     let ops: Vec<Option<Op>> =
-        said.iter().map(|said| said.and_then(|said| Op::from_u8(said.word as u8))).collect();
+        said.iter().map(|said| said.and_then(|(signature, _)| op_of(signature))).collect();
     let is_one = ops.iter().all(|op| op.is_some() && *op == ops[0]);
     let fields: Vec<Vec<Field>> =
         said.iter().zip(&ops).map(|(said, op)| said.zip(*op).map(fields).unwrap_or_default()).collect();
@@ -123,6 +125,11 @@ pub(crate) fn describe(said: &[Option<Signature>]) -> (&'static str, Vec<String>
     (if is_one { "the arguments" } else { "the operation" }, values)
 }
 
+/// The operation, if there is one of that number.
+fn op_of(signature: Signature) -> Option<Op> {
+    Op::from_u8((signature.word & !SHAPED) as u8)
+}
+
 /// One thing that ranks must agree on.
 #[derive(PartialEq, Eq)]
 struct Field {
@@ -144,7 +151,7 @@ impl Field {
 }
 
 /// What a signature of `op` says.
-fn fields((signature, op): (Signature, Op)) -> Vec<Field> {
+fn fields(((signature, shape), op): ((Signature, u64), Op)) -> Vec<Field> {
     let number = signature.word >> 8;
     match op {
         Op::MemoryBarrier => {
@@ -158,7 +165,7 @@ fn fields((signature, op): (Signature, Op)) -> Vec<Field> {
             vec![Field::known(format!("root {number}")), Field::known(format!("{} bytes", signature.size))]
         }
         Op::AllGather if signature.size > 0 => vec![Field::known(format!("{} bytes", signature.size))],
-        _ if op.is_collective() => collective_fields(op, &Agreed::of(signature)),
+        _ if op.is_collective() => collective_fields(op, &Agreed::of(signature, shape)),
         _ => Vec::new(),
     }
 }
@@ -196,7 +203,11 @@ mod tests {
         assert_ne!(signature(Op::AllGather, 0, 4), signature(Op::AllGather, 0, 8));
     }
 
-    fn said(signatures: [Signature; 2]) -> String {
+    fn with_shape(agreed: Agreed, op: Op) -> (Signature, u64) {
+        (agreed.signature(op), agreed.shape.word())
+    }
+
+    fn said(signatures: [(Signature, u64); 2]) -> String {
         let (what, values) = describe(&signatures.map(Some));
         format!("{what}: {}", values.join("; "))
     }
@@ -215,7 +226,7 @@ mod tests {
             shape: Shape::ANY,
         };
         let reduced = |one: Agreed, other: Agreed| {
-            said([one.signature(Op::PrivateAllReduce), other.signature(Op::PrivateAllReduce)])
+            said([with_shape(one, Op::PrivateAllReduce), with_shape(other, Op::PrivateAllReduce)])
         };
         let five = Agreed { bytes: 40, algorithm: pipelined, ..four };
         assert_eq!(reduced(four, five), "the arguments: rank 0: 4 x f64; rank 1: 5 x f64");
@@ -231,26 +242,26 @@ mod tests {
             reduced(four, forced),
             "the arguments: rank 0: 4 x f64, algorithm push; rank 1: 4 x f64, algorithm pipelined"
         );
-        let rooted = |root: u64| Agreed { root, ..four }.signature(Op::PrivateReduce);
+        let rooted = |root: u64| with_shape(Agreed { root, ..four }, Op::PrivateReduce);
         assert_eq!(
             said([rooted(0), rooted(1)]),
             "the arguments: rank 0: 4 x f64, root 0; rank 1: 4 x f64, root 1"
         );
-        let memory = four.signature(Op::AllReduce);
+        let memory = with_shape(four, Op::AllReduce);
         assert_eq!(
-            said([four.signature(Op::PrivateAllReduce), memory]),
+            said([with_shape(four, Op::PrivateAllReduce), memory]),
             "the operation: rank 0: all_reduce of private memory(sum, 4 x f64); rank 1: all_reduce(sum, 4 x f64)"
         );
         assert_eq!(
-            said([signature(Op::Barrier, 0, 0), memory]),
+            said([(signature(Op::Barrier, 0, 0), 0), memory]),
             "the operation: rank 0: group barrier; rank 1: all_reduce(sum, 4 x f64)"
         );
         assert_eq!(
-            said([signature(Op::MemoryBarrier, 3, 1), signature(Op::MemoryBarrier, 3, 2)]),
+            said([(signature(Op::MemoryBarrier, 3, 1), 0), (signature(Op::MemoryBarrier, 3, 2), 0)]),
             "the arguments: rank 0: memory 1; rank 1: memory 2"
         );
         assert_eq!(
-            said([signature(Op::Broadcast, 1, 8), signature(Op::Broadcast, 1, 4)]),
+            said([(signature(Op::Broadcast, 1, 8), 0), (signature(Op::Broadcast, 1, 4), 0)]),
             "the arguments: rank 0: 8 bytes; rank 1: 4 bytes"
         );
     }
@@ -273,9 +284,10 @@ mod tests {
             Agreed { shape: Shape::of(&[3, 4]), ..zero },
         ];
         for (index, agreed) in ends.iter().enumerate() {
-            assert_eq!(Agreed::of(agreed.signature(Op::AllReduce)), *agreed);
-            assert_eq!(agreed.signature(Op::AllReduce).word as u8, Op::AllReduce as u8);
-            let same = |other: &Agreed| other.signature(Op::AllReduce) == agreed.signature(Op::AllReduce);
+            assert_eq!(Agreed::of(agreed.signature(Op::AllReduce), agreed.shape.word()), *agreed);
+            assert_eq!(op_of(agreed.signature(Op::AllReduce)), Some(Op::AllReduce));
+            let same =
+                |other: &Agreed| with_shape(*other, Op::AllReduce) == with_shape(*agreed, Op::AllReduce);
             assert_eq!(ends.iter().filter(|other| same(other)).count(), 1, "{index}");
         }
     }

@@ -19,6 +19,7 @@ pub(crate) struct Owed {
     /// 0: nothing. No signature's word is 0.
     word: AtomicU64,
     size: AtomicU64,
+    /// Of a signature that says that there is one.
     shape: AtomicU64,
 }
 
@@ -33,7 +34,16 @@ impl Owed {
     fn set(&self, signature: Signature) {
         self.word.store(signature.word, Ordering::Relaxed);
         self.size.store(signature.size, Ordering::Relaxed);
-        self.shape.store(signature.shape, Ordering::Relaxed);
+    }
+
+    /// The shape that goes with what is owed.
+    pub(crate) fn set_shape(&self, shape: u64) {
+        self.shape.store(shape, Ordering::Relaxed);
+    }
+
+    /// What [`Owed::set_shape`] said.
+    pub(crate) fn shape(&self) -> u64 {
+        self.shape.load(Ordering::Relaxed)
     }
 
     /// What is owed, which the caller now waits for.
@@ -44,8 +54,7 @@ impl Owed {
             return None;
         }
         self.word.store(0, Ordering::Relaxed);
-        let (size, shape) = (self.size.load(Ordering::Relaxed), self.shape.load(Ordering::Relaxed));
-        Some(Signature { word, size, shape })
+        Some(Signature { word, size: self.size.load(Ordering::Relaxed) })
     }
 }
 

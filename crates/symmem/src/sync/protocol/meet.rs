@@ -7,7 +7,8 @@
 //! `announce` stores the signature, then the epoch with Release; `arrived` loads the epoch with Acquire, so whatever
 //! the peer wrote before announcing (signature, staging, its user memory) is visible to who saw the epoch.
 //!
-//! An announcement can carry a parcel of a few words, stored before its epoch like the signature.
+//! An announcement can carry a parcel of a few words, stored before its epoch like the signature. So is a shape that ranks must agree
+//! on, where the signature says that there is one ([`SHAPED`]): most meetings have none, and pay nothing for it.
 //!
 //! # Why two halves are enough
 //! Rank p writes epoch e+2 into the half of epoch e. It does so only after it saw every rank's e+1; a rank announces
@@ -27,9 +28,10 @@ pub(crate) struct Signature {
     pub(crate) word: u64,
     /// Bytes, or whatever number else the caller wants agreed.
     pub(crate) size: u64,
-    /// The shape of the arrays, packed by the caller; 0 where it need not agree.
-    pub(crate) shape: u64,
 }
+
+/// The bit of a signature's word that says that ranks must agree on a shape too.
+pub(crate) const SHAPED: u64 = 1 << 7;
 
 /// Most words that an announcement can carry: three in its own cache line, the rest in the ones behind it. For loom two,
 /// which are enough to see what it must see.
@@ -42,8 +44,8 @@ struct Half {
     epoch: AtomicU64,
     word: AtomicU64,
     size: AtomicU64,
-    shape: AtomicU64,
     note: AtomicU64,
+    shape: AtomicU64,
     parcel: [AtomicU64; PARCEL_WORDS],
 }
 
@@ -68,7 +70,6 @@ impl Slot {
         }
         half.word.store(signature.word, Ordering::Relaxed);
         half.size.store(signature.size, Ordering::Relaxed);
-        half.shape.store(signature.shape, Ordering::Relaxed);
         half.note.store(note, Ordering::Relaxed);
         half.epoch.store(epoch, order(Site::SlotRelease, Ordering::Release));
     }
@@ -81,7 +82,7 @@ impl Slot {
             return None;
         }
         let (word, size) = (half.word.load(Ordering::Relaxed), half.size.load(Ordering::Relaxed));
-        Some(Signature { word, size, shape: half.shape.load(Ordering::Relaxed) })
+        Some(Signature { word, size })
     }
 
     /// A slot in which nobody has announced anything later than `epoch`.
@@ -91,8 +92,8 @@ impl Slot {
             epoch: AtomicU64::new(epoch),
             word: AtomicU64::new(0),
             size: AtomicU64::new(0),
-            shape: AtomicU64::new(0),
             note: AtomicU64::new(0),
+            shape: AtomicU64::new(0),
             parcel: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         Self { halves: [half(), half()] }
@@ -128,6 +129,18 @@ pub(crate) fn announce(
     for peer in peers() {
         meeting.bell(peer).ring_if_waited();
     }
+}
+
+/// Leaves `shape` for every peer, before `me` announces `epoch` with a signature that says so.
+pub(crate) fn leave_shape(meeting: &impl Meeting, me: usize, epoch: u64, shape: u64) {
+    for peer in (0..meeting.world()).filter(|peer| *peer != me) {
+        meeting.slot(peer, me).half(epoch).shape.store(shape, Ordering::Relaxed);
+    }
+}
+
+/// The shape of `peer` for `epoch`, whose signature says that there is one; as for [`note`].
+pub(crate) fn shape(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64) -> u64 {
+    meeting.slot(me, peer).half(epoch).shape.load(Ordering::Relaxed)
 }
 
 /// What `peer` announced to `me` for `epoch`, if it has.
