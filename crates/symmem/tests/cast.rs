@@ -32,7 +32,7 @@ fn ranks_compare_the_type_they_rendezvous_as() -> Result<()> {
             0 => bytes.rendezvous_as::<f32>(&group, 0, 4).map(drop),
             _ => bytes.rendezvous_as::<i32>(&group, 0, 4).map(drop),
         };
-        assert_error!(said, Error::Mismatch { values, .. } if values[0].contains("F32") && values[1].contains("I32"));
+        assert_error!(said, Error::Mismatch { values, .. } if values[0].contains("f32") && values[1].contains("i32"));
         bytes.rendezvous_as::<f32>(&group, 0, 4)?.close()
     })
     .map(drop)

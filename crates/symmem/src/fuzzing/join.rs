@@ -21,7 +21,7 @@ pub(super) fn values(bytes: &[u8]) {
 pub(super) fn values_seeds() -> Vec<Vec<u8>> {
     let store = Tampering::new(&[]);
     let _ = meet(&store, SLACK);
-    let request = br#"{"bytes":4000,"pad_bytes":2048,"dtype":"F32","provider":"shm","offset":0,"shape":[1000],"nothing":false,"error":null}"#;
+    let request = br#"{"bytes":4000,"pad_bytes":2048,"dtype":"f32","provider":"shm","offset":0,"shape":[1000],"nothing":false,"error":null}"#;
     store.written().into_iter().chain([request.to_vec()]).collect()
 }
 
