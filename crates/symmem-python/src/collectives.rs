@@ -69,10 +69,10 @@ impl Call {
         }
     }
 
-    /// `operand`, which it works on in place; an error if that is read-only.
-    pub(crate) fn writes(self, operand: Operand<'_>) -> PyResult<Operand<'_>> {
+    /// An error if `operand`, which it works on in place, is read-only.
+    pub(crate) fn check_writes(self, operand: &Operand<'_>) -> PyResult<()> {
         if operand.writable {
-            return Ok(operand);
+            return Ok(());
         }
         let hint = match self {
             Self::AllReduce(_) => "pass out=, where the result goes; arrays of jax are read-only",
@@ -212,7 +212,7 @@ impl<'py> Plan<'py> {
             let result = match (in_place, x) {
                 (false, _) => py.None(),
                 (true, Some(x)) => x.clone().unbind(),
-                (true, None) => memory.own_array(py, call.name())?,
+                (true, None) => memory.result_array(py, call.name())?,
             };
             return Ok(Self { call, out: None, result });
         }
@@ -276,10 +276,10 @@ pub(crate) fn symmetric(
 }
 
 /// `call`, unless it writes symmetric memory through an array that is read-only.
-fn writable(call: PyResult<Call>, x: &Bound<'_, PyAny>) -> PyResult<Call> {
+fn writable(call: PyResult<Call>, x: &Operand<'_>) -> PyResult<Call> {
     let call = call?;
     if matches!(call, Call::AllReduce(_) | Call::Broadcast(_)) {
-        call.writes(Operand::input(x)?)?;
+        call.check_writes(x)?;
     }
     Ok(call)
 }
@@ -301,7 +301,7 @@ pub(crate) fn run_on_group<'py>(
     if let Some(operand) = &seen
         && let Some(memory) = find_known(operand, membership, timeout_ms)?
     {
-        return memory.run(py, writable(call, x), out, Some(x), memory.terms(timeout_ms, None));
+        return memory.run(py, writable(call, operand), out, Some(x), memory.terms(timeout_ms, None));
     }
     let group = membership.group(name_of(&call), timeout_ms)?;
     match call.and_then(|call| private::Job::new(&group, call, (x, seen), out)) {
@@ -323,8 +323,10 @@ pub(crate) fn start_on_group<'py>(
     timeout_ms: u64,
 ) -> PyResult<Pending> {
     let py = x.py();
-    if let Some(memory) = symmetric(membership, x, timeout_ms)? {
-        return memory.start(py, writable(call, x), out, Some(x), memory.terms(timeout_ms, None));
+    if let Some(operand) = seen(x)
+        && let Some(memory) = find_known(&operand, membership, timeout_ms)?
+    {
+        return memory.start(py, writable(call, &operand), out, Some(x), memory.terms(timeout_ms, None));
     }
     // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
     let group = membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new());

@@ -24,6 +24,18 @@ impl SymmetricMemory {
         array::make(py, address, Arc::new((keep, self.block())), &span.shape, span.dtype, self.place())
     }
 
+    /// This rank's elements for who runs a collective on them, which looks whether the memory is open: as [`Self::own_array`], with
+    /// the allocation alone to keep them, where it lives and is on the host.
+    pub(crate) fn result_array(&self, py: Python<'_>, op: &'static str) -> PyResult<Py<PyAny>> {
+        match self.block() {
+            Some(block) if self.place() == Place::Cpu => {
+                let span = self.span();
+                array::make(py, block.address() + span.offset, block, &span.shape, span.dtype, Place::Cpu)
+            }
+            _ => self.own_array(py, op),
+        }
+    }
+
     /// From Python's arguments: 0 ms is what a block of `within` says, else the group's default. A timeout given to a device stays
     /// with it, so a block says nothing there.
     #[inline]

@@ -4,7 +4,7 @@
 //! call and giving up the interpreter around it.
 
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -29,9 +29,23 @@ pub(crate) struct Host {
     span: Span,
     buffer_size: usize,
     signal_pad_size: usize,
+    /// Made when somebody asks, or at the latest when the memory goes: `group.all_reduce(x)` makes a handle for every call.
+    addresses: OnceLock<Addresses>,
+    without: Vec<usize>,
+}
+
+/// Where every rank's memory is in this process.
+#[derive(Default)]
+struct Addresses {
     buffers: Vec<usize>,
     pads: Vec<usize>,
-    without: Vec<usize>,
+}
+
+impl Addresses {
+    fn of(memory: &Bytes) -> Self {
+        let numbers = |pointers: Vec<*mut u8>| pointers.iter().map(|pointer| *pointer as usize).collect();
+        Self { buffers: numbers(memory.buffer_ptrs()), pads: numbers(memory.signal_pad_ptrs()) }
+    }
 }
 
 impl Host {
@@ -65,8 +79,7 @@ impl Host {
             span,
             buffer_size: memory.buffer_size(),
             signal_pad_size: memory.signal_pad_size(),
-            buffers: addresses(&memory.buffer_ptrs()),
-            pads: addresses(&memory.signal_pad_ptrs()),
+            addresses: OnceLock::new(),
             without: memory.ranks_without_memory().to_vec(),
             memory: Mutex::new(Some(Arc::new(memory))),
         }
@@ -78,6 +91,15 @@ impl Host {
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Bytes>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn addresses(&self) -> &Addresses {
+        self.addresses_of(&self.lock())
+    }
+
+    /// `memory` is what the lock guards: everybody takes the lock before the cell, so that nobody waits for both in a circle.
+    fn addresses_of(&self, memory: &Option<Arc<Bytes>>) -> &Addresses {
+        self.addresses.get_or_init(|| memory.as_deref().map_or_else(Addresses::default, Addresses::of))
     }
 
     #[inline]
@@ -118,10 +140,6 @@ fn on_lasting_terms(memory: Bytes, lasting: Option<&Group>) -> Bytes {
     }
 }
 
-fn addresses(pointers: &[*mut u8]) -> Vec<usize> {
-    pointers.iter().map(|pointer| *pointer as usize).collect()
-}
-
 impl Handle for Host {
     fn place(&self) -> Place {
         Place::Cpu
@@ -140,19 +158,19 @@ impl Handle for Host {
     }
 
     fn buffer_ptrs(&self) -> Vec<usize> {
-        self.buffers.clone()
+        self.addresses().buffers.clone()
     }
 
     fn signal_pad_ptrs(&self) -> Vec<usize> {
-        self.pads.clone()
+        self.addresses().pads.clone()
     }
 
     fn buffer_ptrs_dev(&self) -> usize {
-        self.buffers.as_ptr() as usize
+        self.addresses().buffers.as_ptr() as usize
     }
 
     fn signal_pad_ptrs_dev(&self) -> usize {
-        self.pads.as_ptr() as usize
+        self.addresses().pads.as_ptr() as usize
     }
 
     fn view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)> {
@@ -292,8 +310,11 @@ impl Handle for Host {
     }
 
     fn leave(&self) {
+        let mut open = self.lock();
+        self.addresses_of(&open);
+        let memory = open.take();
+        drop(open);
         // Dropped after the lock is: the last handle of a group leaves it.
-        let memory = self.lock().take();
         drop(memory);
     }
 

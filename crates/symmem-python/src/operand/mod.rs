@@ -5,6 +5,7 @@
 //! in which they say most about what they are.
 
 mod foreign;
+mod numpy;
 
 use std::fmt;
 
@@ -268,7 +269,7 @@ impl<'py> Operand<'py> {
         }
         let py = object.py();
         if is_a(object, numpy_array(py)?) {
-            return of_numpy(object);
+            return numpy::view(object);
         }
         if is_tensor(object)? {
             return of_torch(object);
@@ -406,61 +407,6 @@ fn torch_tensor(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyType>>> {
     let Some(class) = torch.getattr_opt("Tensor")? else { return Ok(None) };
     let class = class.cast_into::<PyType>()?.unbind();
     Ok(Some(TYPE.get_or_init(py, || class).bind(py)))
-}
-
-/// numpy's `PyArrayInterface`, behind `__array_struct__`: all of an array without making a Python object of any of it.
-#[repr(C)]
-struct ArrayInterface {
-    two: i32,
-    nd: i32,
-    kind: u8,
-    itemsize: i32,
-    flags: i32,
-    shape: *const isize,
-    strides: *const isize,
-    data: *mut u8,
-}
-
-const C_CONTIGUOUS: i32 = 0x1;
-const ALIGNED: i32 = 0x100;
-const NOT_SWAPPED: i32 = 0x200;
-const WRITEABLE: i32 = 0x400;
-
-fn of_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
-    let py = object.py();
-    let capsule = object.getattr(intern!(py, "__array_struct__"))?;
-    // SAFETY: an attached thread and a live object; what is no such capsule gives null and an error.
-    let interface = unsafe { pyo3::ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
-    if interface.is_null() {
-        return Err(PyErr::fetch(py));
-    }
-    // SAFETY: numpy's own array gives a capsule of this struct, valid while the capsule lives.
-    let interface = unsafe { &*interface.cast::<ArrayInterface>() };
-    let (flags, size) = (interface.flags, interface.itemsize as usize);
-    let complex = interface.kind == b'c' && matches!(size, 8 | 16);
-    let (kind, size) = if complex { (b'f', size / 2) } else { (interface.kind, size) };
-    let dtype = match dtype::of_kind(kind, size) {
-        Some(dtype) if flags & NOT_SWAPPED != 0 => dtype,
-        // ml_dtypes' types have no kind of their own; others get their message here.
-        _ => dtype::of_numpy(&object.getattr(intern!(py, "dtype"))?)?,
-    };
-    let shape = match interface.nd {
-        0 => Vec::new(),
-        // SAFETY: the array has that many sides.
-        nd => unsafe { std::slice::from_raw_parts(interface.shape.cast::<usize>(), nd as usize) }.to_vec(),
-    };
-    Ok(Operand {
-        address: interface.data as usize,
-        len: shape.iter().product::<usize>() << u32::from(complex),
-        dtype,
-        shape,
-        complex,
-        device: Place::Cpu,
-        writable: flags & WRITEABLE != 0,
-        object: object.clone(),
-        dense: flags & C_CONTIGUOUS != 0 && flags & ALIGNED != 0,
-        _hold: Hold::Nothing,
-    })
 }
 
 fn of_torch<'py>(object: &Bound<'py, PyAny>) -> PyResult<Operand<'py>> {
