@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod config;
+mod screen;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -15,7 +16,9 @@ use crate::args::{Cli, Command, CompileArgs};
 
 fn main() -> ExitCode {
     match run(&Cli::read().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
+        // Who reads the output has seen enough: `symmem config | head -1`.
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -23,17 +26,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<()> {
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::BrokenPipe)
+}
+
+/// Runs `command`; how the program ends. Commands that only do or do not what they are for give `()`.
+fn run(command: &Command) -> Result<ExitCode> {
     start_tracing()?;
     match command {
-        Command::Bench(args) => bench::run(args),
-        Command::BenchRank(args) => bench::run_rank(args),
-        Command::BenchLoad => bench::run_load(),
-        Command::BenchGpuRank => bench::run_gpu_rank(),
-        Command::CompileKernels(args) => compile_kernels(args),
-        Command::Tune(args) => bench::run_tune(args),
-        Command::Config(args) => config::run(args),
+        Command::Bench(args) => bench::run(args)?,
+        Command::BenchRank(args) => bench::run_rank(args)?,
+        Command::BenchLoad => bench::run_load()?,
+        Command::BenchGpuRank => bench::run_gpu_rank()?,
+        Command::CompileKernels(args) => compile_kernels(args)?,
+        Command::Tune(args) => bench::run_tune(args)?,
+        Command::Config(args) => config::run(args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn compile_kernels(args: &CompileArgs) -> Result<()> {
