@@ -33,6 +33,9 @@ const ATTEMPT: &str = "0";
 /// The variable with the name of the call that a rank's process is for.
 pub(crate) const NAME: &str = "SYMMEM_SPAWN_NAME";
 const RESULT_FD: &str = "SYMMEM_SPAWN_RESULT_FD";
+/// How many launchers there are above a rank, and how many there may be.
+const DEPTH: &str = "SYMMEM_SPAWN_DEPTH";
+const MOST_DEPTH: usize = 3;
 
 /// What a child sends back.
 #[derive(Serialize, Deserialize)]
@@ -139,6 +142,7 @@ impl ProcessSpawner {
         if let Some(pipe) = self.pipe_of_a_rank()? {
             run_as_rank(pipe, f);
         }
+        let depth = self.depth()?;
         let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::for_world(self.ranks))?;
         let run = ids::hex(&ids::random::<16>()?);
         let placement = Placement::new(self.ranks, self.pin)?;
@@ -147,7 +151,7 @@ impl ProcessSpawner {
         let _ = Config::from_env();
         // All start before any is waited for; if one cannot, dropping the others' `Rank` kills them.
         let ranks: Result<Vec<Rank>> =
-            (0..self.ranks).map(|rank| self.start(rank, server.port(), &run, &placement)).collect();
+            (0..self.ranks).map(|rank| self.start(rank, (server.port(), &run), depth, &placement)).collect();
         let ended = Mutex::new(Vec::new());
         let (run, port) = (&run, server.port());
         thread::scope(|scope| {
@@ -184,7 +188,28 @@ impl ProcessSpawner {
         }
     }
 
-    fn start(&self, rank: usize, port: u16, run: &str, placement: &Placement) -> Result<Rank> {
+    /// How many launchers there are above the ranks of this call, itself included. A program whose ranks never come to their own
+    /// call, but to another one first, would start ranks without end: it is stopped here.
+    fn depth(&self) -> Result<usize> {
+        let depth = std::env::var(DEPTH).ok().and_then(|depth| depth.parse::<usize>().ok()).unwrap_or(0) + 1;
+        if depth <= MOST_DEPTH {
+            return Ok(depth);
+        }
+        let problem = format!(
+            "ranks that start ranks, {MOST_DEPTH} times over. Hint: a rank runs this program again and must come to the call \
+             {:?} before any other; in a test, make it on the thread of the test, which bears its name",
+            self.name
+        );
+        Err(Error::invalid("spawn", problem))
+    }
+
+    fn start(
+        &self,
+        rank: usize,
+        (port, run): (u16, &str),
+        depth: usize,
+        placement: &Placement,
+    ) -> Result<Rank> {
         let program = std::env::current_exe().map_err(|error| Error::sys("finding this program", error))?;
         let (reader, writer) = super::pipe::new()?;
         let mut command = Command::new(program);
@@ -204,6 +229,7 @@ impl ProcessSpawner {
             .env(FRESH_RUN, "1")
             .env(NAME, &self.name)
             .env(RESULT_FD, writer.name()?)
+            .env(DEPTH, depth.to_string())
             .envs(self.env.iter().map(|(variable, value)| (variable, value)))
             .stdin(Stdio::null());
         match self.test_name() {
