@@ -39,6 +39,7 @@ mod provider;
 mod sync;
 mod sys;
 pub mod topology;
+pub mod trace;
 pub mod tuning;
 
 pub use collective::{Received, Strided};

@@ -12,7 +12,7 @@ const OTHERS: [&str; 4] = ["SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LI
 
 /// How names begin that nobody is sent to: what launchers tell their ranks and tests their processes, and a setting that is no
 /// more, which is refused by its name.
-const INTERNAL: [&str; 7] = [
+const INTERNAL: [&str; 8] = [
     "SYMMEM_BENCH_",
     "SYMMEM_CRASH_",
     "SYMMEM_FAIL",
@@ -20,6 +20,7 @@ const INTERNAL: [&str; 7] = [
     "SYMMEM_SPAWN_",
     "SYMMEM_SPINS",
     "SYMMEM_TEST_",
+    "SYMMEM_TRACE_",
 ];
 
 /// A sentence for each variable of this process that is meant for symmem and means nothing; none where another rank of this

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use symmem_store::{Store, TcpStoreServer};
@@ -16,6 +16,7 @@ use crate::error::Cause;
 use crate::sync::control::{Control, ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
 use crate::sync::protocol::{Bell, Meeting, Owed, Slot};
+use crate::sync::record::Recorder;
 use crate::sys::channel::Endpoint;
 use crate::sys::life::{self, Life, ProcessId};
 use crate::sys::memfd::Segment;
@@ -85,6 +86,10 @@ pub(crate) struct Inner {
     pub(crate) worker: Worker,
     /// Shares the work of large ones.
     pub(crate) crew: Crew,
+    /// Whether the operation that runs is recorded. Of the running operation, as `sequence`.
+    pub(crate) recording: AtomicBool,
+    /// Where operations are recorded, once they are; `None` inside if that could not be made.
+    pub(crate) recorder: OnceLock<Option<Recorder>>,
 }
 
 impl Meeting for Inner {
@@ -137,6 +142,12 @@ impl Inner {
     #[inline]
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.map(self.judge).control().verdict()
+    }
+
+    /// Whether an operation has to look closer before it begins: the group has failed, or is recorded.
+    #[inline]
+    pub(crate) fn is_unusual(&self) -> bool {
+        self.map(self.judge).control().is_unusual()
     }
 
     /// Declares the group dead, unless it is; returns the verdict that stands and whether it is this one.

@@ -84,8 +84,11 @@ pub(crate) struct Running<'a> {
 }
 
 impl Drop for Running<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
+        if self.inner().recording.load(Ordering::Relaxed) {
+            self.inner().end_record();
+        }
         self.inner().busy.store(self.group.base, Ordering::Release);
     }
 }
@@ -126,13 +129,25 @@ impl Group {
         // Only the running op writes these, and `busy` orders one op after the other.
         let sequence = inner.sequence.load(Ordering::Relaxed) + 1;
         inner.sequence.store(sequence, Ordering::Relaxed);
-        if let Some(verdict) = inner.verdict() {
-            return Err(self.refused(op, channel, sequence, verdict));
+        if inner.is_unusual() {
+            self.look_closer(op, channel, sequence)?;
         }
         let control = inner.own();
         control.record(op, sequence);
         CounterWords::add(&control.counters.ops, 1);
         Ok(sequence)
+    }
+
+    /// Whether `op` may begin on a group that has failed, or is recorded.
+    #[cold]
+    fn look_closer(&self, op: Op, channel: Option<usize>, sequence: u64) -> Result<()> {
+        match self.inner.verdict() {
+            Some(verdict) => Err(self.refused(op, channel, sequence, verdict)),
+            None => {
+                self.inner.begin_record(op, channel);
+                Ok(())
+            }
+        }
     }
 
     /// The error for `op` on a group that has failed; gives the group back.

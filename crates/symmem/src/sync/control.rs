@@ -33,6 +33,9 @@ const _: () = assert!(MAX_WORLD == 1024);
 /// Bytes of an abort reason that are kept.
 const REASON: usize = 240;
 const LAST_OPS: usize = 32;
+/// The bit of the verdict's word that says that operations are recorded (`sync/record.rs`). An operation looks at that word anyway, and
+/// finds 0 in it unless something is the matter, so that recording costs those nothing who do not record.
+pub(crate) const RECORDED: u64 = 1 << 63;
 
 /// The fixed part of a control segment.
 #[repr(C, align(64))]
@@ -48,7 +51,7 @@ pub(crate) struct Control {
     join: AtomicU32,
     /// Rung by peers.
     pub(crate) bell: Bell,
-    /// Only the first rank's is used: the group's verdict, written once, by whoever fails first.
+    /// Only the first rank's is used: the group's verdict, written once, by whoever fails first, and [`RECORDED`].
     verdict: Line<AtomicU64>,
     /// 0 while the rank is a member, then 1.
     left: Line<AtomicU32>,
@@ -110,7 +113,7 @@ impl Verdict {
 
     fn decode(word: u64) -> Option<Self> {
         let cause = CAUSES.get(((word & 0xff) as usize).checked_sub(1)?)?;
-        Some(Self { culprit: (word >> 8) as usize, cause: *cause })
+        Some(Self { culprit: ((word & !RECORDED) >> 8) as usize, cause: *cause })
     }
 }
 
@@ -134,10 +137,29 @@ impl Control {
         }
     }
 
+    /// Whether an operation has to look closer before it begins: the group has failed, or is recorded. On the first rank's control.
+    #[inline]
+    pub(crate) fn is_unusual(&self) -> bool {
+        self.verdict.0.load(Ordering::Acquire) != 0
+    }
+
+    /// Has operations of all ranks recorded from now on, or no longer. On the first rank's control.
+    pub(crate) fn set_recorded(&self, recorded: bool) {
+        // Relaxed: it says nothing of any other memory; a rank that sees it late records from its next operation on.
+        match recorded {
+            true => self.verdict.0.fetch_or(RECORDED, Ordering::Relaxed),
+            false => self.verdict.0.fetch_and(!RECORDED, Ordering::Relaxed),
+        };
+    }
+
     /// Records `verdict` unless there is one; returns the one that stands, and whether it is this one.
     pub(crate) fn convict(&self, verdict: Verdict) -> (Verdict, bool) {
+        let unless_there_is_one = |word| match Verdict::decode(word) {
+            Some(_) => None,
+            None => Some(verdict.encode() | word & RECORDED),
+        };
         // Release publishes the reason text; Acquire fetches the winner's.
-        match self.verdict.0.compare_exchange(0, verdict.encode(), Ordering::AcqRel, Ordering::Acquire) {
+        match self.verdict.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, unless_there_is_one) {
             Ok(_) => (verdict, true),
             Err(standing) => (Verdict::decode(standing).unwrap_or(verdict), false),
         }
@@ -288,6 +310,21 @@ mod tests {
         }
         assert_eq!(Verdict::decode(0), None);
         assert_eq!(Verdict::decode(0xff), None);
+    }
+
+    #[test]
+    fn being_recorded_is_no_verdict_and_survives_one() {
+        let (_segment, map) = ControlMap::create("x", 0, 2, ProcessId::own()).unwrap();
+        let (control, verdict) = (map.control(), Verdict { culprit: 3, cause: Cause::Died });
+        assert!(!control.is_unusual());
+        control.set_recorded(true);
+        assert!(control.is_unusual() && control.verdict().is_none());
+        assert_eq!(control.convict(verdict), (verdict, true));
+        assert_eq!(control.convict(Verdict { culprit: 1, cause: Cause::Left }), (verdict, false));
+        let recorded = || control.verdict.0.load(Ordering::Relaxed) & RECORDED != 0;
+        assert!(recorded());
+        control.set_recorded(false);
+        assert!(control.verdict() == Some(verdict) && !recorded());
     }
 
     #[test]

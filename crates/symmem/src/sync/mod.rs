@@ -5,3 +5,4 @@
 pub(crate) mod control;
 pub(crate) mod ladder;
 pub(crate) mod protocol;
+pub(crate) mod record;

@@ -167,6 +167,11 @@ impl Endpoint {
         })
     }
 
+    /// Everything that has arrived and nobody has asked for, in no order. Never blocks.
+    pub(crate) fn drain(&self) -> Result<Vec<Message>> {
+        Ok(self.pump()?.take_all())
+    }
+
     /// Drops all messages up to `tag` that have arrived and that nobody will ask for, and so closes their fds. What
     /// cannot be taken in now goes with the next message that is received.
     pub(crate) fn discard(&self, tag: u64) {

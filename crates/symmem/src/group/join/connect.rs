@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use symmem_store::{Interrupt, Wait};
@@ -16,7 +16,7 @@ use crate::group::seal::{Claim, Kind};
 use crate::group::signature::signature;
 use crate::group::vote::{GaveUp, Vote};
 use crate::group::worker::Worker;
-use crate::group::{Group, Shape};
+use crate::group::{Group, Shape, recording};
 use crate::op::Op;
 use crate::sync::control::{ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
@@ -234,7 +234,10 @@ impl Joining<'_> {
             subgroups: Mutex::default(),
             worker: Worker::default(),
             crew: Crew::new(self.join.rank, local, self.join.context.config()),
+            recording: AtomicBool::new(false),
+            recorder: OnceLock::new(),
         });
+        recording::start_if_asked(&inner);
         inner::leave_on_exit(&inner);
         inner.context.remember_group(&inner);
         Group { inner, terms: self.join.terms.clone(), base: IDLE, shape: Shape::ANY }

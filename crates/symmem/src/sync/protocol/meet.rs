@@ -143,6 +143,13 @@ pub(crate) fn shape(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64) 
     meeting.slot(me, peer).half(epoch).shape.load(Ordering::Relaxed)
 }
 
+/// What `me` announced last, at `epoch`; `None` if it is alone.
+pub(crate) fn announced(meeting: &impl Meeting, me: usize, epoch: u64) -> Option<Signature> {
+    // The writer keeps the line of what a peer has read.
+    let peer = (0..meeting.world()).find(|peer| *peer != me)?;
+    meeting.slot(peer, me).read(epoch)
+}
+
 /// What `peer` announced to `me` for `epoch`, if it has.
 #[inline]
 pub(crate) fn arrived(meeting: &impl Meeting, me: usize, peer: usize, epoch: u64) -> Option<Signature> {

@@ -66,6 +66,11 @@ impl Inbox {
         message.ok_or_else(|| Error::sys_hint("receiving fds from a peer", Errno::MFILE, HINT)).map(Some)
     }
 
+    /// Takes all messages out, but for those that arrived without their fds.
+    pub(super) fn take_all(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.kept).into_values().flatten().collect()
+    }
+
     /// Drops every message up to `tag`.
     pub(super) fn discard(&mut self, tag: u64) {
         self.kept.retain(|(_, old), _| *old > tag);

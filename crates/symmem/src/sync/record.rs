@@ -1,0 +1,433 @@
+//! Records of operations: a ring in shared memory, written by one rank and read by `trace`, in another process.
+//!
+//! A rank makes its ring when it first sees that its group is recorded ([`RECORDED`](super::control::RECORDED)); a
+//! ring is a memory file of its own ([`NAME`]), so a reader who has mapped it keeps it beyond the rank's death. Nobody waits: a writer that is faster
+//! than the reader writes over the oldest records, and the reader counts what it lost. A writer whose reader has gone stops the recording of
+//! the group after a round of the ring.
+//!
+//! # Memory ordering
+//! A record's stamp is its number plus one, stored with Release after the other words; before them it is cleared, and a Release fence
+//! keeps them behind that. A reader loads the stamp with Acquire, the words, and the stamp again behind an Acquire fence: if both are
+//! the number that it expects, the words are of that record.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use crate::Result;
+use crate::op::Op;
+use crate::sync::protocol::Signature;
+use crate::sys::clock::{Ticks, boottime_ns};
+use crate::sys::memfd::{Mapping, Segment};
+
+/// How the names of rings begin.
+pub(crate) const NAME: &str = "symmem-trace:";
+const MAGIC: u64 = u64::from_be_bytes(*b"symmemtr");
+const VERSION: u32 = 1;
+/// Records of a ring: ten milliseconds of the quickest operations, in 4 MiB.
+const CAPACITY: usize = 1 << 16;
+/// Words of a record: stamp, begin, end, what, epoch, and the signature's two; the last one is free.
+const WORDS: usize = 8;
+/// Bytes that are kept of a name.
+const TEXT: usize = 128;
+/// How long a reader may be silent before its writers stop.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The fixed part of a ring.
+#[repr(C, align(64))]
+struct Head {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Whether times are of the processor's counter.
+    counter: AtomicU32,
+    rank: AtomicU32,
+    world: AtomicU32,
+    pid: AtomicU32,
+    /// The device whose operations these are, plus one; 0 for those of the host.
+    device: AtomicU32,
+    group: Text,
+    id: Text,
+    open: Open,
+    /// Written by the reader: when it last looked, in nanoseconds since boot.
+    seen_ns: AtomicU64,
+}
+
+/// The operation that runs, and how many have ended: the writer's.
+#[repr(C, align(64))]
+struct Open {
+    /// As in a record; 0 for none.
+    what: AtomicU64,
+    begin: AtomicU64,
+    /// The epoch before the operation.
+    epoch: AtomicU64,
+    written: AtomicU64,
+}
+
+#[repr(C)]
+struct Text {
+    len: AtomicU32,
+    bytes: [AtomicU8; TEXT],
+}
+
+impl Text {
+    fn set(&self, text: &str) {
+        let bytes = &text.as_bytes()[..text.floor_char_boundary(TEXT)];
+        for (to, from) in self.bytes.iter().zip(bytes) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        self.len.store(bytes.len() as u32, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> String {
+        let len = (self.len.load(Ordering::Relaxed) as usize).min(TEXT);
+        let bytes: Vec<u8> = self.bytes[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+type Record = [AtomicU64; WORDS];
+
+fn bytes() -> usize {
+    size_of::<Head>() + CAPACITY * size_of::<Record>()
+}
+
+/// A mapped ring.
+#[derive(Debug)]
+struct Ring<M>(M);
+
+impl<M: AsRef<Mapping>> Ring<M> {
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping is page-aligned and at least `bytes()` long (`Recorder::new`, `Reader::new`), and lives as long as `self`;
+        // the head consists of atomics only, so any bytes and concurrent writes are valid.
+        unsafe { &*self.0.as_ref().ptr().cast::<Head>() }
+    }
+
+    #[inline]
+    fn record(&self, number: u64) -> &Record {
+        let at = number as usize % CAPACITY;
+        // SAFETY: as for `head`; the records follow it, and `at` is one of them.
+        unsafe { &*self.0.as_ref().ptr().add(size_of::<Head>()).cast::<Record>().add(at) }
+    }
+}
+
+/// Whose operations a ring has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) group: String,
+    pub(crate) id: String,
+    pub(crate) rank: usize,
+    pub(crate) world: usize,
+    pub(crate) pid: u32,
+    /// The device, for operations of one.
+    pub(crate) device: Option<usize>,
+}
+
+impl Owner {
+    /// The name of the memory file.
+    fn file(&self) -> String {
+        format!("{NAME}{}:{}", self.group, self.rank)
+    }
+}
+
+/// What a record says besides when: packed into its word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct What {
+    pub(crate) op: Op,
+    /// Whether the group had failed when it ended.
+    pub(crate) failed: bool,
+    pub(crate) channel: Option<usize>,
+}
+
+impl What {
+    #[inline]
+    fn encode(self) -> u64 {
+        let channel = self.channel.map_or(0, |channel| (channel as u64 & 0xffff_ffff) + 1);
+        self.op as u64 | u64::from(self.failed) << 8 | channel << 16
+    }
+
+    fn decode(word: u64) -> Option<Self> {
+        let channel = (word >> 16).checked_sub(1).map(|channel| channel as usize);
+        Some(Self { op: Op::from_u8(word as u8)?, failed: word >> 8 & 1 != 0, channel })
+    }
+}
+
+/// The writer's end: one per rank of a group, or per device of one. One thread writes at a time, the one that runs the operation.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    ring: Ring<Segment>,
+    ticks: Ticks,
+}
+
+impl AsRef<Mapping> for Segment {
+    fn as_ref(&self) -> &Mapping {
+        self.mapping()
+    }
+}
+
+impl Recorder {
+    /// A ring of `owner`'s.
+    pub(crate) fn new(owner: &Owner) -> Result<Self> {
+        let ring = Ring(Segment::create(&owner.file(), bytes())?);
+        let ticks = Ticks::quickest();
+        let head = ring.head();
+        head.version.store(VERSION, Ordering::Relaxed);
+        head.counter.store(u32::from(ticks == Ticks::Counter), Ordering::Relaxed);
+        head.rank.store(owner.rank as u32, Ordering::Relaxed);
+        head.world.store(owner.world as u32, Ordering::Relaxed);
+        head.pid.store(owner.pid, Ordering::Relaxed);
+        head.device.store(owner.device.map_or(0, |device| device as u32 + 1), Ordering::Relaxed);
+        head.group.set(&owner.group);
+        head.id.set(&owner.id);
+        head.seen_ns.store(boottime_ns(), Ordering::Relaxed);
+        head.magic.store(MAGIC, Ordering::Release);
+        Ok(Self { ring, ticks })
+    }
+
+    /// The memory file, for who started the job in order to trace it.
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.ring.0
+    }
+
+    /// What the clock of the records shows.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.ticks.now()
+    }
+
+    /// `op` begins, after meeting number `epoch`. False if nobody reads any more.
+    pub(crate) fn begin(&self, op: Op, channel: Option<usize>, epoch: u64) -> bool {
+        let open = &self.ring.head().open;
+        if open.written.load(Ordering::Relaxed) % CAPACITY as u64 == CAPACITY as u64 - 1 && !self.is_read() {
+            return false;
+        }
+        open.epoch.store(epoch, Ordering::Relaxed);
+        open.begin.store(self.now(), Ordering::Relaxed);
+        open.what.store(What { op, failed: false, channel }.encode(), Ordering::Release);
+        true
+    }
+
+    fn is_read(&self) -> bool {
+        let silent = boottime_ns().saturating_sub(self.ring.head().seen_ns.load(Ordering::Relaxed));
+        Duration::from_nanos(silent) < PATIENCE
+    }
+
+    /// The operation that began last ends at meeting number `epoch`. `announced` gives what this rank said there.
+    pub(crate) fn end(&self, failed: bool, epoch: u64, announced: impl FnOnce() -> Option<Signature>) {
+        let open = &self.ring.head().open;
+        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let met = epoch != word(&open.epoch);
+        let signature = if met { announced() } else { None };
+        let what = word(&open.what) | u64::from(failed) << 8;
+        open.what.store(0, Ordering::Relaxed);
+        self.write(what, (word(&open.begin), self.now()), if met { epoch } else { 0 }, signature);
+    }
+
+    /// Records an operation that was seen from beginning to end.
+    #[cfg(test)]
+    fn write_whole(&self, what: What, times: (u64, u64), epoch: u64, signature: Option<Signature>) {
+        self.write(what.encode(), times, epoch, signature);
+    }
+
+    fn write(&self, what: u64, (begin, end): (u64, u64), epoch: u64, signature: Option<Signature>) {
+        let written = &self.ring.head().open.written;
+        let number = written.load(Ordering::Relaxed);
+        let record = self.ring.record(number);
+        record[0].store(0, Ordering::Relaxed);
+        // A reader that sees a word of this record sees the cleared stamp of the one before.
+        fence(Ordering::Release);
+        let (word, size) = signature.map_or((0, 0), |signature| (signature.word, signature.size));
+        for (to, from) in record[1..].iter().zip([begin, end, what, epoch, word, size]) {
+            to.store(from, Ordering::Relaxed);
+        }
+        record[0].store(number + 1, Ordering::Release);
+        written.store(number + 1, Ordering::Release);
+    }
+}
+
+/// An operation, as its rank recorded it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) what: What,
+    /// Ticks of the ring's clock; no end if it runs still.
+    pub(crate) begin: u64,
+    pub(crate) end: Option<u64>,
+    /// The number of the meeting it ended with; 0 if it met nobody.
+    pub(crate) epoch: u64,
+    pub(crate) signature: Signature,
+}
+
+/// The reader's end.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    ring: Ring<Box<Mapping>>,
+    pub(crate) owner: Owner,
+    pub(crate) ticks: Ticks,
+    next: u64,
+}
+
+impl Reader {
+    /// Of a mapping of [`Reader::bytes`] bytes; `None` if that is no ring.
+    pub(crate) fn new(mapping: Mapping) -> Option<Self> {
+        let ring = (mapping.len() >= bytes()).then(|| Ring(Box::new(mapping)))?;
+        let head = ring.head();
+        let number = |word: &AtomicU32| word.load(Ordering::Relaxed) as usize;
+        let fits =
+            head.magic.load(Ordering::Acquire) == MAGIC && head.version.load(Ordering::Relaxed) == VERSION;
+        let owner = Owner {
+            group: head.group.get(),
+            id: head.id.get(),
+            rank: number(&head.rank),
+            world: number(&head.world),
+            pid: head.pid.load(Ordering::Relaxed),
+            device: number(&head.device).checked_sub(1),
+        };
+        let ticks = if number(&head.counter) == 0 { Ticks::Boot } else { Ticks::Counter };
+        fits.then_some(Self { ring, owner, ticks, next: 0 })
+    }
+
+    /// Bytes of a ring.
+    pub(crate) fn bytes() -> usize {
+        bytes()
+    }
+
+    /// Takes what has been written since the last look into `records`; how many were lost because they were written over.
+    pub(crate) fn take(&mut self, records: &mut Vec<Recorded>) -> u64 {
+        let head = self.ring.head();
+        head.seen_ns.store(boottime_ns(), Ordering::Relaxed);
+        let written = head.open.written.load(Ordering::Acquire);
+        let oldest = written.saturating_sub(CAPACITY as u64);
+        let mut lost = oldest.saturating_sub(self.next);
+        for number in self.next.max(oldest)..written {
+            match self.read(number) {
+                Some(Some(record)) => records.push(record),
+                // Of an operation that this version does not know.
+                Some(None) => {}
+                None => lost += 1,
+            }
+        }
+        self.next = written;
+        lost
+    }
+
+    /// Record `number`, unless it was written over.
+    fn read(&self, number: u64) -> Option<Option<Recorded>> {
+        let record = self.ring.record(number);
+        let before = record[0].load(Ordering::Acquire);
+        let [begin, end, what, epoch, word, size] =
+            std::array::from_fn(|at| record[at + 1].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let after = record[0].load(Ordering::Relaxed);
+        let is_whole = before == number + 1 && after == number + 1;
+        let signature = Signature { word, size };
+        let recorded = |what| Recorded { what, begin, end: Some(end), epoch, signature };
+        is_whole.then(|| What::decode(what).map(recorded))
+    }
+
+    /// The operation that runs now, or did when its rank died.
+    pub(crate) fn open(&self) -> Option<Recorded> {
+        let open = &self.ring.head().open;
+        let what = What::decode(open.what.load(Ordering::Acquire))?;
+        let begin = open.begin.load(Ordering::Relaxed);
+        Some(Recorded { what, begin, end: None, epoch: 0, signature: Signature { word: 0, size: 0 } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner { group: "g".into(), id: "abc".into(), rank: 1, world: 2, pid: 77, device: None }
+    }
+
+    fn pair() -> (Recorder, Reader) {
+        let recorder = Recorder::new(&owner()).unwrap();
+        let fd = recorder.segment().fd().try_clone_to_owned().unwrap();
+        let reader = Reader::new(Mapping::import(fd, bytes()).unwrap()).unwrap();
+        (recorder, reader)
+    }
+
+    fn signature() -> Signature {
+        Signature { word: 5, size: 64 }
+    }
+
+    #[test]
+    fn what_is_recorded_is_read_once_and_in_order() {
+        let (recorder, mut reader) = pair();
+        assert_eq!(reader.owner, owner());
+        assert!(recorder.begin(Op::AllReduce, Some(3), 10));
+        assert_eq!(reader.open().unwrap().what, What { op: Op::AllReduce, failed: false, channel: Some(3) });
+        recorder.end(true, 12, || Some(signature()));
+        assert!(recorder.begin(Op::PutSignal, None, 12));
+        recorder.end(false, 12, || panic!("nothing was announced"));
+        let mut records = Vec::new();
+        assert_eq!((reader.take(&mut records), reader.open()), (0, None));
+        let [first, second] = records[..] else { panic!("{records:?}") };
+        assert_eq!(first.what, What { op: Op::AllReduce, failed: true, channel: Some(3) });
+        assert_eq!((first.epoch, first.signature), (12, signature()));
+        assert_eq!((second.what.op, second.epoch), (Op::PutSignal, 0));
+        assert!(first.begin <= first.end.unwrap() && first.end.unwrap() <= second.begin);
+        assert_eq!(reader.take(&mut records), 0);
+        assert_eq!(records.len(), 2);
+    }
+
+    #[test]
+    fn a_slow_reader_knows_how_much_it_lost() {
+        let (recorder, mut reader) = pair();
+        let all = CAPACITY as u64 + 1000;
+        for epoch in 1..=all {
+            assert!(recorder.begin(Op::Barrier, None, epoch - 1));
+            recorder.end(false, epoch, || Some(signature()));
+        }
+        let mut records = Vec::new();
+        assert_eq!(reader.take(&mut records), 1000);
+        assert!(records.iter().map(|record| record.epoch).eq(1001..=all));
+    }
+
+    #[test]
+    fn a_reader_beside_a_writer_never_sees_half_a_record() {
+        let (recorder, mut reader) = pair();
+        let count = 300_000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=count {
+                    let what = What { op: Op::Barrier, failed: false, channel: None };
+                    let signature = Signature { word: number, size: number };
+                    recorder.write_whole(what, (number, number), number, Some(signature));
+                }
+            });
+            let (mut records, mut lost) = (Vec::new(), 0);
+            while (records.len() as u64) + lost < count {
+                lost += reader.take(&mut records);
+            }
+            for record in records {
+                let number = record.epoch;
+                assert_eq!((record.begin, record.end), (number, Some(number)));
+                assert_eq!(record.signature, Signature { word: number, size: number });
+            }
+        });
+    }
+
+    #[test]
+    fn a_writer_stops_when_nobody_reads() {
+        let (recorder, mut reader) = pair();
+        let silent = boottime_ns().saturating_sub(2 * PATIENCE.as_nanos() as u64);
+        recorder.ring.head().seen_ns.store(silent, Ordering::Relaxed);
+        let begun = (0..2 * CAPACITY).take_while(|_| {
+            let begins = recorder.begin(Op::Barrier, None, 0);
+            if begins {
+                recorder.end(false, 0, || None);
+            }
+            begins
+        });
+        assert_eq!(begun.count(), CAPACITY - 1);
+        reader.take(&mut Vec::new());
+        assert!(recorder.begin(Op::Barrier, None, 0), "it goes on when somebody does");
+    }
+
+    #[test]
+    fn other_memory_is_no_ring() {
+        let segment = Segment::create("x", bytes()).unwrap();
+        let import = || Mapping::import(segment.fd().try_clone_to_owned().unwrap(), bytes()).unwrap();
+        assert!(Reader::new(import()).is_none());
+    }
+}

@@ -1,0 +1,193 @@
+//! Traces: what every rank of a job did and when, so that it can be seen who waits for whom.
+//!
+//! For programs that look at others, as `symmem trace` does. A [`Tracer`] has the groups of a job record their operations, in
+//! shared memory that it reads from outside; the job's own threads do nothing for it but write. A job that is not traced pays nothing; one that is
+//! pays a few ten nanoseconds per operation.
+//!
+//! Operations that all ranks make together have the number of their meeting in common, so the last rank to arrive at each is
+//! known ([`Trace::meetings`]). All times are nanoseconds since boot, alike for all processes of a host.
+//!
+//! ```
+//! use symmem::trace::Tracer;
+//!
+//! let mut tracer = Tracer::listen()?;
+//! let (variable, value) = tracer.environment();
+//! // Start the ranks with `variable` set to `value`, and while they run:
+//! tracer.poll()?;
+//! let trace = tracer.finish()?;
+//! assert!(trace.tracks.is_empty(), "nobody was started");
+//! # let _ = (variable, value);
+//! # Ok::<(), symmem::Error>(())
+//! ```
+
+mod meeting;
+mod scale;
+
+use std::collections::HashSet;
+
+use symmem_store::TICK;
+
+use self::scale::Scale;
+use crate::group::recording::TRACE_TO;
+use crate::group::signature;
+use crate::sync::record::{Reader, Recorded};
+use crate::sys::channel::{Endpoint, Peers};
+use crate::sys::ids;
+use crate::sys::memfd::Mapping;
+use crate::tuning::Algorithm;
+use crate::{DType, ReduceOp, Result};
+
+pub use self::meeting::{Arrival, Meeting};
+
+/// Reads what the ranks of a job record, until [`Tracer::finish`].
+#[derive(Debug)]
+pub struct Tracer {
+    listener: Endpoint,
+    token: [u8; 16],
+    scale: Scale,
+    rings: Vec<Ring>,
+    lost: u64,
+}
+
+/// What one rank has recorded so far.
+#[derive(Debug)]
+struct Ring {
+    reader: Reader,
+    records: Vec<Recorded>,
+}
+
+impl Tracer {
+    /// A tracer of a job that is about to start, with [`Tracer::environment`] in the environment of its ranks.
+    pub fn listen() -> Result<Self> {
+        let token = ids::random()?;
+        let listener = Endpoint::bind(token, None, Peers::OfThisUser)?;
+        Ok(Self { listener, token, scale: Scale::start(), rings: Vec::new(), lost: 0 })
+    }
+
+    /// The variable that ranks need in their environment, and its value.
+    pub fn environment(&self) -> (&'static str, String) {
+        (TRACE_TO, format!("{}:{}", ids::hex(&self.token), self.listener.address()))
+    }
+
+    /// Takes what has been recorded since the last call. To be called every few milliseconds: ranks that are faster write over
+    /// what nobody has taken, which is then [lost](Trace::lost).
+    pub fn poll(&mut self) -> Result<()> {
+        for message in self.listener.drain()? {
+            let rings = message.fds.into_iter().filter_map(|fd| Mapping::import(fd, Reader::bytes()).ok());
+            self.rings
+                .extend(rings.filter_map(Reader::new).map(|reader| Ring { reader, records: Vec::new() }));
+        }
+        for ring in &mut self.rings {
+            self.lost += ring.reader.take(&mut ring.records);
+        }
+        Ok(())
+    }
+
+    /// How many operations have been taken, and of how many ranks.
+    pub fn progress(&self) -> (usize, usize) {
+        let ranks: HashSet<(&str, usize)> =
+            self.rings.iter().map(|ring| (ring.reader.owner.id.as_str(), ring.reader.owner.rank)).collect();
+        (self.rings.iter().map(|ring| ring.records.len()).sum(), ranks.len())
+    }
+
+    /// Stops recording; what was recorded, with the operations that have not ended.
+    pub fn finish(mut self) -> Result<Trace> {
+        // What a rank sent before it ended is in the socket by now.
+        std::thread::sleep(TICK);
+        self.poll()?;
+        let scale = self.scale.end();
+        let mut tracks: Vec<Track> = self.rings.iter().map(|ring| Track::of(ring, &scale)).collect();
+        tracks.sort_by(|a, b| (&a.group, &a.id, a.rank, a.device).cmp(&(&b.group, &b.id, b.rank, b.device)));
+        Ok(Trace { tracks, lost: self.lost })
+    }
+}
+
+/// What the ranks of a job did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Trace {
+    /// One per rank and group, and one per device of a rank.
+    pub tracks: Vec<Track>,
+    /// Operations that were written over before they were read.
+    pub lost: u64,
+}
+
+/// What one rank did in one group.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Track {
+    /// The group's name.
+    pub group: String,
+    /// What tells the group from all others.
+    pub id: String,
+    /// The rank in the group.
+    pub rank: usize,
+    /// Ranks of the group.
+    pub world: usize,
+    /// The rank's process.
+    pub pid: u32,
+    /// The device, for operations of one.
+    pub device: Option<usize>,
+    /// In the order in which they ended.
+    pub operations: Vec<Operation>,
+}
+
+/// One operation of one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// What was called.
+    pub name: &'static str,
+    /// When it began, in nanoseconds since boot.
+    pub begin_ns: u64,
+    /// When it ended; `None` if it has not.
+    pub end_ns: Option<u64>,
+    /// The number of the meeting of all ranks that it ended with, if it was one that all ranks make together.
+    pub meeting: Option<u64>,
+    /// Whether the group had failed when it ended.
+    pub failed: bool,
+    /// Bytes of each rank, where the operation has a size.
+    pub bytes: Option<u64>,
+    /// The channel, where it has one.
+    pub channel: Option<usize>,
+    /// Element type of a collective on memory.
+    pub dtype: Option<DType>,
+    /// How a collective reduces.
+    pub reduce: Option<ReduceOp>,
+    /// Which algorithm carried a collective.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl Track {
+    fn of(ring: &Ring, scale: &Scale) -> Self {
+        let owner = &ring.reader.owner;
+        let ns = |ticks: u64| scale.nanoseconds(ring.reader.ticks, ticks);
+        let operation = |recorded: &Recorded| {
+            let said = signature::read(recorded.signature).unwrap_or_default();
+            Operation {
+                name: recorded.what.op.name(),
+                begin_ns: ns(recorded.begin),
+                end_ns: recorded.end.map(ns),
+                meeting: (recorded.epoch > 0).then_some(recorded.epoch),
+                failed: recorded.what.failed,
+                bytes: said.bytes,
+                channel: recorded.what.channel,
+                dtype: said.dtype,
+                reduce: said.reduce,
+                algorithm: said.algorithm,
+            }
+        };
+        let open = ring.reader.open();
+        let operations = ring.records.iter().chain(open.as_ref()).map(operation).collect();
+        let (group, id) = (owner.group.clone(), owner.id.clone());
+        Self {
+            group,
+            id,
+            rank: owner.rank,
+            world: owner.world,
+            pid: owner.pid,
+            device: owner.device,
+            operations,
+        }
+    }
+}
