@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod config;
 mod screen;
+mod trace;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::BenchGpuRank => bench::run_gpu_rank()?,
         Command::CompileKernels(args) => compile_kernels(args)?,
         Command::Tune(args) => bench::run_tune(args)?,
+        Command::Trace(args) => return trace::run(args),
         Command::Config(args) => config::run(args)?,
     }
     Ok(ExitCode::SUCCESS)

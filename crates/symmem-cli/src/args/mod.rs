@@ -4,6 +4,7 @@ mod bench;
 mod gpu;
 mod size;
 mod terms;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ pub(crate) use self::bench::{BenchArgs, Op, Provider};
 pub(crate) use self::gpu::Form;
 pub(crate) use self::size::short;
 pub(crate) use self::terms::{Condition, Memory};
+pub(crate) use self::trace::TraceArgs;
 
 /// Symmetric memory of hosts and GPUs: measures it on this machine, and shows its settings.
 #[derive(Parser)]
@@ -60,6 +62,8 @@ pub(crate) enum Command {
     CompileKernels(CompileArgs),
     /// Measure up to which sizes each algorithm is the best on this machine, and keep that for later groups.
     Tune(TuneArgs),
+    /// Run a job and record what its ranks do and whom they wait for, for Perfetto.
+    Trace(TraceArgs),
     /// Show every setting with its value, where it came from, and what it is for.
     Config(ConfigArgs),
 }

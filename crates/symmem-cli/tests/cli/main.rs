@@ -7,3 +7,4 @@ mod gpu;
 mod peers;
 mod program;
 mod terms;
+mod trace;

@@ -1,0 +1,120 @@
+//! `symmem trace`: a job's operations in a file that Perfetto opens.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::program::{Outcome, symmem};
+
+fn file(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("trace");
+    fs::create_dir_all(&folder).expect("a folder for traces");
+    folder.join(name)
+}
+
+/// Traces a bench of two ranks, which makes some thousand operations.
+fn trace_a_bench(out: &str, more: &[&str]) -> Outcome {
+    let bench =
+        [env!("CARGO_BIN_EXE_symmem"), "bench", "--quick", "--ranks", "2", "--ops", "barrier,all_reduce"];
+    let args: Vec<&str> =
+        ["trace", "-o", out].iter().chain(more).chain(&["--"]).chain(&bench).copied().collect();
+    symmem(&args, &[])
+}
+
+/// The events of a file, after a look at everything that the Trace Event Format wants of them.
+fn checked_events(text: &str) -> Vec<Value> {
+    let file: Value = serde_json::from_str(text).expect("JSON");
+    let events = file["traceEvents"].as_array().expect("a list of events").clone();
+    let mut ends: HashMap<u64, f64> = HashMap::new();
+    let mut arrows: HashMap<u64, (usize, usize)> = HashMap::new();
+    for event in &events {
+        assert!(event["name"].is_string() && event["pid"].is_u64() && event["tid"].is_u64(), "{event}");
+        let at = || event["ts"].as_f64().filter(|at| *at >= 0.0).expect("a time in microseconds");
+        let tid = event["tid"].as_u64().expect("a track");
+        match event["ph"].as_str().expect("a phase") {
+            "M" => assert!(event["args"].is_object(), "{event}"),
+            "X" => {
+                let (begin, length) = (at(), event["dur"].as_f64().expect("a length"));
+                let before = ends.insert(tid, begin + length);
+                // Slices of a track do not overlap; times are rounded to the nanosecond.
+                assert!(
+                    length >= 0.0 && before.is_none_or(|end| end <= begin + 0.01),
+                    "{event}, after {before:?}"
+                );
+            }
+            "s" => {
+                at();
+                arrows.entry(event["id"].as_u64().expect("an id")).or_default().0 += 1;
+            }
+            "f" => {
+                at();
+                assert_eq!(event["bp"], "e");
+                arrows.entry(event["id"].as_u64().expect("an id")).or_default().1 += 1;
+            }
+            other => panic!("phase {other}: {event}"),
+        }
+    }
+    assert!(arrows.values().all(|arrow| *arrow == (1, 1)), "every arrow begins and ends once");
+    assert!(!arrows.is_empty(), "ranks waited for each other");
+    events
+}
+
+#[test]
+fn a_trace_has_every_operation_of_every_rank() {
+    let path = file("all.json");
+    let outcome = trace_a_bench(path.to_str().expect("UTF-8"), &[]).ok();
+    assert!(
+        outcome.stdout.contains("all_reduce") && outcome.stdout.contains("last most often"),
+        "{}",
+        outcome.stdout
+    );
+    let events = checked_events(&fs::read_to_string(&path).expect("a trace"));
+    let ranks: Vec<&Value> = events.iter().filter(|event| event["name"] == "thread_name").collect();
+    assert_eq!(ranks.len(), 2);
+    let reductions = |tid: u64| {
+        events
+            .iter()
+            .filter(move |event| event["ph"] == "X" && event["name"] == "all_reduce" && event["tid"] == tid)
+    };
+    assert!(reductions(0).count() > 100);
+    assert_eq!(reductions(0).count(), reductions(1).count());
+    assert!(
+        reductions(0).all(|event| event["args"]["bytes"].is_u64() && event["args"]["algorithm"].is_string())
+    );
+}
+
+#[test]
+fn a_summary_as_json_says_who_came_last() {
+    let path = file("summary.json");
+    let outcome = trace_a_bench(path.to_str().expect("UTF-8"), &["--json"]).ok();
+    // The bench has printed its own table before.
+    let start = outcome.stdout.find("\n{").expect("a summary");
+    let summary: Value = serde_json::from_str(&outcome.stdout[start..]).expect("JSON");
+    assert!(summary["operations"].as_u64() > Some(200) && summary["lost"].is_u64(), "{summary}");
+    let rows = summary["summary"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["operation"] == "all_reduce").expect("a row");
+    assert!(row["calls"].as_u64() > Some(200) && row["last"]["rank"].as_u64() < Some(2), "{row}");
+}
+
+#[test]
+fn a_program_without_ranks_leaves_an_empty_trace_and_its_exit_status() {
+    let path = file("none.json");
+    let outcome = symmem(&["trace", "-o", path.to_str().expect("UTF-8"), "--", "sh", "-c", "exit 7"], &[]);
+    assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no rank recorded anything"), "{}", outcome.stderr);
+    let text = fs::read_to_string(&path).expect("a trace");
+    assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON")["traceEvents"], serde_json::json!([]));
+}
+
+#[test]
+fn bad_input_is_one_sentence() {
+    let outcome = symmem(&["trace", "-o", "/no/such/folder/x.json", "--", "true"], &[]);
+    assert!(outcome.complaint().contains("/no/such/folder/x.json cannot be written"));
+    let path = file("missing.json");
+    let outcome = symmem(&["trace", "-o", path.to_str().expect("UTF-8"), "--", "/no/such/program"], &[]);
+    assert!(outcome.complaint().contains("/no/such/program cannot be started"));
+    let outcome = symmem(&["trace"], &[]);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+}
