@@ -2,7 +2,10 @@
 
 mod args;
 mod bench;
+mod child;
 mod config;
+mod doctor;
+mod python;
 mod screen;
 mod trace;
 
@@ -44,6 +47,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Tune(args) => bench::run_tune(args)?,
         Command::Trace(args) => return trace::run(args),
         Command::Config(args) => config::run(args)?,
+        Command::Doctor(args) => return doctor::run(args),
+        Command::DoctorPart(args) => doctor::run_part(args.part)?,
     }
     Ok(ExitCode::SUCCESS)
 }

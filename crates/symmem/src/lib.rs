@@ -30,6 +30,8 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+#[doc(hidden)]
+pub mod machine;
 mod mail;
 mod memory;
 pub mod nccl;

@@ -1,6 +1,7 @@
 //! What can be said on the command line.
 
 mod bench;
+mod doctor;
 mod gpu;
 mod size;
 mod terms;
@@ -12,6 +13,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
 
 pub(crate) use self::bench::{BenchArgs, Op, Provider};
+pub(crate) use self::doctor::{DoctorArgs, DoctorPart, PartArgs};
 pub(crate) use self::gpu::Form;
 pub(crate) use self::size::short;
 pub(crate) use self::terms::{Condition, Memory};
@@ -64,6 +66,12 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     /// Run a job and record what its ranks do and whom they wait for, for Perfetto.
     Trace(TraceArgs),
+    /// Look at what this machine offers and what stands in the way, and try each provider.
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(DoctorArgs),
+    /// A part of the doctor's work that may hang or crash.
+    #[command(hide = true)]
+    DoctorPart(PartArgs),
     /// Show every setting with its value, where it came from, and what it is for.
     Config(ConfigArgs),
 }

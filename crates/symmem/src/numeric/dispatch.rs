@@ -71,6 +71,17 @@ impl Isa {
         }
     }
 
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "element by element",
+            Self::Portable => "portable vectors",
+            Self::Avx2 => "AVX2 and F16C",
+            Self::Avx512 => "AVX-512",
+            Self::Avx512Bf16 => "AVX-512 with BF16",
+        }
+    }
+
     /// The best for this processor.
     pub(crate) fn best() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();

@@ -35,6 +35,6 @@ mod tests;
 pub use half::{bf16, f16};
 
 pub use self::boolean::Bool;
-pub(crate) use self::dispatch::Kernel;
+pub(crate) use self::dispatch::{Isa, Kernel};
 pub use self::f8::{F8E4M3, F8E5M2};
 pub use self::op::ReduceOp;

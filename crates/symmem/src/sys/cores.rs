@@ -13,14 +13,16 @@ use crate::{Error, Result};
 
 /// A physical core: the processors of it that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Core {
-    pub(crate) cpus: Vec<usize>,
-    pub(crate) node: usize,
+pub struct Core {
+    /// Their numbers.
+    pub cpus: Vec<usize>,
+    /// The NUMA node that they are on.
+    pub node: usize,
 }
 
 /// The physical cores that this process may use, those of one node beside each other. None on machines with more than 1024
 /// processors, whose masks are longer than what is asked for.
-pub(crate) fn usable() -> Vec<Core> {
+pub fn usable() -> Vec<Core> {
     // The main thread's, for this one may be a rank that was pinned.
     let set = sched_getaffinity(Some(getpid())).unwrap_or_else(|_| CpuSet::new());
     let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();

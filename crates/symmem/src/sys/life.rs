@@ -158,12 +158,12 @@ fn check_pidfd(info: &str, id: ProcessId, our_ns: u64) -> Result<(), String> {
 }
 
 /// Whether `/proc` shows our own pid namespace (it shows the one of whoever mounted it).
-fn proc_is_ours() -> bool {
+pub fn proc_is_ours() -> bool {
     fs::read_link("/proc/self").is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
 }
 
 /// Whether this process is in a time namespace, where start times look different.
-fn boot_time_is_shifted() -> bool {
+pub fn boot_time_is_shifted() -> bool {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     offsets.split_ascii_whitespace().any(|word| word.parse::<i64>().is_ok_and(|offset| offset != 0))
 }

@@ -29,12 +29,49 @@ pub(crate) fn memory_left() -> MemoryLeft {
     }
 }
 
+/// A cgroup's bound on memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupMemory {
+    /// Bytes that its processes may have.
+    pub limit: u64,
+    /// Bytes that they have, without file cache that the kernel would drop.
+    pub used: u64,
+    /// The file with the limit.
+    pub file: PathBuf,
+}
+
+/// A cgroup's bound on processes and threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupTasks {
+    /// As many as there may be.
+    pub limit: u64,
+    /// As many as there are.
+    pub used: u64,
+    /// The file with the limit.
+    pub file: PathBuf,
+}
+
+/// The bound on memory that leaves the least, of all cgroups that this process is in.
+pub fn cgroup_memory() -> Option<CgroupMemory> {
+    Roots::system().cgroup_memory()
+}
+
+/// The same for processes and threads.
+pub fn cgroup_tasks() -> Option<CgroupTasks> {
+    Roots::system().cgroup_tasks()
+}
+
+/// The cores that quotas of cgroups leave, rounded up.
+pub fn cgroup_cores() -> Option<usize> {
+    Roots::system().cores()
+}
+
 /// What a launcher that keeps its ranks on cores tells them: its process, and the cores that all of them have together.
 pub(crate) const SPAWN_CORES: &str = "SYMMEM_SPAWN_CORES";
 
 /// Cores that the ranks of this machine can keep busy: the affinity mask of this process and its cgroups' quotas, at least 1.
 /// The process is taken for all of them, unless its launcher has kept it on a part of the cores and says so.
-pub(crate) fn usable_cores() -> usize {
+pub fn usable_cores() -> usize {
     let told =
         std::env::var(SPAWN_CORES).ok().and_then(|told| told_cores(&told, rustix::process::getppid()?));
     told.unwrap_or_else(own_cores)
@@ -84,14 +121,35 @@ impl Roots {
     }
 
     fn memory_left(&self) -> MemoryLeft {
-        let cgroups =
-            self.cgroups("memory").into_iter().filter_map(|(version, dir)| cgroup_memory(version, &dir));
-        let tightest = cgroups
+        let of_cgroup = |found: CgroupMemory| MemoryLeft {
+            left: found.limit.saturating_sub(found.used),
+            limit: found.file.display().to_string(),
+        };
+        let tightest = self
+            .cgroup_memory()
+            .map(of_cgroup)
+            .into_iter()
             .chain(self.available())
             .min_by_key(|found| found.left)
             .unwrap_or_else(|| MemoryLeft { left: u64::MAX, limit: "no known limit".into() });
         // Mapping memory costs page tables: 1/512 of it on most machines.
         MemoryLeft { left: tightest.left - tightest.left / 256, ..tightest }
+    }
+
+    fn cgroup_memory(&self) -> Option<CgroupMemory> {
+        let cgroups = self.cgroups("memory").into_iter();
+        let bounds = cgroups.filter_map(|(version, dir)| memory_of(version, &dir));
+        bounds.min_by_key(|found| found.limit.saturating_sub(found.used))
+    }
+
+    fn cgroup_tasks(&self) -> Option<CgroupTasks> {
+        let bounds = self.cgroups("pids").into_iter().filter_map(|(_, dir)| {
+            let file = dir.join("pids.max");
+            // "max" does not parse: no limit here.
+            let (limit, used) = (number(&file)?, number(&dir.join("pids.current")).unwrap_or(0));
+            Some(CgroupTasks { limit, used, file })
+        });
+        bounds.min_by_key(|found| found.limit.saturating_sub(found.used))
     }
 
     fn available(&self) -> Option<MemoryLeft> {
@@ -106,7 +164,7 @@ impl Roots {
     }
 
     fn cores(&self) -> Option<usize> {
-        self.cgroups("cpu").into_iter().filter_map(|(version, dir)| cgroup_cores(version, &dir)).min()
+        self.cgroups("cpu").into_iter().filter_map(|(version, dir)| cores_of(version, &dir)).min()
     }
 
     /// The directories of this process' cgroup and all its visible ancestors, in every hierarchy that may
@@ -171,7 +229,7 @@ fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-fn cgroup_memory(version: Version, dir: &Path) -> Option<MemoryLeft> {
+fn memory_of(version: Version, dir: &Path) -> Option<CgroupMemory> {
     let (limit, used, cache) = match version {
         Version::V2 => ("memory.max", "memory.current", "inactive_file"),
         Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -182,10 +240,10 @@ fn cgroup_memory(version: Version, dir: &Path) -> Option<MemoryLeft> {
     let used = number(&dir.join(used)).unwrap_or(0);
     // The kernel drops clean file cache before it refuses memory.
     let used = used.saturating_sub(stat(dir, cache).unwrap_or(0));
-    Some(MemoryLeft { left: limit.saturating_sub(used), limit: path.display().to_string() })
+    Some(CgroupMemory { limit, used, file: path })
 }
 
-fn cgroup_cores(version: Version, dir: &Path) -> Option<usize> {
+fn cores_of(version: Version, dir: &Path) -> Option<usize> {
     let (quota, period) = match version {
         Version::V2 => {
             let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
@@ -265,6 +323,14 @@ mod tests {
         assert_eq!(found.left, usable(400_000));
         assert!(found.limit.ends_with("/sys/fs/cgroup/a/memory.max"), "{}", found.limit);
         assert_eq!(roots(&folder).cores(), Some(2));
+        let bound = roots(&folder).cgroup_memory().unwrap();
+        assert_eq!((bound.limit, bound.used), (1_000_000, 600_000));
+        folder.write("sys/fs/cgroup/a/pids.max", "max\n");
+        assert_eq!(roots(&folder).cgroup_tasks(), None);
+        folder.write("sys/fs/cgroup/a/pids.max", "200\n");
+        folder.write("sys/fs/cgroup/a/pids.current", "12\n");
+        let tasks = roots(&folder).cgroup_tasks().unwrap();
+        assert_eq!((tasks.limit, tasks.used), (200, 12));
         // A tighter leaf wins, and use beyond the limit leaves nothing.
         folder.write("sys/fs/cgroup/a/b/memory.max", "500\n");
         folder.write("sys/fs/cgroup/a/b/memory.current", "600\n");

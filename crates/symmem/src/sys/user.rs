@@ -11,7 +11,7 @@ const OVERFLOW: u32 = 65534;
 const ALL: u32 = u32::MAX;
 
 /// Whether only processes of this user show as this process' effective uid. What cannot be read counts against it.
-pub(crate) fn uid_is_proof() -> bool {
+pub fn uid_is_proof() -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW);
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -129,7 +129,18 @@ pub(crate) fn fabric_of(bus_id: &str) -> Option<Fabric> {
     nvml.fabric(nvml.device(bus_id).ok()?)
 }
 
-fn devices() -> Result<Vec<Facts>> {
+/// The version of the kernel's driver, or why NVML does not tell.
+pub(crate) fn kernel_driver() -> std::result::Result<String, String> {
+    nvml::nvml()?.driver_version()
+}
+
+/// How far the fabric manager is with the GPU at this bus id: NVML's state and status.
+pub(crate) fn fabric_state_of(bus_id: &str) -> Option<(u8, u32)> {
+    let nvml = nvml::nvml().ok()?;
+    nvml.fabric_state(nvml.device(bus_id).ok()?)
+}
+
+pub(crate) fn devices() -> Result<Vec<Facts>> {
     (0..Device::count()?).map(Facts::of).collect()
 }
 

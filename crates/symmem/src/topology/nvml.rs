@@ -3,7 +3,7 @@
 //! Called by the topology only. What it guarantees: a missing library, symbol or driver is an answer in words; the bindings'
 //! own methods, which panic, are not called.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
 use nvml_wrapper_sys::bindings::{self as sys, NvmlLib, nvmlDevice_t, nvmlReturn_t};
@@ -56,6 +56,22 @@ impl Nvml {
             unsafe { CStr::from_ptr(function(code)) }.to_string_lossy().into_owned()
         });
         Err(format!("{call}: {} (NVML error {code})", name.unwrap_or_default()))
+    }
+
+    /// The version of the kernel's driver, e.g. `570.86.15`.
+    pub(super) fn driver_version(&self) -> Result<String, String> {
+        let function = known(&self.0.nvmlSystemGetDriverVersion, "nvmlSystemGetDriverVersion")?;
+        let mut text: [c_char; 96] = [0; 96];
+        // SAFETY: writes a terminated string of at most as many bytes.
+        self.check("nvmlSystemGetDriverVersion", unsafe { function(text.as_mut_ptr(), text.len() as u32) })?;
+        let bytes: Vec<u8> = text.iter().map(|letter| *letter as u8).take_while(|byte| *byte != 0).collect();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// How far the fabric manager is with a GPU: the state and the status of NVML. `None` where NVML does not tell.
+    pub(super) fn fabric_state(&self, device: nvmlDevice_t) -> Option<(u8, u32)> {
+        let (_, _, status, state) = self.fabric_v2(device).or_else(|| self.fabric_v1(device))?;
+        Some((state, status))
     }
 
     /// The GPU at this bus id, as CUDA writes it.

@@ -103,14 +103,8 @@ impl Launch {
             ("PYTHONUNBUFFERED", "1"),
         ]);
         let args = vec!["-u".to_owned(), script.display().to_string(), system.name().to_owned()];
-        Ok(Self { program: find_python(python), args, env, needs_store: false })
+        Ok(Self { program: crate::python::find(python), args, env, needs_store: false })
     }
-}
-
-/// The Python of the option, else of `SYMMEM_PYTHON`, else `python3` of the path.
-fn find_python(option: Option<&Path>) -> PathBuf {
-    let variable = std::env::var_os("SYMMEM_PYTHON").filter(|name| !name.is_empty()).map(PathBuf::from);
-    option.map(Path::to_owned).or(variable).unwrap_or_else(|| "python3".into())
 }
 
 #[cfg(test)]
@@ -127,10 +121,5 @@ mod tests {
         assert_eq!(peers(&["vmm"]).expect("ours"), [System::Vmm]);
         let error = peers(&["gloo"]).expect_err("unknown").to_string();
         assert_eq!(error, "--peers gloo: on GPUs there are torch, nccl, vmm and all");
-    }
-
-    #[test]
-    fn the_option_is_the_python() {
-        assert_eq!(find_python(Some(Path::new("/a/python"))), Path::new("/a/python"));
     }
 }

@@ -1,0 +1,71 @@
+//! Options of `symmem doctor`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+
+/// What `symmem doctor --help` ends with.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  symmem doctor                      look at everything, and try each provider with two processes
+  symmem doctor --ranks 64           are the limits enough for 64 ranks on this machine?
+  symmem doctor --no-self-test --json | jq '.rows[] | select(.status != \"ok\")'
+
+Exit status: 0 if nothing failed (warnings are fine), 1 if something did.";
+
+/// Options of `symmem doctor`.
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// How many ranks on this machine the limits must be enough for [default: the cores, at least 2].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=65_536))]
+    pub(crate) ranks: Option<u32>,
+    /// The Python to look at [default: that of SYMMEM_PYTHON, else python3].
+    #[arg(long, value_name = "PROG")]
+    pub(crate) python: Option<PathBuf>,
+    /// Do not start processes that try each provider.
+    #[arg(long)]
+    pub(crate) no_self_test: bool,
+    /// Seconds after which a part that does not answer is given up [default: 10, GPUs 60].
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
+    timeout: Option<u32>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl DoctorArgs {
+    /// How long a part may take that needs no GPU.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit_or(10)
+    }
+
+    /// How long a part may take that starts a GPU, and maybe compiles for it.
+    pub(crate) fn gpu_limit(&self) -> Duration {
+        self.limit_or(60)
+    }
+
+    fn limit_or(&self, seconds: u32) -> Duration {
+        Duration::from_secs(self.timeout.unwrap_or(seconds).into())
+    }
+}
+
+/// A part of `symmem doctor` that runs as a process of its own, because it may hang or crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DoctorPart {
+    /// What the GPUs are.
+    Gpus,
+    /// Try memory of the host.
+    Shm,
+    /// Try memory of GPUs by the driver.
+    Vmm,
+    /// Try memory of GPUs in windows of NCCL.
+    Nccl,
+}
+
+/// Options of `symmem doctor-part`.
+#[derive(Args)]
+pub(crate) struct PartArgs {
+    /// Which one.
+    pub(crate) part: DoctorPart,
+}
