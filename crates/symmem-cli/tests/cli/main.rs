@@ -3,6 +3,7 @@
 mod bench;
 mod collectives;
 mod config;
+mod doctor;
 mod gpu;
 mod peers;
 mod program;

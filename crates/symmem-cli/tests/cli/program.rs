@@ -33,8 +33,18 @@ impl Outcome {
 
 /// Runs `symmem` with `args` and these environment variables.
 pub(crate) fn symmem(args: &[&str], env: &[(&str, &str)]) -> Outcome {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_symmem"))
-        .args(args)
+    finish(Command::new(env!("CARGO_BIN_EXE_symmem")).args(args), env)
+}
+
+/// The same under what a shell can set before it becomes the program: `ulimit -n 64`.
+pub(crate) fn symmem_after(setup: &str, args: &[&str], env: &[(&str, &str)]) -> Outcome {
+    let script = format!("{setup} && exec \"$0\" \"$@\"");
+    finish(Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_symmem")]).args(args), env)
+}
+
+/// Runs `command` to its end.
+pub(crate) fn finish(command: &mut Command, env: &[(&str, &str)]) -> Outcome {
+    let mut child = command
         .env("RUST_BACKTRACE", "1")
         .envs(env.iter().copied())
         .stdin(Stdio::null())
