@@ -30,6 +30,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+pub mod inspect;
 #[doc(hidden)]
 pub mod machine;
 mod mail;

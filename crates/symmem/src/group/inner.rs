@@ -153,6 +153,7 @@ impl Inner {
     /// Declares the group dead, unless it is; returns the verdict that stands and whether it is this one.
     pub(crate) fn convict(&self, verdict: Verdict) -> (Verdict, bool) {
         let outcome = self.map(self.judge).control().convict(verdict);
+        self.own().set_heard(outcome.0);
         self.ring_everybody();
         outcome
     }
@@ -212,7 +213,16 @@ impl Inner {
         if std::thread::panicking() {
             self.convict(Verdict { culprit: self.rank, cause: Cause::Panicked });
         }
+        self.say_left();
+    }
+
+    /// Tells everybody that this rank is gone.
+    fn say_left(&self) {
         self.own().set_left();
+        // Its own segment goes with it; whoever looks on from outside finds it here.
+        for map in self.controls.iter().flatten() {
+            map.seat(self.rank).leave();
+        }
         self.ring_everybody();
     }
 }
@@ -261,8 +271,7 @@ fn leave_all() {
     // try_lock: a thread that the exit caught inside `leave_on_exit` must not block it.
     let Ok(live) = LIVE.try_lock() else { return };
     for inner in live.iter().filter_map(Weak::upgrade) {
-        inner.own().set_left();
-        inner.ring_everybody();
+        inner.say_left();
         // The process is ending: what other threads still use must not be torn down under them.
         std::mem::forget(inner);
     }

@@ -24,6 +24,7 @@ mod vote;
 mod worker;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use symmem_store::{CancelToken, Store};
@@ -36,13 +37,13 @@ pub(crate) use self::notice::{Notice, list_ranks};
 pub use self::pending::Pending;
 pub(crate) use self::running::{Running, Stop};
 pub(crate) use self::shape::Shape;
-pub(crate) use self::signature::{Agreed, MAX_BYTES, signature};
+pub(crate) use self::signature::{Agreed, Announced, MAX_BYTES, announced, signature};
 pub(crate) use self::spawn::SPAWN_NAME;
 pub use self::spawn::{Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes};
 use crate::context::RankContext;
 use crate::error::Cause;
 use crate::memory::{Allocation, Element};
-use crate::sync::control::Verdict;
+use crate::sync::control::{CounterWords, Verdict};
 use crate::{Error, Result};
 
 use self::join::Join;
@@ -55,7 +56,7 @@ pub(crate) struct Terms {
 }
 
 /// What this rank has done on a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Counters {
     /// Operations started.
@@ -68,6 +69,19 @@ pub struct Counters {
     pub sleeps: u64,
     /// Bytes sent or copied.
     pub bytes: u64,
+}
+
+impl From<&CounterWords> for Counters {
+    fn from(words: &CounterWords) -> Self {
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        Self {
+            ops: read(&words.ops),
+            spins: read(&words.spins),
+            yields: read(&words.yields),
+            sleeps: read(&words.sleeps),
+            bytes: read(&words.bytes),
+        }
+    }
 }
 
 /// This rank's membership in an ordered set of ranks.
@@ -258,15 +272,7 @@ impl Group {
 
     /// What this rank has done on the group so far.
     pub fn counters(&self) -> Counters {
-        let words = &self.inner.own().counters;
-        let read = |word: &std::sync::atomic::AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed);
-        Counters {
-            ops: read(&words.ops),
-            spins: read(&words.spins),
-            yields: read(&words.yields),
-            sleeps: read(&words.sleeps),
-            bytes: read(&words.bytes),
-        }
+        Counters::from(&self.inner.own().counters)
     }
 
     /// Local. Allocates `len` zeroed elements in this rank's context.

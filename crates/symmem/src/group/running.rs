@@ -20,9 +20,10 @@ use symmem_store::{Deadline, Interrupt, StoreError, TICK, Wait, Watch};
 use super::inner::{Inner, RUNNING, STARTED};
 use super::{Group, Notice, list_ranks};
 use crate::error::{Cause, Context};
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use crate::sync::control::{CounterWords, Verdict};
 use crate::sync::protocol::{self, SHAPED, Signature, announce, arrived, leave_shape, note, unpack};
+use crate::sync::waiting::Wanted;
 use crate::sys::{fork, unwind};
 use crate::{Error, Result};
 
@@ -53,12 +54,21 @@ impl StdError for Stop {}
 pub(crate) struct GroupWatch<'a, F> {
     inner: &'a Inner,
     op: Op,
+    sequence: u64,
+    channel: Option<usize>,
     awaited: F,
     notice: Notice,
 }
 
 impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        let Inner { rank, world, .. } = self.inner;
+        let waiting = &self.inner.own().waiting;
+        if !waiting.is_set() {
+            let (op, sequence, channel) = (self.op, self.sequence, self.channel);
+            waiting.set(Wanted { op, peer: None, sequence, epoch: 0, channel });
+        }
+        waiting.set_awaited(*world, |peer| peer != *rank && (self.awaited)(peer));
         self.inner.look(&self.awaited).map_err(Into::into)
     }
 
@@ -70,6 +80,12 @@ impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
             let (op, missing) = (self.op.name(), list_ranks(&missing));
             format!("rank {rank} of {world} has waited for {missing} in {op} on group {name:?}")
         });
+    }
+}
+
+impl<F> Drop for GroupWatch<'_, F> {
+    fn drop(&mut self) {
+        self.inner.own().waiting.clear();
     }
 }
 
@@ -196,6 +212,7 @@ impl Group {
     #[cold]
     pub(crate) fn failed_by(&self, context: Box<Context>, verdict: Verdict) -> Error {
         let Verdict { culprit, cause } = verdict;
+        self.inner.own().set_heard(verdict);
         let reason = match cause {
             Cause::Aborted | Cause::Failed => self.inner.reason(culprit),
             _ => String::new(),
@@ -254,7 +271,8 @@ impl<'a> Running<'a> {
     /// What ends waits of this op for the ranks in `awaited`.
     pub(crate) fn watch<F: Fn(usize) -> bool>(&self, awaited: F) -> GroupWatch<'a, F> {
         let notice = Notice::new(self.inner().context.config().get_wait_notice());
-        GroupWatch { inner: self.inner(), op: self.op(), awaited, notice }
+        let (sequence, channel) = (self.sequence, self.channel);
+        GroupWatch { inner: self.inner(), op: self.op(), sequence, channel, awaited, notice }
     }
 
     /// The terms for a blocking call below this op.
@@ -311,17 +329,28 @@ impl<'a> Running<'a> {
         if let Some(value) = inner.ladder.linger(&control.counters, now, bytes, &mut poll) {
             return Ok(value);
         }
-        control.set_waiting(self.op(), peer, self.sequence);
+        control.waiting.set(self.wanted(peer));
         let watch = self.watch(awaited);
         let terms = self.terms(&watch);
         // The first nap asks the system about nobody's life: it is long enough for a peer that lost its core for a moment.
         let nap = terms.deadline().remaining().map_or(TICK, |left| left.min(TICK));
-        let result = match inner.ladder.nap(&control.bell, &control.counters, nap, &mut poll) {
+        match inner.ladder.nap(&control.bell, &control.counters, nap, &mut poll) {
             Some(value) => Ok(value),
             None => inner.ladder.sleep(&control.bell, &control.counters, &terms, poll),
-        };
-        control.clear_waiting();
-        result
+        }
+    }
+
+    /// What a wait for `peer` is about. Who is at the epoch of this rank is not missed at a meeting: then the wait is for
+    /// something else, as it is where no meeting is.
+    fn wanted(&self, peer: usize) -> Wanted {
+        let inner = self.inner();
+        let (op, sequence, channel) = (self.op(), self.sequence, self.channel);
+        if peer == inner.rank {
+            return Wanted { op, peer: None, sequence, epoch: 0, channel };
+        }
+        let epoch = inner.epoch.load(Ordering::Relaxed);
+        let is_missed = op.kind() != Kind::Other && arrived(inner, inner.rank, peer, epoch).is_none();
+        Wanted { op, peer: Some(peer), sequence, epoch: if is_missed { epoch } else { 0 }, channel }
     }
 
     /// Meets all ranks: returns the epoch once every rank has announced the same `signature` for it.

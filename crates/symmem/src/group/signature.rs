@@ -125,6 +125,46 @@ pub(crate) fn describe(said: &[Option<(Signature, u64)>]) -> (&'static str, Vec<
     (if is_one { "the arguments" } else { "the operation" }, values)
 }
 
+/// What an announcement says, for who looks on from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    pub(crate) op: Op,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) channel: Option<usize>,
+    pub(crate) root: Option<usize>,
+    pub(crate) dtype: Option<DType>,
+    pub(crate) reduce: Option<ReduceOp>,
+    pub(crate) algorithm: Option<Algorithm>,
+}
+
+/// What `signature` says; none if no rank says so.
+pub(crate) fn announced(signature: Signature) -> Option<Announced> {
+    let op = op_of(signature)?;
+    let number = usize::try_from(signature.word >> 8).ok();
+    let bare =
+        Announced { op, bytes: None, channel: None, root: None, dtype: None, reduce: None, algorithm: None };
+    Some(match op {
+        Op::MemoryBarrier => Announced { channel: number, ..bare },
+        Op::Broadcast => Announced { root: number, bytes: Some(signature.size), ..bare },
+        Op::AllGather => Announced { bytes: Some(signature.size).filter(|bytes| *bytes > 0), ..bare },
+        _ if op.is_collective() => {
+            let agreed = Agreed::of(signature, 0);
+            Announced {
+                bytes: Some(agreed.bytes),
+                root: usize::try_from(agreed.root).ok().filter(|_| op.has_root()),
+                dtype: DType::ALL.iter().copied().find(|dtype| *dtype as u64 == agreed.dtype),
+                reduce: ReduceOp::ALL.iter().copied().find(|reduce| *reduce as u64 + 1 == agreed.reduce),
+                algorithm: Algorithm::ALL
+                    .iter()
+                    .copied()
+                    .find(|algorithm| *algorithm as u64 == agreed.algorithm),
+                ..bare
+            }
+        }
+        _ => bare,
+    })
+}
+
 /// The operation, if there is one of that number.
 fn op_of(signature: Signature) -> Option<Op> {
     Op::from_u8((signature.word & !SHAPED) as u8)

@@ -14,6 +14,7 @@ use crate::error::Context;
 use crate::group::{Inner, Notice, Stop, Terms, list_ranks};
 use crate::op::Op;
 use crate::sync::control::CounterWords;
+use crate::sync::waiting::Wanted;
 use crate::sys::{fork, life};
 use crate::{Error, Group, Result};
 
@@ -143,7 +144,21 @@ impl Hub {
             Some(token) => wait.with_cancel(token),
             None => wait,
         };
-        inner.ladder.sleep(self.rings.bell(self.rank()), &counters, &wait, poll)
+        let result = inner.ladder.sleep(self.rings.bell(self.rank()), &counters, &wait, poll);
+        inner.own().mail_waiting.clear();
+        result
+    }
+
+    /// Leaves in the control segment that `op` waits for `awaited`, for who looks on.
+    fn note(&self, op: Op, awaited: Option<Awaited>) {
+        let waiting = &self.group().inner.own().mail_waiting;
+        if !waiting.is_set() {
+            let peer = awaited.and_then(|awaited| match awaited {
+                Awaited::Rank(peer) => Some(peer),
+                Awaited::Anybody => None,
+            });
+            waiting.set(Wanted { op, peer, sequence: 0, epoch: 0, channel: None });
+        }
     }
 
     /// The first message that a receive like `sought` would get, once there is one.
@@ -258,6 +273,7 @@ struct PeerWatch<'a> {
 impl Watch for PeerWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
         let awaited = self.hub.lock().awaited(self.number);
+        self.hub.note(self.op, awaited);
         // Not an error here: the message may be in the ring, or the receive may be one that others can still serve.
         if awaited.is_some_and(|awaited| self.hub.gone(awaited).is_some()) {
             self.hub.bury();
@@ -289,6 +305,7 @@ struct ProbeWatch<'a> {
 
 impl Watch for ProbeWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        self.hub.note(Op::Probe, Some(Awaited::of(self.sought.from)));
         match self.hub.lost(self.sought) {
             Some(stop) => Err(Box::new(stop)),
             None => Ok(()),

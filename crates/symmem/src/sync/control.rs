@@ -1,22 +1,27 @@
 //! The control segment: one per (group, rank), written by its owner unless said otherwise, mapped by all members.
 //!
 //! It holds what ranks must know of each other while they run and what a person needs to see when they hang. A
-//! fixed [`Control`], then one slot per rank, then the staging of the exchange.
+//! fixed [`Control`], then one slot per rank, then the staging of the exchange, then one seat per rank.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::Result;
 use crate::error::Cause;
 use crate::op::Op;
+use crate::sync::about::{About, Seat, Text};
 use crate::sync::protocol::{ALIVE_WORDS, Ballot, Bell, Slot};
+use crate::sync::waiting::Waiting;
 use crate::sys::life::ProcessId;
 use crate::sys::memfd::{Mapping, Segment};
 
+/// How the name of a control segment's memory file begins, by which who looks on from outside finds it; the group's name and the
+/// rank follow.
+pub(crate) const PREFIX: &str = "symmem:";
 /// First word of every control segment: "symmemct" in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"symmemct");
 /// Layout version of the segment and of the messages around it.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// Bytes of staging that all ranks of a group share out, per parity, and the bounds of one rank's part: enough to keep
 /// a piece of a large message in the second-level cache, small enough for many ranks.
 const STAGING_OF_ALL: usize = 16 << 20;
@@ -55,29 +60,24 @@ pub(crate) struct Control {
     verdict: Line<AtomicU64>,
     /// 0 while the rank is a member, then 1.
     left: Line<AtomicU32>,
+    /// Of operations.
     pub(crate) waiting: Waiting,
+    /// Of mail, which is beside them.
+    pub(crate) mail_waiting: Waiting,
     pub(crate) counters: CounterWords,
     /// The owner's vote on who is alive, see `group::survivors`.
     pub(crate) survivors: Ballot,
     last_ops: [AtomicU64; LAST_OPS],
-    reason_len: AtomicU32,
-    reason: [AtomicU8; REASON],
+    reason: Text<REASON>,
+    /// The verdict as the owner knows it, for who looks on when the first rank is gone.
+    heard: AtomicU64,
+    pub(crate) about: About,
 }
 
 /// A word alone in its cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Line<T>(T);
-
-/// Whom the owner waits for, for people who debug a hang. Written when a wait leaves its spinning phase.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    /// 0: not waiting; else op in the low byte, then peer + 1, see [`Control::set_waiting`].
-    pub(crate) what: AtomicU64,
-    pub(crate) sequence: AtomicU64,
-    pub(crate) since_ns: AtomicU64,
-}
 
 /// The owner's counters; single writer.
 #[repr(C, align(64))]
@@ -186,17 +186,6 @@ impl Control {
         self.left.0.store(1, Ordering::Release);
     }
 
-    /// Records that the owner waits for `peer` in `op`.
-    pub(crate) fn set_waiting(&self, op: Op, peer: usize, sequence: u64) {
-        self.waiting.sequence.store(sequence, Ordering::Relaxed);
-        self.waiting.since_ns.store(crate::sys::clock::boottime_ns(), Ordering::Relaxed);
-        self.waiting.what.store(op as u64 | (peer as u64 + 1) << 8, Ordering::Release);
-    }
-
-    pub(crate) fn clear_waiting(&self) {
-        self.waiting.what.store(0, Ordering::Release);
-    }
-
     /// Records an op in the ring of last ops.
     #[inline]
     pub(crate) fn record(&self, op: Op, sequence: u64) {
@@ -204,23 +193,38 @@ impl Control {
         entry.store(sequence << 8 | op as u64, Ordering::Relaxed);
     }
 
+    /// The ring of last ops: number and op, in no order.
+    pub(crate) fn last_ops(&self) -> Vec<(u64, Op)> {
+        let entries = self.last_ops.iter().map(|entry| entry.load(Ordering::Relaxed)).enumerate();
+        let read = |(index, entry): (usize, u64)| {
+            let sequence = entry >> 8;
+            let fits = sequence > 0 && sequence as usize % LAST_OPS == index;
+            Op::from_u8(entry as u8).filter(|_| fits).map(|op| (sequence, op))
+        };
+        entries.filter_map(read).collect()
+    }
+
     /// The owner's words for an abort; to be stored before the verdict.
     pub(crate) fn set_reason(&self, reason: &str) {
-        let bytes = &reason.as_bytes()[..reason.floor_char_boundary(REASON)];
-        for (to, from) in self.reason.iter().zip(bytes) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        self.reason_len.store(bytes.len() as u32, Ordering::Relaxed);
+        self.reason.set(reason);
     }
 
     pub(crate) fn reason(&self) -> String {
-        let len = (self.reason_len.load(Ordering::Relaxed) as usize).min(REASON);
-        let bytes: Vec<u8> = self.reason[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        self.reason.get()
+    }
+
+    /// Keeps the verdict that the owner has come to know.
+    pub(crate) fn set_heard(&self, verdict: Verdict) {
+        self.heard.store(verdict.encode(), Ordering::Release);
+    }
+
+    /// What [`Control::set_heard`] kept.
+    pub(crate) fn heard(&self) -> Option<Verdict> {
+        Verdict::decode(self.heard.load(Ordering::Acquire))
     }
 }
 
-/// A mapped control segment: the fixed part, the slots and the staging.
+/// A mapped control segment: the fixed part, the slots, the staging and the seats.
 #[derive(Clone, Debug)]
 pub(crate) struct ControlMap {
     mapping: Arc<Mapping>,
@@ -230,6 +234,11 @@ pub(crate) struct ControlMap {
 impl ControlMap {
     /// Bytes of a control segment in a group of `world` ranks.
     pub(crate) fn bytes(world: usize) -> usize {
+        Self::seats_at(world) + world * size_of::<Seat>()
+    }
+
+    /// Where the seats are: last, so that operations, which do not need them, need not know of them either.
+    fn seats_at(world: usize) -> usize {
         size_of::<Control>() + world * size_of::<Slot>() + 2 * staging_bytes(world)
     }
 
@@ -266,6 +275,34 @@ impl ControlMap {
         fits.then_some(map)
     }
 
+    /// Takes somebody's segment, whichever it is, to look at: nothing may be written through it if the mapping is for reading.
+    pub(crate) fn examine(mapping: Mapping) -> Examined {
+        if mapping.len() < size_of::<Control>() {
+            return Examined::Nothing;
+        }
+        // Long enough for the fixed part, whatever the world.
+        let mut map = Self { mapping: Arc::new(mapping), world: 0 };
+        let control = map.control();
+        if control.magic.load(Ordering::Acquire) != MAGIC {
+            return Examined::Nothing;
+        }
+        if control.version.load(Ordering::Relaxed) != VERSION {
+            return Examined::OtherVersion;
+        }
+        let (rank, world) = (control.rank.load(Ordering::Relaxed), control.world.load(Ordering::Relaxed));
+        let (rank, world) = (rank as usize, world as usize);
+        if rank >= world || world > MAX_WORLD || map.mapping.len() < Self::bytes(world) {
+            return Examined::Nothing;
+        }
+        map.world = world;
+        Examined::Segment(map, rank)
+    }
+
+    /// Number of ranks.
+    pub(crate) fn world(&self) -> usize {
+        self.world
+    }
+
     #[inline]
     pub(crate) fn control(&self) -> &Control {
         // SAFETY: the mapping is page-aligned, at least `bytes(world)` long (checked by `create` and `adopt`) and
@@ -281,6 +318,13 @@ impl ControlMap {
         unsafe { &*self.mapping.ptr().add(size_of::<Control>()).cast::<Slot>().add(from) }
     }
 
+    /// What is known of member `rank`.
+    pub(crate) fn seat(&self, rank: usize) -> &Seat {
+        assert!(rank < self.world, "there is no seat for that rank");
+        // SAFETY: as for `control`; the seats follow the staging, which is a multiple of 64 bytes, and `rank` is in range.
+        unsafe { &*self.mapping.ptr().add(Self::seats_at(self.world)).cast::<Seat>().add(rank) }
+    }
+
     /// Touches every page now, so that no operation pays for it.
     pub(crate) fn populate(&self) -> Result<()> {
         self.mapping.populate()
@@ -294,6 +338,17 @@ impl ControlMap {
         // SAFETY: within the mapping, as `bytes` lays it out.
         unsafe { self.mapping.ptr().add(size_of::<Control>() + slots + parity * staging_bytes(self.world)) }
     }
+}
+
+/// What a memory file is to who looks on.
+#[derive(Debug)]
+pub(crate) enum Examined {
+    /// The segment of the rank of this number.
+    Segment(ControlMap, usize),
+    /// A segment whose layout is not known here.
+    OtherVersion,
+    /// Something else.
+    Nothing,
 }
 
 #[cfg(test)]

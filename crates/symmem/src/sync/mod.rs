@@ -2,7 +2,9 @@
 //!
 //! Called by `group` and `memory`; built on `sys` alone.
 
+pub(crate) mod about;
 pub(crate) mod control;
 pub(crate) mod ladder;
 pub(crate) mod protocol;
 pub(crate) mod record;
+pub(crate) mod waiting;

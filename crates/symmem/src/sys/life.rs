@@ -169,13 +169,17 @@ pub fn boot_time_is_shifted() -> bool {
 }
 
 /// What we need of `/proc/<pid>/stat`.
-struct Stat {
-    start_time: u64,
-    ended: bool,
+pub(crate) struct Stat {
+    /// In clock ticks after boot.
+    pub(crate) start_time: u64,
+    pub(crate) ended: bool,
+    /// The kernel's letter for what the main thread does.
+    pub(crate) state: u8,
+    pub(crate) parent: u32,
 }
 
 impl Stat {
-    fn read(pid: impl Display) -> io::Result<Self> {
+    pub(crate) fn read(pid: impl Display) -> io::Result<Self> {
         let text = fs::read(format!("/proc/{pid}/stat"))?;
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
@@ -186,11 +190,12 @@ impl Stat {
         let rest = std::str::from_utf8(text.get(name_end + 1..)?).ok()?;
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?;
-        let threads: i64 = fields.nth(16)?.parse().ok()?;
+        let parent = fields.next()?.parse().ok()?;
+        let threads: i64 = fields.nth(15)?.parse().ok()?;
         let start_time = fields.nth(1)?.parse().ok()?;
         // A main thread that ended before the others is a zombie of a process that lives.
         let ended = matches!(state, "X" | "x") || state == "Z" && threads <= 1;
-        Some(Self { start_time, ended })
+        Some(Self { start_time, ended, state: state.as_bytes()[0], parent })
     }
 }
 

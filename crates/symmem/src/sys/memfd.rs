@@ -82,18 +82,21 @@ impl Mapping {
         Self::new(fd.as_fd(), len)
     }
 
+    /// Maps a memory file of another process for reading alone, whatever its size: nothing may be written to it.
+    pub(crate) fn look_at(fd: BorrowedFd<'_>) -> Result<Self> {
+        check_seals(fd)?;
+        let stat = rustix::fs::fstat(fd).map_err(|e| Error::sys("fstat of a segment", e))?;
+        let len = usize::try_from(stat.st_size).unwrap_or(0);
+        Self::with(fd, len, ProtFlags::READ)
+    }
+
     fn new(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
+        Self::with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn with(fd: BorrowedFd<'_>, len: usize, protection: ProtFlags) -> Result<Self> {
         // SAFETY: the kernel chooses an address range that nothing else uses.
-        let ptr = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        };
+        let ptr = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) };
         const HINT: &str = "check ulimit -v and vm.max_map_count";
         let ptr = ptr.map_err(|e| Error::sys_hint("mmap of a segment", e, HINT))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::sys("mmap of a segment", Errno::FAULT))?;
@@ -245,17 +248,26 @@ fn refused(asked: u64, got: u64) -> Error {
 
 /// Whether `fd` is a memory file of `len` bytes that nobody can resize: mapping anything else risks SIGBUS.
 fn check_file(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
-    let refuse = |problem: String| Err(Error::invalid("fd received as a segment", problem));
-    match rustix::fs::fcntl_get_seals(fd) {
-        Ok(seals) if seals.contains(FIXED_SIZE) => {}
-        Ok(seals) => return refuse(format!("it is not sealed against resizing (seals {:#x})", seals.bits())),
-        Err(error) => return refuse(format!("it is not a memory file ({error})")),
-    }
+    check_seals(fd)?;
     let stat = rustix::fs::fstat(fd).map_err(|e| Error::sys("fstat of a received segment", e))?;
     if stat.st_size as u64 != len {
-        return refuse(format!("it holds {} bytes, not the {len} agreed on", stat.st_size));
+        return Err(refused_file(format!("it holds {} bytes, not the {len} agreed on", stat.st_size)));
     }
     Ok(())
+}
+
+fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
+    match rustix::fs::fcntl_get_seals(fd) {
+        Ok(seals) if seals.contains(FIXED_SIZE) => Ok(()),
+        Ok(seals) => {
+            Err(refused_file(format!("it is not sealed against resizing (seals {:#x})", seals.bits())))
+        }
+        Err(error) => Err(refused_file(format!("it is not a memory file ({error})"))),
+    }
+}
+
+fn refused_file(problem: String) -> Error {
+    Error::invalid("fd received as a segment", problem)
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ impl Engine {
         }
         let lane = &self.inner.body.lanes[self.lane];
         let needs = || self.needs(uses);
-        let given = lane.run(stream, &self.inner.watched, &needs, |bound, _| {
+        let given = lane.run(stream, op, &self.inner.watched, &needs, |bound, _| {
             let number = (lane.launches() as u32).wrapping_add(1).max(1);
             let is_captured = stream.capture_id_in(bound)?.is_some();
             let say = |number| if is_captured { Ok(()) } else { self.say(number, stream) };

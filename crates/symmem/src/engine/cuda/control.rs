@@ -111,6 +111,16 @@ pub(crate) enum DeviceCause {
 }
 
 impl DeviceCause {
+    /// What a kernel saw.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Self::TimedOut => "did not show up in time",
+            Self::Mismatch => "was in another operation",
+            Self::Aborted => "aborted",
+            Self::Overlap => "ran two operations of one lane at once",
+        }
+    }
+
     fn from_byte(byte: u8) -> Option<Self> {
         [Self::TimedOut, Self::Mismatch, Self::Aborted, Self::Overlap]
             .into_iter()

@@ -14,6 +14,7 @@ use super::status::Watched;
 use super::watchdog;
 use crate::cuda::device::Bound;
 use crate::cuda::{Device, Event, Stream, queues};
+use crate::op::Op;
 use crate::provider::vmm::graveyard;
 use crate::{Error, Result};
 
@@ -177,11 +178,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Runs `launch`, which puts one kernel on `stream`, after the kernel before, and is told where that one is.
+    /// Runs `launch`, which puts the kernel of `op` on `stream`, after the kernel before, and is told where that one is.
     #[inline]
     pub(crate) fn run(
         &self,
         stream: &Stream,
+        op: Op,
         watched: &Watched,
         needs: Needs<'_>,
         launch: impl FnOnce(&Bound<'_>, Behind) -> Result<()>,
@@ -194,7 +196,8 @@ impl Lane {
             None => self.run_now(&mut order, (stream, &bound), watched, launch)?,
             Some(id) => order.run_captured(id, stream, needs, launch)?,
         }
-        self.launches.fetch_add(1, Ordering::Relaxed);
+        let launches = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
+        watched.launched(self.index, op, launches);
         Ok(())
     }
 

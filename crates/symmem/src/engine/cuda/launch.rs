@@ -152,7 +152,7 @@ impl Engine {
         let needs = || self.needs(&call.uses());
         let overlaps = call.is_small && self.inner.overlaps;
         let _range = nvtx::range(call.statement.op.name(), self.group().name());
-        lane.run(stream, &self.inner.watched, &needs, |bound, behind| {
+        lane.run(stream, call.statement.op, &self.inner.watched, &needs, |bound, behind| {
             put(lane, kernel, (stream, bound), call, Early::of(overlaps, behind))
         })
     }

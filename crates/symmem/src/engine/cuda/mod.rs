@@ -30,7 +30,7 @@ mod multimem;
 mod ops;
 pub(crate) mod plan;
 mod statement;
-mod status;
+pub(crate) mod status;
 mod sync;
 mod watchdog;
 
@@ -62,6 +62,9 @@ use crate::provider::device::Provider;
 use crate::provider::vmm::{DeviceMemory, Vmm, check_no_capture, graveyard};
 use crate::sys::fork;
 use crate::{Config, DType, Error, Group, Result};
+
+/// How the name of an engine's memory file begins, by which who looks on from outside finds it.
+pub(crate) const DEVICE_PREFIX: &str = "symmem-device:";
 
 /// Most lanes of an engine.
 const MAX_LANES: u32 = 16;
@@ -238,7 +241,10 @@ impl Parts {
         for lane in 0..layout.lanes {
             control.write(layout.lane(lane), bytemuck::bytes_of(&head))?;
         }
-        let words = Arc::new(Words::new(&format!("symmem:cuda:{}:{}", group.id(), group.rank()))?);
+        let (rank, ordinal) = (group.rank(), device.ordinal());
+        let words = Words::new(&format!("{DEVICE_PREFIX}{}:{rank}:{ordinal}", group.name()))?;
+        words.board().open(group.id(), rank, ordinal, layout.lanes);
+        let words = Arc::new(words);
         let status = StatusBlock::new(device, &words)?;
         let activity = Activity::new(device, layout.lanes)?;
         Ok(Self { kernels, control, words, status, activity })

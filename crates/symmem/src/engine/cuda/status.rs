@@ -7,6 +7,7 @@
 //!
 //! What of it concerns NCCL is in `carrier.rs`.
 
+pub(crate) mod board;
 mod carrier;
 
 use std::ptr;
@@ -16,6 +17,7 @@ use std::time::Instant;
 
 use cudarc::driver::sys;
 
+use self::board::Board;
 pub(crate) use self::carrier::Ending;
 use super::MAX_LANES;
 use super::control::{DeviceCause, StatusWords, Word};
@@ -26,7 +28,7 @@ use crate::error::{Cause, Context};
 use crate::group::Inner as GroupInner;
 use crate::op::Op;
 use crate::sync::control::Verdict;
-use crate::sys::memfd::Segment;
+use crate::sys::memfd::{Mapping, Segment};
 use crate::{Error, Result};
 
 /// Whether a group of devices can still be used.
@@ -46,17 +48,57 @@ pub enum Status {
     },
 }
 
+/// What the words of an engine say to who looks on.
+#[derive(Clone, Debug)]
+pub(crate) struct Examined {
+    pub(crate) engine: board::Engine,
+    /// Of a kernel that failed.
+    pub(crate) verdict: Option<Word>,
+    /// Whether waiting kernels were told to end.
+    pub(crate) is_aborted: bool,
+}
+
 /// The words that kernels of one engine write when they fail, and look at while they wait: in host memory.
 #[derive(Debug)]
 pub(crate) struct Words(Segment);
 
 impl Words {
     pub(crate) fn new(name: &str) -> Result<Self> {
-        Ok(Self(Segment::create(name, Self::carried_at(MAX_LANES as usize))?))
+        Ok(Self(Segment::create(name, Self::BYTES)?))
+    }
+
+    /// Where the board is: behind all that devices write.
+    const BOARD: usize = Self::carried_at(MAX_LANES as usize).next_multiple_of(64);
+    const BYTES: usize = Self::BOARD + size_of::<Board>();
+
+    /// What the host says to who looks on.
+    #[inline]
+    pub(crate) fn board(&self) -> &Board {
+        Self::board_in(self.0.mapping())
+    }
+
+    fn board_in(mapping: &Mapping) -> &Board {
+        assert!(mapping.len() >= Self::BYTES, "there is no board in that file");
+        // SAFETY: within the mapping, whose start is aligned to a page; a board consists of atomics only.
+        unsafe { &*mapping.ptr().add(Self::BOARD).cast::<Board>() }
+    }
+
+    /// What the file behind `mapping` says, which is mapped for reading; none if it is of nobody's engine.
+    pub(crate) fn examine(mapping: &Mapping) -> Option<Examined> {
+        if mapping.len() < Self::BYTES {
+            return None;
+        }
+        let engine = Self::board_in(mapping).read()?;
+        let words = mapping.ptr().cast::<StatusWords>();
+        // SAFETY: places in the mapping; nothing is read here.
+        let at = unsafe { [&raw mut (*words).verdict, &raw mut (*words).abort] };
+        // SAFETY: aligned words of the mapping, which host and devices access as a whole.
+        let [verdict, abort] = at.map(|at| unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Acquire));
+        Some(Examined { engine, verdict: Word::decode(verdict), is_aborted: abort != 0 })
     }
 
     /// Where the word is that says what NCCL is at on `lane`: behind those of the kernels.
-    fn carried_at(lane: usize) -> usize {
+    const fn carried_at(lane: usize) -> usize {
         size_of::<StatusWords>() + lane * size_of::<u32>()
     }
 
@@ -196,6 +238,12 @@ impl Watched {
             carried: Vec::new(),
             deadline: AtomicU64::new(0),
         }
+    }
+
+    /// `op` was launched on `lane`, as number `launches`.
+    #[inline]
+    pub(crate) fn launched(&self, lane: usize, op: Op, launches: u64) {
+        self.words.board().launched(lane, op, launches);
     }
 
     /// The verdict on the group, if there is one. Two loads while there is none.

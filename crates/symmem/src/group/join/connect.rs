@@ -18,7 +18,8 @@ use crate::group::vote::{GaveUp, Vote};
 use crate::group::worker::Worker;
 use crate::group::{Group, Shape, recording};
 use crate::op::Op;
-use crate::sync::control::{ControlMap, Verdict};
+use crate::sync::about::Seated;
+use crate::sync::control::{ControlMap, PREFIX, Verdict};
 use crate::sync::ladder::Ladder;
 use crate::sync::protocol::Owed;
 use crate::sys::channel::Endpoint;
@@ -90,8 +91,9 @@ impl Joining<'_> {
     fn exchange_segments(&self, accepted: &Accepted) -> Result<Segments, Halt> {
         let (rank, world) = (self.join.rank, self.join.world);
         let mut members = accepted.members.clone();
-        let name = format!("symmem:{}:{rank}", self.join.name);
+        let name = format!("{PREFIX}{}:{rank}", self.join.name);
         let (own, map) = ControlMap::create(&name, rank, world, self.hello.process())?;
+        map.control().about.set(&self.join.name, &accepted.id.text);
         map.populate()?;
         fault::point(Point::ControlCreated);
         let mut controls: Vec<Option<ControlMap>> = vec![None; world];
@@ -208,6 +210,12 @@ impl Joining<'_> {
         let local = controls.iter().flatten().count();
         let judge = controls.iter().position(Option::is_some).unwrap_or(self.join.rank);
         let ladder = Ladder::for_ranks(local, limits::usable_cores(), self.join.context.config().get_spin());
+        if let Some(own) = &controls[self.join.rank] {
+            for (rank, member) in members.iter().enumerate() {
+                own.seat(rank)
+                    .set(Seated { process: member.process, is_here: member.host == self.hello.host });
+            }
+        }
         let inner = Arc::new(Inner {
             name: self.join.name.clone(),
             id: accepted.id.text,

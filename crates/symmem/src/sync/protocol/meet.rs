@@ -85,6 +85,24 @@ impl Slot {
         Some(Signature { word, size })
     }
 
+    /// What the peer announced last, with its shape if it has one, for who looks on from outside; none if it was nothing, or
+    /// if it is announcing all the time.
+    #[cfg(not(loom))]
+    pub(crate) fn latest(&self) -> Option<(u64, Signature, u64)> {
+        let epoch = |half: &Half| half.epoch.load(Ordering::Acquire);
+        for _ in 0..4 {
+            let half = self.halves.iter().max_by_key(|half| epoch(half))?;
+            let before = epoch(half);
+            let read = |word: &AtomicU64| word.load(Ordering::Acquire);
+            let signature = Signature { word: read(&half.word), size: read(&half.size) };
+            let shape = read(&half.shape);
+            if before != 0 && epoch(half) == before {
+                return Some((before, signature, shape));
+            }
+        }
+        None
+    }
+
     /// A slot in which nobody has announced anything later than `epoch`.
     #[cfg(loom)]
     pub(crate) fn starting_at(epoch: u64) -> Self {
