@@ -111,7 +111,7 @@ fn memory_left(left: u64, limit: &str) -> Fact {
     const HINT: &str = "allocations beyond that are refused with an error; end something, or raise the limit";
     match left {
         ..NO_MEMORY => Fact::fail(NAME, found, HINT),
-        ..LITTLE_MEMORY => Fact::warn(NAME, found, HINT),
+        NO_MEMORY..LITTLE_MEMORY => Fact::warn(NAME, found, HINT),
         _ => Fact::ok(NAME, found),
     }
 }

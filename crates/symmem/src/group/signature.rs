@@ -170,32 +170,6 @@ fn op_of(signature: Signature) -> Option<Op> {
     Op::from_u8((signature.word & !SHAPED) as u8)
 }
 
-/// What a signature says, for people who look at a group from outside.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Said {
-    /// Of each rank.
-    pub(crate) bytes: Option<u64>,
-    pub(crate) dtype: Option<DType>,
-    pub(crate) reduce: Option<ReduceOp>,
-    pub(crate) algorithm: Option<Algorithm>,
-}
-
-/// What `signature` says; `None` if it is of no operation.
-pub(crate) fn read(signature: Signature) -> Option<Said> {
-    let op = op_of(signature)?;
-    if !op.is_collective() {
-        let bytes = matches!(op, Op::Broadcast | Op::AllGather).then_some(signature.size);
-        return Some(Said { bytes, ..Said::default() });
-    }
-    let agreed = Agreed::of(signature, 0);
-    Some(Said {
-        bytes: Some(agreed.bytes),
-        dtype: DType::ALL.into_iter().find(|dtype| *dtype as u64 == agreed.dtype),
-        reduce: ReduceOp::ALL.into_iter().find(|reduce| *reduce as u64 + 1 == agreed.reduce),
-        algorithm: Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u64 == agreed.algorithm),
-    })
-}
-
 /// One thing that ranks must agree on.
 #[derive(PartialEq, Eq)]
 struct Field {

@@ -145,7 +145,7 @@ impl<'a> Looking<'a> {
             let by_time = segment.holders.iter().find(is_own).map(|holder| (*holder, start));
             by_time.or_else(|| segment.holders.contains(&pid).then_some((pid, start)))
         });
-        let process = own.flatten().or_else(|| match seated {
+        let process = own.flatten().or(match seated {
             Some(Seated { process, is_here: true })
                 if self.namespace != 0 && process.pid_ns == self.namespace =>
             {
@@ -293,7 +293,7 @@ mod tests {
                 let value = match next(&mut seed) % 4 {
                     0 => 0,
                     1 => next(&mut seed) % 64,
-                    2 => next(&mut seed) % 64 | (next(&mut seed) % 64) << 32,
+                    2 => (next(&mut seed) % 64) | ((next(&mut seed) % 64) << 32),
                     _ => next(&mut seed),
                 };
                 let is_head = word < 5;

@@ -163,18 +163,18 @@ impl Track {
         let owner = &ring.reader.owner;
         let ns = |ticks: u64| scale.nanoseconds(ring.reader.ticks, ticks);
         let operation = |recorded: &Recorded| {
-            let said = signature::read(recorded.signature).unwrap_or_default();
+            let said = signature::announced(recorded.signature);
             Operation {
                 name: recorded.what.op.name(),
                 begin_ns: ns(recorded.begin),
                 end_ns: recorded.end.map(ns),
                 meeting: (recorded.epoch > 0).then_some(recorded.epoch),
                 failed: recorded.what.failed,
-                bytes: said.bytes,
+                bytes: said.and_then(|said| said.bytes),
                 channel: recorded.what.channel,
-                dtype: said.dtype,
-                reduce: said.reduce,
-                algorithm: said.algorithm,
+                dtype: said.and_then(|said| said.dtype),
+                reduce: said.and_then(|said| said.reduce),
+                algorithm: said.and_then(|said| said.algorithm),
             }
         };
         let open = ring.reader.open();
