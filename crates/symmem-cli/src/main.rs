@@ -5,6 +5,7 @@ mod bench;
 mod child;
 mod config;
 mod doctor;
+mod pages;
 mod python;
 mod screen;
 mod trace;
@@ -47,6 +48,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Tune(args) => bench::run_tune(args)?,
         Command::Trace(args) => return trace::run(args),
         Command::Config(args) => config::run(args)?,
+        Command::Completions(args) => pages::run_completions(args)?,
+        Command::Man(args) => pages::run_man(args)?,
         Command::Doctor(args) => return doctor::run(args),
         Command::DoctorPart(args) => doctor::run_part(args.part)?,
     }

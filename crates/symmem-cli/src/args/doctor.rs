@@ -5,15 +5,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 
-/// What `symmem doctor --help` ends with.
-pub(super) const EXAMPLES: &str = "\
-Examples:
-  symmem doctor                      look at everything, and try each provider with two processes
-  symmem doctor --ranks 64           are the limits enough for 64 ranks on this machine?
-  symmem doctor --no-self-test --json | jq '.rows[] | select(.status != \"ok\")'
-
-Exit status: 0 if nothing failed (warnings are fine), 1 if something did.";
-
 /// Options of `symmem doctor`.
 #[derive(Args)]
 pub(crate) struct DoctorArgs {

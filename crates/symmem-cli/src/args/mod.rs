@@ -2,7 +2,10 @@
 
 mod bench;
 mod doctor;
+mod examples;
 mod gpu;
+mod pages;
+mod program;
 mod size;
 mod terms;
 mod trace;
@@ -10,18 +13,21 @@ mod trace;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
+use clap::{Args, FromArgMatches, Parser, Subcommand, value_parser};
 
 pub(crate) use self::bench::{BenchArgs, Op, Provider};
 pub(crate) use self::doctor::{DoctorArgs, DoctorPart, PartArgs};
 pub(crate) use self::gpu::Form;
+pub(crate) use self::pages::{CompletionsArgs, ManArgs};
+use self::program::program;
+pub(crate) use self::program::shown_program;
 pub(crate) use self::size::short;
 pub(crate) use self::terms::{Condition, Memory};
 pub(crate) use self::trace::TraceArgs;
 
-/// Symmetric memory of hosts and GPUs: measures it on this machine, and shows its settings.
+/// Symmetric memory of hosts and GPUs: runs jobs, shows what they do, measures, and knows the machine.
 #[derive(Parser)]
-#[command(name = "symmem", version)]
+#[command(name = "symmem", version, after_help = examples::PROGRAM)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -30,9 +36,10 @@ pub(crate) struct Cli {
 impl Cli {
     /// What this program was told. A wrong word ends it, with the commands that may be meant, none of which is hidden.
     pub(crate) fn read() -> Self {
-        Self::try_parse().unwrap_or_else(|mut error| {
+        let told = program().try_get_matches().and_then(|told| Self::from_arg_matches(&told));
+        told.unwrap_or_else(|mut error| {
             if let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) {
-                let program = Self::command();
+                let program = program();
                 let is_shown =
                     |name: &String| program.find_subcommand(name).is_some_and(|one| !one.is_hide_set());
                 let shown: Vec<_> = names.into_iter().filter(is_shown).collect();
@@ -48,7 +55,8 @@ impl Cli {
 /// The commands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Verify and time symmetric memory between processes on this machine: of the host, or of GPUs.
+    /// Verify and time symmetric memory between processes here: of the host, or of GPUs.
+    #[command(after_help = examples::BENCH)]
     Bench(Box<BenchArgs>),
     /// One launch of a comparison: the whole of symmem, or one rank of a peer.
     #[command(hide = true)]
@@ -62,18 +70,28 @@ pub(crate) enum Command {
     /// Compile the kernels ahead, for machines with GPUs and without a compiler.
     #[command(hide = true)]
     CompileKernels(CompileArgs),
-    /// Measure up to which sizes each algorithm is the best on this machine, and keep that for later groups.
+    /// Measure up to which sizes each algorithm is the best here, and keep that.
+    ///
+    /// Later groups on this machine with as many ranks choose by what was measured.
+    #[command(after_help = examples::TUNE)]
     Tune(TuneArgs),
     /// Run a job and record what its ranks do and whom they wait for, for Perfetto.
     Trace(TraceArgs),
     /// Look at what this machine offers and what stands in the way, and try each provider.
-    #[command(after_help = doctor::EXAMPLES)]
+    #[command(after_help = examples::DOCTOR)]
     Doctor(DoctorArgs),
     /// A part of the doctor's work that may hang or crash.
     #[command(hide = true)]
     DoctorPart(PartArgs),
     /// Show every setting with its value, where it came from, and what it is for.
+    #[command(after_help = examples::CONFIG)]
     Config(ConfigArgs),
+    /// Print a script that lets a shell complete commands and options.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(CompletionsArgs),
+    /// Print the manual page of the program or of a command, or write all of them.
+    #[command(after_help = examples::MAN)]
+    Man(ManArgs),
 }
 
 /// What is compiled, and where it goes.

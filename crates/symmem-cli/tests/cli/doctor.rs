@@ -68,6 +68,8 @@ fn the_text_is_grouped_fits_a_hundred_columns_and_ends_with_a_count() {
     let last = text.lines().last().expect("a line");
     assert!(last.contains(" ok, ") && last.contains(" warning") && last.contains(" 0 failures"), "{last}");
     assert!(!text.contains('\x1b'), "no colours: stdout is no terminal");
+    let coloured = symmem(&["doctor", "--no-self-test"], &[BARE[0], BARE[1], ("CLICOLOR_FORCE", "1")]).ok();
+    assert!(coloured.stdout.contains("\x1b[32mok"), "{}", coloured.stdout);
 }
 
 #[test]

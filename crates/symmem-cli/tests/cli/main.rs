@@ -5,6 +5,7 @@ mod collectives;
 mod config;
 mod doctor;
 mod gpu;
+mod pages;
 mod peers;
 mod program;
 mod terms;
