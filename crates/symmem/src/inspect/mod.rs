@@ -50,8 +50,7 @@ pub fn groups() -> Result<Vec<GroupState>> {
 /// ```
 pub fn groups_of(pids: &[u32]) -> Result<Vec<GroupState>> {
     let mut groups = groups()?;
-    let belongs = |rank: &RankState| rank.pid.is_some_and(|pid| descends(pid, pids));
-    groups.retain(|group| group.ranks.iter().any(belongs));
+    groups.retain(|group| group.is_of(pids));
     Ok(groups)
 }
 
@@ -113,6 +112,13 @@ pub struct GroupState {
     pub culprits: Vec<usize>,
     /// Ranks that wait for each other, each for the next one and the last for the first, where nobody else is to blame.
     pub cycle: Vec<usize>,
+}
+
+impl GroupState {
+    /// Whether the process of one of its ranks is one of `pids` or a descendant of one.
+    pub fn is_of(&self, pids: &[u32]) -> bool {
+        self.ranks.iter().any(|rank| rank.pid.is_some_and(|pid| descends(pid, pids)))
+    }
 }
 
 /// Why a group failed.

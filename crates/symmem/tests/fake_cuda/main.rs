@@ -10,6 +10,7 @@ mod fabric;
 mod failures;
 mod fake;
 mod forked;
+mod inspected;
 mod local;
 mod memory;
 mod multimem;
