@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) use self::setting::is_pad_size;
 use self::setting::{Setting, parse_bool, parse_pad_size, parse_ranks, parse_spin, parse_timeout};
 use crate::cuda::{Provider, cache};
-use crate::sys::secret::{Secret, Source};
+use crate::sys::secret::{self, Secret, Source};
 use crate::tuning::{Book, Tuning};
 use crate::{Error, Result};
 
@@ -348,6 +348,12 @@ impl Config {
         Ok(self)
     }
 
+    /// Makes a new file with a random job secret at `path`, which only this user may read, for [`Config::secret_file`] on every
+    /// host. A file that exists already is an error, and stays as it is.
+    pub fn new_secret_file(path: impl AsRef<Path>) -> Result<()> {
+        secret::create(path.as_ref())
+    }
+
     /// The job secret itself, for programs that have it from elsewhere; see [`Config::secret_file`]. It is never printed.
     pub fn secret(mut self, bytes: &[u8]) -> Result<Self> {
         self.secret.set(Some(Secret::from_code(bytes)?));
@@ -532,6 +538,12 @@ impl Config {
 
     pub(crate) fn get_allow_unauthenticated_hosts(&self) -> bool {
         self.allow_unauthenticated_hosts.value
+    }
+
+    /// Whether ranks of several hosts can be one group: there is a job secret, or none is asked for
+    /// ([`Config::allow_unauthenticated_hosts`]). Launchers ask before they start ranks that cannot meet.
+    pub fn admits_other_hosts(&self) -> bool {
+        self.get_secret().is_some() || self.get_allow_unauthenticated_hosts()
     }
 
     /// Where the secret came from, never what it is; "none" for the variable that did not give it.

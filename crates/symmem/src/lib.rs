@@ -50,7 +50,8 @@ pub use config::{Config, ConfigRow, DEFAULT_SIGNAL_PAD_SIZE, Origin};
 pub use context::RankContext;
 pub use error::{Cause, Context, Error, Result};
 pub use group::{
-    Counters, Group, Pending, Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes,
+    Counters, Group, Launcher, Pending, Pin, Placement, ProcessSpawner, Seat, ThreadSpawner, spawn,
+    spawn_processes,
 };
 pub use mail::{Delivery, Mailbox, PendingReceive, PendingSend};
 pub use memory::{

@@ -39,7 +39,9 @@ pub(crate) use self::running::{Running, Stop};
 pub(crate) use self::shape::Shape;
 pub(crate) use self::signature::{Agreed, Announced, MAX_BYTES, announced, signature};
 pub(crate) use self::spawn::SPAWN_NAME;
-pub use self::spawn::{Pin, Placement, ProcessSpawner, ThreadSpawner, spawn, spawn_processes};
+pub use self::spawn::{
+    Launcher, Pin, Placement, ProcessSpawner, Seat, ThreadSpawner, spawn, spawn_processes,
+};
 use crate::context::RankContext;
 use crate::error::Cause;
 use crate::memory::{Allocation, Element};

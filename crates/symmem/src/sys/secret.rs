@@ -6,12 +6,14 @@
 
 use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
+use crate::sys::ids;
 use crate::{Error, Result};
 
 /// Fewest bytes: a random key of 128 bits as hexadecimal digits, or of 256 bits as it is.
@@ -161,6 +163,23 @@ fn check_private(meta: &Metadata, euid: u32) -> Result<(), String> {
     Ok(())
 }
 
+/// Makes a file with a random secret at `path`, for this user only. What exists there already stays.
+pub(crate) fn create(path: &Path) -> Result<()> {
+    let failed = |problem: String| Error::invalid(format!("secret file {}", path.display()), problem);
+    let text = Zeroizing::new(format!("{}\n", ids::hex(&*Zeroizing::new(ids::random::<32>()?))));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_CLOEXEC);
+    let mut file = options.open(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => failed("it exists already, and is not overwritten".to_owned()),
+        _ => failed(error.to_string()),
+    })?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| {
+        // Half a secret is of no use, and would stand in the way of the next attempt.
+        let _ = fs::remove_file(path);
+        failed(error.to_string())
+    })
+}
+
 /// All bytes of `file`, but not many more than a secret may have.
 fn read(file: &File) -> Result<Zeroizing<Vec<u8>>, String> {
     // Room for the longest secret and its end of line, and one byte more to notice what is too long.
@@ -170,7 +189,7 @@ fn read(file: &File) -> Result<Zeroizing<Vec<u8>>, String> {
         match file.read_at(&mut bytes[filled..], filled as u64) {
             Ok(0) => break,
             Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error.to_string()),
         }
     }
@@ -208,6 +227,21 @@ mod tests {
         }
         let path = file(&folder, "read only", TEXT.as_bytes(), 0o400);
         assert_eq!(Secret::from_file(&path).unwrap().source(), &Source::File(path));
+    }
+
+    #[test]
+    fn a_new_file_holds_a_secret_of_its_own() {
+        let folder = Folder::new();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        create(&one).unwrap();
+        create(&other).unwrap();
+        let read = |path: &Path| Secret::from_file(path).unwrap().bytes().to_vec();
+        assert_eq!(read(&one).len(), 64);
+        assert_ne!(read(&one), read(&other));
+        let before = read(&one);
+        assert!(create(&one).unwrap_err().to_string().contains("exists already"));
+        assert_eq!(read(&one), before);
+        assert!(create(&folder.path().join("missing/one")).is_err());
     }
 
     #[test]

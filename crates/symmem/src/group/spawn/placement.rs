@@ -1,6 +1,6 @@
 //! Where the ranks of one machine run: the processors that each is kept on, and how many threads its math libraries take.
 //!
-//! Used by the spawners of this crate, by Python's, and by the bench. BLAS and OpenMP take all cores of the machine in every
+//! Used by the launchers of this crate, by Python's, by `symmem run`, and by the bench. BLAS and OpenMP take all cores of the machine in every
 //! process unless they are told; ranks that do that stand in each other's way, which costs small products a factor of a hundred.
 
 use std::fmt;

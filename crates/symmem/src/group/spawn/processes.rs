@@ -14,22 +14,19 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use symmem_store::{ServerLimits, Store, TcpStore, TcpStoreServer, Wait};
 
+use super::launcher::ATTEMPT;
 use super::pipe::{Reading, Writing};
 use super::threads::is_secondary;
-use super::{Failure, Pin, Placement, first_failure, panic_message};
+use super::{Failure, Launcher, Pin, Placement, Seat, first_failure, panic_message};
 use crate::group::Group;
-use crate::group::env::{FRESH_RUN, world_boot};
+use crate::group::env::world_boot;
 use crate::group::join::{GONE, Gone};
-use crate::sys::{cores, ids};
 use crate::{Config, Error, Result};
 
-/// Ranks are never restarted.
-const ATTEMPT: &str = "0";
 /// The variable with the name of the call that a rank's process is for.
 pub(crate) const NAME: &str = "SYMMEM_SPAWN_NAME";
 const RESULT_FD: &str = "SYMMEM_SPAWN_RESULT_FD";
@@ -144,16 +141,16 @@ impl ProcessSpawner {
         }
         let depth = self.depth()?;
         let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::for_world(self.ranks))?;
-        let run = ids::hex(&ids::random::<16>()?);
         let placement = Placement::new(self.ranks, self.pin)?;
         placement.say(self.ranks);
+        let launcher = Launcher::new("127.0.0.1", server.port(), placement)?;
         // Warns of misspelt settings, once for all ranks. Settings that are wrong are the ranks' errors.
         let _ = Config::from_env();
         // All start before any is waited for; if one cannot, dropping the others' `Rank` kills them.
         let ranks: Result<Vec<Rank>> =
-            (0..self.ranks).map(|rank| self.start(rank, (server.port(), &run), depth, &placement)).collect();
+            (0..self.ranks).map(|rank| self.start(rank, depth, &launcher)).collect();
         let ended = Mutex::new(Vec::new());
-        let (run, port) = (&run, server.port());
+        let (run, port) = (launcher.run_id(), server.port());
         thread::scope(|scope| {
             for rank in ranks? {
                 let ended = &ended;
@@ -203,30 +200,11 @@ impl ProcessSpawner {
         Err(Error::invalid("spawn", problem))
     }
 
-    fn start(
-        &self,
-        rank: usize,
-        (port, run): (u16, &str),
-        depth: usize,
-        placement: &Placement,
-    ) -> Result<Rank> {
+    fn start(&self, rank: usize, depth: usize, launcher: &Launcher) -> Result<Rank> {
         let program = std::env::current_exe().map_err(|error| Error::sys("finding this program", error))?;
         let (reader, writer) = super::pipe::new()?;
         let mut command = Command::new(program);
-        let is_set = |variable: &str| {
-            std::env::var_os(variable).is_some() || self.env.iter().any(|(own, _)| own == variable)
-        };
         command
-            .envs(placement.environment(is_set))
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", self.ranks.to_string())
-            .env("LOCAL_RANK", rank.to_string())
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", port.to_string())
-            .env("TORCHELASTIC_RUN_ID", run)
-            .env("TORCHELASTIC_RESTART_COUNT", ATTEMPT)
-            .env("TORCHELASTIC_USE_AGENT_STORE", "True")
-            .env(FRESH_RUN, "1")
             .env(NAME, &self.name)
             .env(RESULT_FD, writer.name()?)
             .env(DEPTH, depth.to_string())
@@ -238,15 +216,11 @@ impl ProcessSpawner {
             }
             None => command.args(std::env::args_os().skip(1)),
         };
-        let launcher = getpid();
+        let ranks = self.ranks;
+        launcher.prepare(&mut command, Seat { rank, world: ranks, local_rank: rank, local_world: ranks });
         let inherited = writer.as_raw_fd();
-        let cpus = placement.cpus(rank);
-        let stay = move || if cpus.is_empty() { Ok(()) } else { cores::stay_on(&cpus) };
-        // SAFETY: runs between fork and exec and makes only async-signal-safe system calls.
-        unsafe {
-            command
-                .pre_exec(move || die_with(launcher).and_then(|()| inherit(inherited)).and_then(|()| stay()))
-        };
+        // SAFETY: runs between fork and exec and makes one system call, which is safe there.
+        unsafe { command.pre_exec(move || inherit(inherited)) };
         let child = command.spawn().map_err(|error| Error::sys("starting a rank's process", error))?;
         Ok(Rank { rank, child, reader })
     }
@@ -269,15 +243,6 @@ fn tell_the_others(port: u16, run: &str, gone: Gone) {
         // The first death is the cause.
         let _ = store.compare_set(&key, b"", &value, &wait);
     }
-}
-
-/// In the child, before exec: ask to be killed when `launcher` dies, unless it has died already.
-fn die_with(launcher: Pid) -> std::io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid() != Some(launcher) {
-        return Err(std::io::Error::other("the launcher is gone"));
-    }
-    Ok(())
 }
 
 /// In the child, before exec: let the new program have the pipe.
