@@ -1,4 +1,4 @@
-//! The program `symmem`: measures symmetric memory on this machine and shows the library's settings.
+//! The program `symmem`: runs ranks, measures symmetric memory on this machine, and shows the library's settings.
 
 mod args;
 mod bench;
@@ -7,7 +7,9 @@ mod config;
 mod doctor;
 mod pages;
 mod python;
+mod run;
 mod screen;
+mod store;
 mod trace;
 
 use std::io::IsTerminal;
@@ -40,6 +42,8 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 fn run(command: &Command) -> Result<ExitCode> {
     start_tracing()?;
     match command {
+        Command::Run(args) => return run::run(args),
+        Command::Store(args) => return store::run(args),
         Command::Bench(args) => bench::run(args)?,
         Command::BenchRank(args) => bench::run_rank(args)?,
         Command::BenchLoad => bench::run_load()?,

@@ -1,12 +1,15 @@
 //! What can be said on the command line.
 
+mod address;
 mod bench;
 mod doctor;
 mod examples;
 mod gpu;
 mod pages;
 mod program;
+mod run;
 mod size;
+mod store;
 mod terms;
 mod trace;
 
@@ -15,13 +18,18 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, FromArgMatches, Parser, Subcommand, value_parser};
 
+pub(crate) use self::address::Address;
 pub(crate) use self::bench::{BenchArgs, Op, Provider};
 pub(crate) use self::doctor::{DoctorArgs, DoctorPart, PartArgs};
 pub(crate) use self::gpu::Form;
 pub(crate) use self::pages::{CompletionsArgs, ManArgs};
 use self::program::program;
 pub(crate) use self::program::shown_program;
+pub(crate) use self::run::RunArgs;
 pub(crate) use self::size::short;
+pub(crate) use self::store::{
+    AddArgs, DeleteArgs, GetArgs, ListArgs, ServeArgs, SetArgs, StoreArgs, StoreCommand, Target, WaitArgs,
+};
 pub(crate) use self::terms::{Condition, Memory};
 pub(crate) use self::trace::TraceArgs;
 
@@ -55,6 +63,10 @@ impl Cli {
 /// The commands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Run a program as the ranks of a job, on this machine or on several.
+    Run(Box<RunArgs>),
+    /// Serve, read and change the stores that ranks meet in, PyTorch's included.
+    Store(StoreArgs),
     /// Verify and time symmetric memory between processes here: of the host, or of GPUs.
     #[command(after_help = examples::BENCH)]
     Bench(Box<BenchArgs>),

@@ -8,5 +8,7 @@ mod gpu;
 mod pages;
 mod peers;
 mod program;
+mod run;
+mod store;
 mod terms;
 mod trace;

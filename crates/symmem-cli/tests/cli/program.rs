@@ -1,10 +1,13 @@
 //! Runs the built program and waits for it, but not for ever.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -33,7 +36,7 @@ impl Outcome {
 
 /// Runs `symmem` with `args` and these environment variables.
 pub(crate) fn symmem(args: &[&str], env: &[(&str, &str)]) -> Outcome {
-    finish(Command::new(env!("CARGO_BIN_EXE_symmem")).args(args), env)
+    Running::start(args, env).end()
 }
 
 /// The same under what a shell can set before it becomes the program: `ulimit -n 64`.
@@ -44,38 +47,107 @@ pub(crate) fn symmem_after(setup: &str, args: &[&str], env: &[(&str, &str)]) -> 
 
 /// Runs `command` to its end.
 pub(crate) fn finish(command: &mut Command, env: &[(&str, &str)]) -> Outcome {
-    let mut child = command
-        .env("RUST_BACKTRACE", "1")
-        .envs(env.iter().copied())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let stdout = drain(child.stdout.take().expect("piped"));
-    let stderr = drain(child.stderr.take().expect("piped"));
-    let code = wait(&mut child);
-    Outcome { code, stdout: stdout.join().expect("text"), stderr: stderr.join().expect("text") }
+    Running::of(command, env).end()
 }
 
-fn drain(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut text = String::new();
-        pipe.read_to_string(&mut text).expect("UTF-8");
-        text
-    })
+/// The program while it runs. It is killed when this is dropped.
+pub(crate) struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: Text,
+    stderr: Text,
 }
 
-fn wait(child: &mut Child) -> Option<i32> {
-    let start = Instant::now();
-    while start.elapsed() < LIMIT {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            return status.code();
-        }
-        thread::sleep(Duration::from_millis(10));
+impl Running {
+    /// Starts `symmem` with `args` and these environment variables.
+    pub(crate) fn start(args: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::of(Command::new(env!("CARGO_BIN_EXE_symmem")).args(args), env)
     }
-    child.kill().expect("a running child can be killed");
-    panic!("the program did not end within {LIMIT:?}");
+
+    /// Starts `command` with these environment variables.
+    fn of(command: &mut Command, env: &[(&str, &str)]) -> Self {
+        let mut child = command
+            .env("RUST_BACKTRACE", "1")
+            .envs(env.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let stdin = child.stdin.take();
+        let stdout = Text::of(child.stdout.take().expect("piped"));
+        let stderr = Text::of(child.stderr.take().expect("piped"));
+        Self { child, stdin, stdout, stderr }
+    }
+
+    /// Writes to its stdin.
+    pub(crate) fn say(&mut self, text: &str) {
+        let stdin = self.stdin.as_mut().expect("it is open until the end");
+        stdin.write_all(text.as_bytes()).expect("the program reads");
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the program runs");
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn stdout(&self) -> String {
+        self.stdout.so_far()
+    }
+
+    /// Closes its stdin and waits for its end.
+    pub(crate) fn end(mut self) -> Outcome {
+        drop(self.stdin.take());
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            assert!(start.elapsed() < LIMIT, "the program did not end within {LIMIT:?}");
+            thread::sleep(Duration::from_millis(10));
+        };
+        Outcome { code: status.code(), stdout: self.stdout.all(), stderr: self.stderr.all() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What comes out of a pipe.
+struct Text {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<thread::JoinHandle<()>>,
+}
+
+impl Text {
+    fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&bytes);
+        let reader = thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                kept.lock().expect("nobody panics").extend_from_slice(&chunk[..count]);
+            }
+        });
+        Self { bytes, reader: Some(reader) }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8(self.bytes.lock().expect("nobody panics").clone()).expect("UTF-8")
+    }
+
+    fn all(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("bytes");
+        }
+        self.so_far()
+    }
 }
 
 /// A file of this test's own, removed at its end.
