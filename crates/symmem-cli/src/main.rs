@@ -44,7 +44,7 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Run(args) => return run::run(args),
         Command::Store(args) => return store::run(args),
-        Command::Bench(args) => bench::run(args)?,
+        Command::Bench(args) => return bench::run(args),
         Command::BenchRank(args) => bench::run_rank(args)?,
         Command::BenchLoad => bench::run_load()?,
         Command::BenchGpuRank => bench::run_gpu_rank()?,

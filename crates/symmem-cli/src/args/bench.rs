@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, value_parser};
 use symmem::DType;
 
+use super::compare::BenchCommand;
 use super::gpu::GpuArgs;
+use super::preset::Preset;
 use super::size;
 use super::terms::{Memory, TermsArgs};
 
@@ -19,7 +21,27 @@ const LARGEST: usize = 256 << 20;
 
 /// Options of `symmem bench`.
 #[derive(Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Presets (options that are given win over them):
+  quick      everything, few repetitions: the same as --quick
+  inference  8 KB to 1 MB, bf16 and f32, symmetric and private: all_reduce, all_gather, reduce_scatter, broadcast
+  training   1 MB to 256 MB, f32 and bf16: all_reduce, broadcast (DDP), all_gather, reduce_scatter (FSDP)
+
+Examples:
+  symmem bench --quick                                         does everything work here, and about how fast?
+  symmem bench --preset inference --ranks 2 --html bench.html  a report to send around
+  symmem bench --ops all_reduce --sizes 64K,1M --peers all     beside other systems
+  symmem bench --json old.json                                 keep it; after a change to new.json, and then
+  symmem bench compare old.json new.json                       what got slower?"
+)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<BenchCommand>,
+    /// What the bench is for: a choice of operations, sizes, types and memory; options that are given win.
+    #[arg(long, value_name = "NAME")]
+    preset: Option<Preset>,
     /// Numbers of ranks to run with, one after the other.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
     #[arg(value_parser = value_parser!(u16).range(2..=64))]
@@ -36,18 +58,24 @@ pub(crate) struct BenchArgs {
     /// Every power of four of bytes up to 256M, and 8.
     #[arg(long, conflicts_with_all = ["sizes", "quick"])]
     full: bool,
-    /// Element types of the collectives, which sum them (bool: or), as f32 or float32.
-    #[arg(long, value_name = "TYPE,...", value_delimiter = ',', default_value = "f32", value_parser = dtype)]
-    pub(crate) dtypes: Vec<DType>,
+    /// Element types of the collectives, which sum them (bool: or), as f32 or float32 [default: f32].
+    #[arg(long, value_name = "TYPE,...", value_delimiter = ',', value_parser = dtype)]
+    dtypes: Vec<DType>,
     /// Also write the results as JSON; "-" is stdout, and the table then goes to stderr.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Also write a report with tables and plots as one HTML file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Also draw latency and bus bandwidth of the collectives over their size, as SVG.
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
+    /// Print all columns, however wide the table gets.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// A short run: shows that everything works, its times are rough.
     #[arg(long)]
-    pub(crate) quick: bool,
+    quick: bool,
     /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; on GPUs: torch, nccl, and vmm beside --provider nccl).
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
@@ -73,31 +101,46 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
+    /// Whether times may be rough.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick || self.preset == Some(Preset::Quick)
+    }
+
     /// What to measure.
     pub(crate) fn ops(&self) -> &[Op] {
-        if self.ops.is_empty() { self.provider.ops() } else { &self.ops }
+        let of_preset = || self.preset.and_then(|preset| preset.ops(self.provider));
+        if self.ops.is_empty() { of_preset().unwrap_or(self.provider.ops()) } else { &self.ops }
+    }
+
+    /// Element types of the collectives.
+    pub(crate) fn dtypes(&self) -> &[DType] {
+        let of_preset = || self.preset.and_then(Preset::dtypes);
+        if self.dtypes.is_empty() { of_preset().unwrap_or(&[DType::F32]) } else { &self.dtypes }
     }
 
     /// Blocks per measurement.
     pub(crate) fn blocks(&self) -> usize {
-        self.blocks.unwrap_or(if self.quick { 3 } else { 21 }) as usize
+        self.blocks.unwrap_or(if self.is_quick() { 3 } else { 21 }) as usize
     }
 
     /// Operations in a block.
     pub(crate) fn iters(&self) -> usize {
-        self.iters.unwrap_or(if self.quick { 300 } else { 20_000 }) as usize
+        self.iters.unwrap_or(if self.is_quick() { 300 } else { 20_000 }) as usize
     }
 
     /// How long to measure each system beside `load` busy loops, where that and not a number of operations was asked for.
     pub(crate) fn timed(&self, load: usize) -> Option<Duration> {
-        (load > 0 && self.iters.is_none() && !self.quick).then_some(Duration::from_millis(500))
+        (load > 0 && self.iters.is_none() && !self.is_quick()).then_some(Duration::from_millis(500))
     }
 
     /// Blocks of a collective of `bytes` bytes, and operations in each.
     pub(crate) fn plan(&self, bytes: usize) -> (usize, usize) {
-        let total =
-            if self.quick { ((1 << 20) / bytes).clamp(9, 60) } else { (LARGEST / bytes).clamp(21, 2200) };
-        let most = if self.quick { 3 } else { 11 };
+        let total = if self.is_quick() {
+            ((1 << 20) / bytes).clamp(9, 60)
+        } else {
+            (LARGEST / bytes).clamp(21, 2200)
+        };
+        let most = if self.is_quick() { 3 } else { 11 };
         let blocks = self.blocks.map_or((total / 3).min(most), |blocks| blocks as usize);
         (blocks, self.iters.map_or((total / blocks).max(3), |iters| iters as usize))
     }
@@ -108,12 +151,12 @@ impl BenchArgs {
             return None;
         }
         let has_chosen = self.full || !self.sizes.is_empty();
-        Some(Duration::from_millis(if has_chosen && !self.quick { 10_000 } else { 400 }))
+        Some(Duration::from_millis(if has_chosen && !self.is_quick() { 10_000 } else { 400 }))
     }
 
     /// Operations of a collective of `bytes` bytes in one launch of a comparison.
     pub(crate) fn launch_iters(&self, bytes: usize) -> usize {
-        let default = if self.quick { 10 } else { ((128 << 20) / bytes.max(1)).clamp(7, 1000) };
+        let default = if self.is_quick() { 10 } else { ((128 << 20) / bytes.max(1)).clamp(7, 1000) };
         self.iters.map_or(default, |iters| iters as usize)
     }
 
@@ -123,7 +166,10 @@ impl BenchArgs {
             let powers = (2..).map(|exponent| 1 << (2 * exponent)).take_while(|bytes| *bytes <= LARGEST);
             return [8].into_iter().chain(powers).collect();
         }
-        match (self.sizes.is_empty(), self.quick) {
+        if let Some(sizes) = self.preset.and_then(Preset::sizes).filter(|_| self.sizes.is_empty()) {
+            return sizes.to_vec();
+        }
+        match (self.sizes.is_empty(), self.is_quick()) {
             (false, _) => self.sizes.clone(),
             (true, _) if self.provider.is_of_gpus() => GPU_SIZES.to_vec(),
             (true, false) => SIZES.to_vec(),
@@ -134,7 +180,7 @@ impl BenchArgs {
     /// Launches of every system in a comparison.
     pub(crate) fn rounds(&self) -> usize {
         let full = if self.provider.is_of_gpus() { 9 } else { 11 };
-        self.rounds.unwrap_or(if self.quick { 2 } else { full }) as usize
+        self.rounds.unwrap_or(if self.is_quick() { 2 } else { full }) as usize
     }
 
     /// How long a launch may take.
@@ -144,7 +190,9 @@ impl BenchArgs {
 
     /// Where the elements of collectives lie.
     pub(crate) fn memories(&self) -> Vec<Memory> {
-        self.terms.memories(!self.peers.is_empty())
+        let all = if self.peers.is_empty() { 1 } else { 2 };
+        let default = &[Memory::Symmetric, Memory::Private][..all];
+        self.terms.memories(self.preset.and_then(Preset::memories).unwrap_or(default))
     }
 }
 

@@ -2,10 +2,12 @@
 
 mod address;
 mod bench;
+mod compare;
 mod doctor;
 mod examples;
 mod gpu;
 mod pages;
+mod preset;
 mod program;
 mod run;
 mod size;
@@ -20,6 +22,7 @@ use clap::{Args, FromArgMatches, Parser, Subcommand, value_parser};
 
 pub(crate) use self::address::Address;
 pub(crate) use self::bench::{BenchArgs, Op, Provider};
+pub(crate) use self::compare::{BenchCommand, CompareArgs};
 pub(crate) use self::doctor::{DoctorArgs, DoctorPart, PartArgs};
 pub(crate) use self::gpu::Form;
 pub(crate) use self::pages::{CompletionsArgs, ManArgs};

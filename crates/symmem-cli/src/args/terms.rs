@@ -66,13 +66,9 @@ pub(crate) struct TermsArgs {
 }
 
 impl TermsArgs {
-    /// Where elements lie; `compared` says that other systems take part.
-    pub(crate) fn memories(&self, compared: bool) -> Vec<Memory> {
-        match (self.memory.is_empty(), compared) {
-            (false, _) => without_repeats(&self.memory),
-            (true, false) => vec![Memory::Symmetric],
-            (true, true) => vec![Memory::Symmetric, Memory::Private],
-        }
+    /// Where elements lie: as was said, else in `default`.
+    pub(crate) fn memories(&self, default: &[Memory]) -> Vec<Memory> {
+        without_repeats(if self.memory.is_empty() { default } else { &self.memory })
     }
 
     /// What to measure under, one after the other.

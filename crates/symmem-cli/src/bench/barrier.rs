@@ -79,7 +79,7 @@ struct Times {
 }
 
 impl Times {
-    fn rows(mut self, lab: &Lab<'_>, bare_verified: bool, verified: bool) -> Vec<Row> {
+    fn rows(&self, lab: &Lab<'_>, bare_verified: bool, verified: bool) -> Vec<Row> {
         let ratio = self.ratio();
         let waits = if lab.crowded { "flags, yielding" } else { "flags, spinning" };
         let bare = lab.row("barrier", waits, &mut self.bare.concat(), bare_verified);
@@ -91,9 +91,9 @@ impl Times {
     }
 
     /// The median of the blocks' ratios, each that of their median operations.
-    fn ratio(&mut self) -> f64 {
-        let typical = |block: &mut Vec<u64>| Percentiles::of(block).p50.max(1) as f64;
-        let pairs = self.ours.iter_mut().zip(&mut self.bare);
+    fn ratio(&self) -> f64 {
+        let typical = |block: &Vec<u64>| Percentiles::of(&mut block.clone()).p50.max(1) as f64;
+        let pairs = self.ours.iter().zip(&self.bare);
         median(pairs.map(|(ours, bare)| typical(ours) / typical(bare)).collect())
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn steps(args: &BenchArgs) -> usize {
 }
 
 fn sizes(args: &BenchArgs) -> &'static [usize] {
-    if args.quick { &SIZES[..3] } else { &SIZES }
+    if args.is_quick() { &SIZES[..3] } else { &SIZES }
 }
 
 /// A row for each size.
@@ -40,7 +40,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Vec<Row>> {
 }
 
 fn one_size(lab: &Lab<'_>, mem: &mut SymmetricMemory<u64>, bytes: usize) -> Result<Row> {
-    let copies = if lab.args.quick { 10 } else { (TOTAL / bytes).clamp(32, 2000) };
+    let copies = if lab.args.is_quick() { 10 } else { (TOTAL / bytes).clamp(32, 2000) };
     let from = lab.group.next();
     let mut out = vec![0; bytes / WORD];
     let mut right = true;

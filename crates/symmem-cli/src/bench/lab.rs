@@ -1,13 +1,18 @@
 //! What every measurement of a rank needs: its group, its clock, its core, and the exchange of samples.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use symmem::{Group, Result};
 
 use super::clock::Clock;
 use super::cores;
+use super::progress::Progress;
 use super::report::Row;
 use super::stats::{Percentiles, slowest};
 use crate::args::{BenchArgs, Condition};
+
+/// Parts of a measurement that are reported for themselves: as many as collectives have blocks. More of them would be shorter than
+/// what disturbs a machine, and not be independent of each other.
+const PARTS: usize = 11;
 
 /// A rank's place of work.
 pub(super) struct Lab<'a> {
@@ -24,21 +29,21 @@ pub(super) struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     /// Settles this rank on its core. Comes after the group was made: a group whose rank is pinned to one core
-    /// already takes that for the only one, and does not spin. `done` of `steps`
-    /// steps of progress have been made before.
+    /// already takes that for the only one, and does not spin.
     pub(super) fn new(
         group: &'a Group,
         args: &'a BenchArgs,
         condition: Condition,
-        (done, steps): (usize, usize),
+        progress: Progress,
     ) -> Self {
         let cores = cores::available();
         let pinned = condition.pin && cores::pin(&cores, group.rank());
         let crowded = group.size() > cores.len();
         // The first rank draws (on stderr, if that is a terminal), only between measurements.
-        let bar = if group.rank() == 0 { progress(steps) } else { ProgressBar::hidden() };
-        bar.set_prefix(format!("{} ranks", group.size()));
-        bar.set_position(done as u64);
+        let bar = match group.rank() {
+            0 => progress.bar(format!("{} ranks", group.size())),
+            _ => ProgressBar::hidden(),
+        };
         Self { group, args, load: condition.load, clock: Clock::calibrated(), crowded, pinned, bar }
     }
 
@@ -73,31 +78,30 @@ impl<'a> Lab<'a> {
         Ok(self.group.all_gather(&u8::from(right))?.iter().all(|right| *right == 1))
     }
 
-    /// The row of `op` for what `samples` say.
+    /// The row of `op` for what `samples` say, which are in the order in which they were taken.
     pub(super) fn row(&self, op: &str, algorithm: &str, samples: &mut [u64], verified: bool) -> Row {
+        let parts = samples.chunks(samples.len().div_ceil(PARTS).max(1));
+        let parts: Vec<_> = parts.map(|part| self.us(Percentiles::of(&mut part.to_vec()))).collect();
         Row {
             system: "symmem".to_owned(),
             op: op.to_owned(),
             algorithm: algorithm.to_owned(),
             dtype: "u64".to_owned(),
             ranks: self.group.size(),
-            us: Percentiles::of(samples).map(|ticks| self.clock.us(ticks)),
+            us: self.us(Percentiles::of(samples)),
             verified,
             samples: samples.len(),
             pinned: self.pinned,
             load: self.load,
+            p50_by_part: parts.iter().map(|part| part.p50).collect(),
+            mean_by_part: parts.iter().map(|part| part.mean).collect(),
             ..Row::default()
         }
     }
-}
 
-/// A bar of `steps` steps on stderr, if that is a terminal.
-pub(super) fn progress(steps: usize) -> ProgressBar {
-    let bar = ProgressBar::new(steps as u64);
-    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {percent}% {msg}") {
-        bar.set_style(style);
+    fn us(&self, ticks: Percentiles<u64>) -> Percentiles<f64> {
+        ticks.map(|ticks| self.clock.us(ticks))
     }
-    bar
 }
 
 impl Drop for Lab<'_> {

@@ -40,6 +40,18 @@ impl Machine {
         }
     }
 
+    /// What there is to know about it, each with a name.
+    pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
+        let build = if self.debug { ", a debug build: times are far too long" } else { "" };
+        vec![
+            ("processor", format!("{}, {} cores, {}", self.cpu, self.cores, self.arch)),
+            ("memory", format!("{:.1} GB", self.memory_bytes as f64 / (1u64 << 30) as f64)),
+            ("system", format!("{}, Linux {}", self.os, self.kernel)),
+            ("symmem", format!("{}{build}", self.version)),
+            ("date", self.date.clone()),
+        ]
+    }
+
     /// It in a few words.
     pub(super) fn words(&self) -> String {
         format!("{}, {} cores, Linux {}", self.cpu, self.cores, self.kernel)

@@ -7,56 +7,80 @@
 mod barrier;
 mod clock;
 mod collective;
+mod compare;
 mod copy;
 mod cores;
 mod futex;
 mod gpu;
+mod html;
 mod lab;
 mod limit;
 mod load;
 mod machine;
 mod peers;
 mod plot;
+mod progress;
 mod python;
 mod report;
+mod sheet;
 mod signal;
 mod stats;
 mod summary;
+mod table;
 mod tune;
+mod units;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use serde_json::json;
 use symmem::ProcessSpawner;
 
 use self::collective::{Case, Collective};
 pub(crate) use self::gpu::run_rank as run_gpu_rank;
+use self::html::Page;
 use self::lab::Lab;
 use self::load::Load;
 pub(crate) use self::load::run as run_load;
+use self::machine::Machine;
 use self::peers::Comparison;
 pub(crate) use self::peers::run_rank;
+use self::progress::Progress;
 use self::report::Row;
+use self::sheet::Sheet;
 pub(crate) use self::tune::run as run_tune;
-use crate::args::{BenchArgs, Condition, Op, short};
+use crate::args::{BenchArgs, BenchCommand, Condition, Op, short};
 
-/// Tells ranks how much of the work was done before they came, and under which condition they work.
+/// Tells ranks how much of the work was done before they came, in how many milliseconds, and under which condition they work.
 const DONE: &str = "SYMMEM_BENCH_DONE";
+const ELAPSED: &str = "SYMMEM_BENCH_ELAPSED";
 const CONDITION: &str = "SYMMEM_BENCH_CONDITION";
 
-/// Runs the whole bench and prints what it found.
-pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+/// Does what was asked for, and prints what it found; how the program ends.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    if let Some(BenchCommand::Compare(args)) = &args.command {
+        return compare::run(args);
+    }
     check(args)?;
     if args.provider.is_of_gpus() {
-        return gpu::run(args);
+        gpu::run(args)?
+    } else {
+        run_on_host(args)?
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_on_host(args: &BenchArgs) -> Result<()> {
     let mut comparison = Comparison::prepare(args)?;
     let mut rows = Vec::new();
-    let mut done = 0;
+    let (start, mut done) = (Instant::now(), 0);
     for (at, condition) in args.terms.conditions().into_iter().enumerate() {
         // Ranks come here too; the loops beside them are the launcher's.
         let is_rank = number(CONDITION).is_some();
         let load = Load::start(if is_rank { 0 } else { condition.load })?;
         for ranks in args.ranks.iter().map(|ranks| usize::from(*ranks)) {
-            let mut found = measure(args, ranks, done, at, &|case| comparison.compares(case))?;
+            let mut found = measure(args, ranks, (done, start), at, &|case| comparison.compares(case))?;
             done += steps(args, ranks);
             comparison.run(args, ranks, condition, &load, &mut found)?;
             rows.extend(found);
@@ -65,10 +89,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(python) = &args.gpu.python {
         rows.extend(python::rows(args, python)?);
     }
-    let peers = comparison.statuses();
-    report::print(&rows, &peers, args.json.as_deref())?;
+    let (machine, peers) = (Machine::this(), comparison.statuses());
+    let json = json!({"machine": machine, "peers": peers, "results": rows});
+    report::print(&table::text(&rows, args.wide), &json, args.json.as_deref())?;
     if let Some(path) = &args.plot {
-        report::write(path, &plot::draw(&rows, &machine::Machine::this().words()))?;
+        report::write(path, &plot::draw(&rows, &machine.words()))?;
+    }
+    if let Some(path) = &args.html {
+        report::write(path, &page(&rows, &machine).text())?;
     }
     let ours = || rows.iter().filter(|row| !peers.iter().any(|peer| peer.name == row.system));
     match ours().filter(|row| !row.verified).count() {
@@ -77,9 +105,30 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
+/// The report for people.
+fn page(rows: &[Row], machine: &Machine) -> Page {
+    let groups = table::groups(rows);
+    let tables = groups.iter().flat_map(|group| {
+        let all = table::all(group);
+        [Sheet { head: format!("In short: {}", all.head), ..summary::all(group) }, all]
+    });
+    let terms = |row: &Row| {
+        let pinned = if row.pinned { "pinned" } else { "not pinned" };
+        format!("{} ranks, {pinned}, {} busy loops", row.ranks, row.load)
+    };
+    let terms: Vec<String> = sheet::grouped(rows, terms).iter().map(|group| terms(group[0])).collect();
+    let mut facts = machine.facts();
+    facts.push(("terms", terms.join("; ")));
+    Page { facts, tables: tables.collect(), plots: plot::each(rows) }
+}
+
 /// Whether what was asked for can be done, before anything is.
 fn check(args: &BenchArgs) -> Result<()> {
-    [&args.json, &args.plot].into_iter().flatten().try_for_each(|path| report::check_writable(path))?;
+    for (option, path) in [("--plot", &args.plot), ("--html", &args.html)] {
+        ensure!(path.as_deref() != Some("-".as_ref()), "{option} -: the table is on stdout; name a file");
+    }
+    let mut files = [&args.json, &args.plot, &args.html].into_iter().flatten();
+    files.try_for_each(|path| report::check_writable(path))?;
     let provider = args.provider.ops();
     if let Some(op) = args.ops().iter().find(|op| !provider.contains(op)) {
         let has = provider.iter().map(Op::to_string).collect::<Vec<_>>().join(", ");
@@ -96,7 +145,7 @@ fn check(args: &BenchArgs) -> Result<()> {
         "--peers compares collectives and signals, and --ops names none"
     );
     let mut cases =
-        args.sizes().into_iter().flat_map(|bytes| args.dtypes.iter().map(move |dtype| (bytes, dtype)));
+        args.sizes().into_iter().flat_map(|bytes| args.dtypes().iter().map(move |dtype| (bytes, dtype)));
     if let Some((bytes, dtype)) =
         cases.find(|(bytes, dtype)| collectives > 0 && !bytes.is_multiple_of(dtype.size()))
     {
@@ -137,17 +186,19 @@ fn steps(args: &BenchArgs, ranks: usize) -> usize {
 fn measure(
     args: &BenchArgs,
     ranks: usize,
-    done: usize,
+    (done, start): (usize, Instant),
     condition: usize,
     compared: &dyn Fn(&Case) -> bool,
 ) -> Result<Vec<Row>> {
     let spawner = ProcessSpawner::new("bench", ranks).env(DONE, done).env(CONDITION, condition);
+    let spawner = spawner.env(ELAPSED, start.elapsed().as_millis());
     let by_rank = spawner.run(|group| {
         let conditions = args.terms.conditions();
         let condition = number(CONDITION).and_then(|at| conditions.get(at).copied());
         let condition = condition.unwrap_or(Condition { pin: true, load: 0 });
         let all: usize = args.ranks.iter().map(|ranks| steps(args, (*ranks).into())).sum();
-        let progress = (number(DONE).unwrap_or(0), all * conditions.len());
+        let elapsed = Duration::from_millis(number(ELAPSED).unwrap_or(0) as u64);
+        let progress = Progress { done: number(DONE).unwrap_or(0), steps: all * conditions.len(), elapsed };
         let lab = Lab::new(&group, args, condition, progress);
         let mut rows = Vec::new();
         for op in args.ops() {

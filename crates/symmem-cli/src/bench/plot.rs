@@ -3,31 +3,52 @@
 
 use std::fmt::Write;
 
+use super::html::escape;
 use super::report::Row;
+use super::sheet::grouped;
+use super::table::name;
+use super::units;
 use crate::args::short;
 
-const MARGIN: f64 = 70.0;
+const MARGIN: f64 = 80.0;
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
 /// From one panel to the next.
-const COLUMN: f64 = WIDTH + 90.0;
+const COLUMN: f64 = WIDTH + 100.0;
 const LINE: f64 = HEIGHT + 120.0;
 const LEGEND: f64 = 130.0;
 /// Colours that people with any eyes can tell apart (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
 
-/// The picture of all collectives among `rows`, measured on `machine`.
+const DASH: &str = " stroke-dasharray=\"5 4\"";
+/// Colours of everything but lines; pictures are dark where the screen around them is.
+const STYLE: &str = "<style>\n\
+    @media screen and (prefers-color-scheme: dark) {\n\
+    .paper, .dot { fill: #15181c } .grid { stroke: #363c44 } .frame { stroke: #9aa4af }\n\
+    .word { fill: #e6e9ed } .limit { stroke: #e6e9ed }\n\
+    }\n</style>\n";
+
+/// The picture of all collectives among `rows`, measured on `machine`, as a file.
 pub(super) fn draw(rows: &[Row], machine: &str) -> String {
-    let figures = figures(rows);
+    let xml = " xmlns=\"http://www.w3.org/2000/svg\"";
+    picture(xml, &figures(rows), &systems(rows), &format!(". {machine}"))
+}
+
+/// A picture of each collective, as parts of an HTML file.
+pub(super) fn each(rows: &[Row]) -> Vec<String> {
     let systems = systems(rows);
-    let (width, height) = (MARGIN + 2.0 * COLUMN + LEGEND, LINE * figures.len() as f64 + 30.0);
+    figures(rows).chunks(1).map(|figure| picture("", figure, &systems, "")).collect()
+}
+
+fn picture(xml: &str, figures: &[Figure<'_>], systems: &[String], machine: &str) -> String {
+    let (width, height) = (MARGIN + 2.0 * COLUMN + LEGEND, LINE * figures.len() as f64);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<svg{xml} width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         {STYLE}<rect class=\"paper\" width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     for (at, figure) in figures.iter().enumerate() {
-        figure.draw(&mut svg, &systems, machine, 60.0 + LINE * at as f64);
+        figure.draw(&mut svg, systems, machine, 60.0 + LINE * at as f64);
     }
     svg + "</svg>\n"
 }
@@ -37,17 +58,11 @@ struct Figure<'a> {
     rows: Vec<&'a Row>,
 }
 
-/// The rows that have a bandwidth, by collective.
+/// The collectives.
 fn figures(rows: &[Row]) -> Vec<Figure<'_>> {
-    let mut figures: Vec<Figure<'_>> = Vec::new();
+    let collectives = rows.iter().filter(|row| row.is_collective());
     let key = |row: &Row| (row.op.clone(), row.dtype.clone(), row.ranks, row.pinned, row.load);
-    for row in rows.iter().filter(|row| row.bus_gb_per_s.is_some()) {
-        match figures.iter_mut().find(|figure| key(figure.rows[0]) == key(row)) {
-            Some(figure) => figure.rows.push(row),
-            None => figures.push(Figure { rows: vec![row] }),
-        }
-    }
-    figures
+    grouped(collectives, key).into_iter().map(|rows| Figure { rows }).collect()
 }
 
 /// Every system, in the order of its first row: its colour is the same in all panels.
@@ -61,28 +76,21 @@ fn systems(rows: &[Row]) -> Vec<String> {
     systems
 }
 
-/// What the line of a row is called: ours has one for each memory.
-fn name(row: &Row) -> String {
-    match (row.system.as_str(), row.memory.as_str()) {
-        ("symmem", "private" | "by_hand") => format!("symmem, {}", row.memory.replace('_', " ")),
-        _ if row.system == "limit" && row.load > 0 => row.algorithm.clone(),
-        (system, _) => system.to_owned(),
-    }
-}
-
 impl Figure<'_> {
     fn draw(&self, svg: &mut String, systems: &[String], machine: &str, top: f64) {
         let Row { op, dtype, ranks, load, .. } = self.rows[0];
         let load = if *load > 0 { format!(", beside {load} busy loops") } else { String::new() };
-        let title = format!("{op} of {dtype}, {ranks} ranks{load}. {machine}");
-        text(svg, (MARGIN, top - 30.0), "font-size=\"14\"", &title);
+        let title = format!("{op} of {dtype}, {ranks} ranks{load}{machine}");
+        text(svg, (MARGIN, top - 30.0), "font-size=\"14\" font-weight=\"bold\"", &title);
         let has = |system: &str| self.rows.iter().any(|row| name(row) == system);
         let lines: Vec<(&str, String)> = (systems.iter().enumerate())
             .filter(|(_, system)| has(system))
             .map(|(number, system)| (system.as_str(), style(number, system)))
             .collect();
-        let latency = Panel::new(&self.rows, "latency, us (median)", |row| row.us.p50);
-        let bandwidth = Panel::new(&self.rows, "bus bandwidth, GB/s", |row| row.bus_gb_per_s.unwrap_or(0.0));
+        let us = |value: f64| units::time(value);
+        let gb = |value: f64| units::rate(value);
+        let latency = Panel::new(&self.rows, "median latency", us, |row| row.us.p50);
+        let bandwidth = Panel::new(&self.rows, "bus bandwidth", gb, |row| row.bandwidth().unwrap_or(0.0));
         latency.draw(svg, &lines, (MARGIN, top));
         bandwidth.draw(svg, &lines, (MARGIN + COLUMN, top));
         for (at, (system, style)) in lines.iter().enumerate() {
@@ -97,24 +105,26 @@ impl Figure<'_> {
 struct Panel {
     points: Vec<(String, f64, f64)>,
     name: &'static str,
+    /// A value in its unit.
+    unit: fn(f64) -> String,
     x: Axis,
     y: Axis,
 }
 
 impl Panel {
-    fn new(rows: &[&Row], title: &'static str, value: impl Fn(&Row) -> f64) -> Self {
+    fn new(rows: &[&Row], title: &'static str, unit: fn(f64) -> String, value: impl Fn(&Row) -> f64) -> Self {
         let point = |row: &&Row| (name(row), (row.bytes as f64).log2(), value(row).log10());
         let finite = |point: &(String, f64, f64)| point.1.is_finite() && point.2.is_finite();
         let points: Vec<_> = rows.iter().map(point).filter(finite).collect();
         let x = Axis::around(points.iter().map(|point| point.1));
         let y = Axis::around(points.iter().map(|point| point.2));
-        Self { points, name: title, x, y }
+        Self { points, name: title, unit, x, y }
     }
 
     fn draw(&self, svg: &mut String, lines: &[(&str, String)], (left, top): (f64, f64)) {
         let bottom = top + HEIGHT;
         let at = |x: f64, y: f64| (left + WIDTH * self.x.part(x), bottom - HEIGHT * self.y.part(y));
-        const GRID: &str = "stroke=\"#dddddd\"";
+        const GRID: &str = "class=\"grid\" stroke=\"#dddddd\"";
         let step = ((self.x.end - self.x.start) / 8.0).ceil().max(1.0) as usize;
         for exponent in (self.x.start as i32..=self.x.end as i32).step_by(step) {
             let (x, _) = at(exponent.into(), 0.0);
@@ -124,17 +134,25 @@ impl Panel {
         for exponent in self.y.start as i32..=self.y.end as i32 {
             let (_, y) = at(0.0, exponent.into());
             line(svg, (left, y), (left + WIDTH, y), GRID);
-            let label = format!("{}", 10f64.powi(exponent));
+            let label = plain((self.unit)(10f64.powi(exponent)));
             text(svg, (left - 6.0, y + 4.0), "text-anchor=\"end\"", &label);
         }
-        let frame = "fill=\"none\" stroke=\"#444444\"";
+        let frame = "class=\"frame\" fill=\"none\" stroke=\"#444444\"";
         let _ =
             writeln!(svg, "<rect x=\"{left}\" y=\"{top}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" {frame}/>");
         text(svg, (left, top - 8.0), "", self.name);
-        text(svg, (left + WIDTH / 2.0, bottom + 34.0), "text-anchor=\"middle\"", "bytes");
+        text(svg, (left + WIDTH / 2.0, bottom + 34.0), "text-anchor=\"middle\"", "bytes (1K = 1024)");
         for (system, style) in lines {
             let of_system = self.points.iter().filter(|point| point.0 == *system);
-            let points: Vec<_> = of_system.map(|point| at(point.1, point.2)).collect();
+            let words = |x: f64, y: f64| {
+                format!(
+                    "{system}, {}: {}",
+                    units::size(x.exp2().round() as usize),
+                    (self.unit)(10f64.powf(y))
+                )
+            };
+            let points: Vec<_> =
+                of_system.map(|point| (at(point.1, point.2), words(point.1, point.2))).collect();
             polyline(svg, &points, style);
         }
     }
@@ -163,9 +181,9 @@ impl Axis {
 
 /// The look of a system's line; the limit's is broken.
 fn style(number: usize, system: &str) -> String {
-    let dash = if system == "limit" { " stroke-dasharray=\"5 4\"" } else { "" };
+    let (class, dash) = if system == "limit" { ("limit", DASH) } else { ("system", "") };
     let colour = if system == "limit" { "#000000" } else { COLOURS[number % COLOURS.len()] };
-    format!("stroke=\"{colour}\" stroke-width=\"1.8\"{dash}")
+    format!("class=\"{class}\" stroke=\"{colour}\" stroke-width=\"1.8\"{dash}")
 }
 
 fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
@@ -173,21 +191,27 @@ fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
     let _ = writeln!(svg, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {style}/>");
 }
 
-fn polyline(svg: &mut String, points: &[(f64, f64)], style: &str) {
-    let text: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+/// A line through `points`, each with what it says when it is pointed at.
+fn polyline(svg: &mut String, points: &[((f64, f64), String)], style: &str) {
+    let text: Vec<String> = points.iter().map(|((x, y), _)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" {style}/>", text.join(" "));
-    for (x, y) in points {
-        let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.2\" fill=\"white\" {style}/>");
+    for ((x, y), words) in points {
+        let words = escape(words);
+        let style = style.replace("class=\"", "class=\"dot ").replace(DASH, "");
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\" fill=\"white\" {style}><title>{words}</title></circle>"
+        );
     }
 }
 
 fn text(svg: &mut String, (x, y): (f64, f64), style: &str, words: &str) {
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{}</text>", escape(words));
+    let _ = writeln!(svg, "<text class=\"word\" x=\"{x:.1}\" y=\"{y:.1}\" {style}>{}</text>", escape(words));
 }
 
-fn escape(text: &str) -> String {
-    let legal = text.chars().filter(|letter| !letter.is_control()).collect::<String>();
-    legal.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// "1 us" for "1.00 us".
+fn plain(label: String) -> String {
+    label.replace(".00", "").replace(".0", "")
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ struct Found {
 pub(super) fn rows(args: &BenchArgs, python: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for ranks in &args.ranks {
-        rows.extend(ask(python, *ranks, args.quick)?.rows.into_iter().map(row));
+        rows.extend(ask(python, *ranks, args.is_quick())?.rows.into_iter().map(row));
     }
     Ok(rows)
 }

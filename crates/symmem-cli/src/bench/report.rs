@@ -1,19 +1,16 @@
-//! The results: rows, as a table for people and as JSON for programs.
+//! The results: rows, and where they go. Both benches print through this; their tables are in [`super::table`] and
+//! [`super::gpu`].
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::collective::Case;
-use super::machine::Machine;
-use super::peers::Status;
 use super::stats::{Percentiles, Ratio};
-use super::summary;
+use crate::screen;
 
 /// One measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -72,9 +69,24 @@ pub(super) struct Row {
     pub(super) p50_by_round: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) mean_by_round: Vec<f64>,
+    /// Of what is measured in one launch: the typical time of each of up to eleven parts of it, one after the other, in microseconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) p50_by_part: Vec<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) mean_by_part: Vec<f64>,
 }
 
 impl Row {
+    /// Whether it is of a collective, so that it has a size and an element type.
+    pub(super) fn is_collective(&self) -> bool {
+        self.bus_gb_per_s.is_some()
+    }
+
+    /// What the busiest link carries, or the bytes over the time where there is no such thing, in gigabytes per second.
+    pub(super) fn bandwidth(&self) -> Option<f64> {
+        self.bus_gb_per_s.or(self.gb_per_s)
+    }
+
     /// As a row of the limit itself.
     pub(super) fn of_limit(self) -> Self {
         let one = Some(1.0);
@@ -106,21 +118,17 @@ pub(super) fn check_writable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints the table, and writes the JSON where it was asked for.
-pub(super) fn print(rows: &[Row], peers: &[Status], json: Option<&Path>) -> Result<()> {
-    let table = [head(rows), table(rows).to_string(), summary::of(rows)];
-    let table = table.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n");
-    let Some(path) = json else {
-        return Ok(writeln!(std::io::stdout(), "{table}")?);
+/// Prints `table`, and `json` where it was asked for: a table that goes to stdout leaves it to no file but "-".
+pub(super) fn print(table: &str, json: &impl Serialize, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else {
+        return screen::print(table);
     };
-    let report = json!({"machine": Machine::this(), "peers": peers, "results": rows});
-    let text = serde_json::to_string_pretty(&report)? + "\n";
     if is_stdout(path) {
         writeln!(std::io::stderr(), "{table}")?;
-        return Ok(std::io::stdout().write_all(text.as_bytes())?);
+        return screen::print_json(json);
     }
-    writeln!(std::io::stdout(), "{table}")?;
-    write(path, &text)
+    screen::print(table)?;
+    write(path, &(serde_json::to_string_pretty(json)? + "\n"))
 }
 
 /// Writes a file.
@@ -130,96 +138,4 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
 
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
-}
-
-/// A column: its name, how it is set, and what it says of a row.
-struct Column(&'static str, Set, fn(&Row) -> String);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Set {
-    Words,
-    Number,
-    /// Above the table instead, where all rows say the same.
-    Head,
-}
-
-const COLUMNS: [Column; 20] = [
-    Column("system", Set::Words, |row| row.system.clone()),
-    Column("op", Set::Words, |row| row.op.clone()),
-    Column("memory", Set::Head, |row| row.memory.clone()),
-    Column("algorithm", Set::Words, |row| row.algorithm.clone()),
-    Column("dtype", Set::Head, |row| row.dtype.clone()),
-    Column("ranks", Set::Head, |row| row.ranks.to_string()),
-    Column("pinned", Set::Head, |row| yes(row.pinned, "no")),
-    Column("load", Set::Head, |row| row.load.to_string()),
-    Column("bytes", Set::Number, |row| row.bytes.to_string()),
-    Column("min us", Set::Number, |row| us(row.us.min)),
-    Column("p50 us", Set::Number, |row| us(row.us.p50)),
-    Column("mean us", Set::Number, |row| us(row.us.mean)),
-    Column("p90 us", Set::Number, |row| us(row.us.p90)),
-    Column("p99 us", Set::Number, |row| us(row.us.p99)),
-    Column("GB/s", Set::Number, |row| optional(row.bus_gb_per_s.or(row.gb_per_s))),
-    Column("x limit", Set::Number, limit),
-    Column("us above barrier", Set::Number, |row| optional(row.above_barrier_us)),
-    Column("x by hand", Set::Number, |row| optional(row.to_hand.map(|ratio| ratio.p50))),
-    Column("symmem / peer", Set::Number, peer),
-    Column("verified", Set::Head, |row| yes(row.verified, "NO")),
-];
-
-fn yes(is_so: bool, no: &str) -> String {
-    if is_so { "yes" } else { no }.to_owned()
-}
-
-fn us(us: f64) -> String {
-    format!("{us:.3}")
-}
-
-fn optional(value: Option<f64>) -> String {
-    value.map(|value| format!("{value:.2}")).unwrap_or_default()
-}
-
-/// Beside busy loops means count.
-fn limit(row: &Row) -> String {
-    optional(if row.load > 0 { row.mean_ratio_to_limit } else { row.ratio_to_limit })
-}
-
-fn peer(row: &Row) -> String {
-    let (ratio, best) = match row.load {
-        0 => (row.ratio_to_peer, &row.best_peer),
-        _ => (row.mean_ratio_to_peer, &row.mean_best_peer),
-    };
-    let name = best.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
-    // Some peers are hundreds of times slower.
-    ratio.map(|ratio| format!("{ratio:.3}{name}")).unwrap_or_default()
-}
-
-/// Whether all rows say the same in a column that can be spared for that.
-fn is_common(column: &Column, rows: &[Row]) -> bool {
-    let first = rows.first().map(column.2);
-    column.1 == Set::Head && rows.iter().all(|row| Some(column.2(row)) == first)
-}
-
-/// What is the same in all rows.
-fn head(rows: &[Row]) -> String {
-    let common = COLUMNS.iter().filter(|column| is_common(column, rows));
-    let words = common.filter_map(|column| Some((column.0, column.2(rows.first()?))));
-    let words: Vec<String> =
-        words.filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}")).collect();
-    words.join(", ")
-}
-
-/// All rows, and the columns that say something.
-fn table(rows: &[Row]) -> Table {
-    let says =
-        |column: &&Column| rows.iter().any(|row| !column.2(row).is_empty()) && !is_common(column, rows);
-    let columns: Vec<&Column> = COLUMNS.iter().filter(says).collect();
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(columns.iter().map(|column| column.0));
-    for row in rows {
-        table.add_row(columns.iter().map(|column| column.2(row)));
-    }
-    for (shown, _) in table.column_iter_mut().zip(columns).filter(|(_, column)| column.1 == Set::Number) {
-        shown.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }

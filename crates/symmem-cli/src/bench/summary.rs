@@ -3,50 +3,38 @@
 //! Times are medians, and means where busy loops ran beside the ranks. Below the lines: geometric mean and worst row of
 //! each ratio.
 
-use comfy_table::{CellAlignment, Table, presets};
-
 use super::report::Row;
+use super::sheet::{Column, Set, Sheet, grouped};
 use super::stats::geometric_mean;
+use super::units;
 use crate::args::{Memory, short};
 
-/// The rows of one collective, type, size, number of ranks and condition.
+/// The rows of one collective, type and size.
 struct Line<'a> {
     rows: Vec<&'a Row>,
 }
 
-/// Table and judgement; empty where there is nothing to set side by side.
-pub(super) fn of(rows: &[Row]) -> String {
+/// Table and judgement of rows on the same terms; empty where there is nothing to set side by side.
+pub(super) fn text(rows: &[&Row], wide: bool) -> String {
     let lines = lines(rows);
-    if !lines.iter().any(Line::says_more) {
+    let sheet = sheet(&lines, wide);
+    if sheet.rows.is_empty() {
         return String::new();
     }
-    let says = |column: &&Column| lines.iter().any(|line| !column.1(line).is_empty());
-    let differs =
-        |column: &&Column| !column.2 || lines.iter().any(|line| column.1(line) != column.1(&lines[0]));
-    let columns: Vec<&Column> = COLUMNS.iter().filter(says).filter(differs).collect();
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(columns.iter().map(|column| column.0));
-    for line in &lines {
-        table.add_row(columns.iter().map(|column| column.1(line)));
-    }
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    let judgements = JUDGEMENTS.iter().flat_map(|judgement| judgement.words(&lines));
-    let unit = if lines.iter().any(|line| line.first().load > 0) { "means" } else { "medians" };
-    let head = format!("in short, microseconds ({unit}):");
-    [head, table.to_string()].into_iter().chain(judgements).collect::<Vec<_>>().join("\n")
+    let judgements = JUDGEMENTS.iter().filter_map(|judgement| judgement.sentence(&lines));
+    [sheet.text(wide)].into_iter().chain(judgements).collect::<Vec<_>>().join("\n")
+}
+
+/// The table alone, with all columns.
+pub(super) fn all(rows: &[&Row]) -> Sheet {
+    sheet(&lines(rows), true)
 }
 
 /// The rows that have a collective or a signal in common.
-fn lines(rows: &[Row]) -> Vec<Line<'_>> {
-    let key = |row: &Row| (row.op.clone(), row.dtype.clone(), row.bytes, row.ranks, row.pinned, row.load);
-    let mut lines: Vec<Line<'_>> = Vec::new();
-    for row in rows.iter().filter(|row| row.bus_gb_per_s.is_some() || row.op == "signal") {
-        match lines.iter_mut().find(|line| key(line.rows[0]) == key(row)) {
-            Some(line) => line.rows.push(row),
-            None => lines.push(Line { rows: vec![row] }),
-        }
-    }
-    lines
+fn lines<'a>(rows: &[&'a Row]) -> Vec<Line<'a>> {
+    let comparable = rows.iter().copied().filter(|row| row.is_collective() || row.op == "signal");
+    let groups = grouped(comparable, |row| (row.op.clone(), row.dtype.clone(), row.bytes));
+    groups.into_iter().map(|rows| Line { rows }).collect()
 }
 
 impl Line<'_> {
@@ -100,51 +88,47 @@ impl Line<'_> {
         let row = self.first();
         if row.bytes == 0 { row.op.clone() } else { format!("{} {} {}", row.op, row.dtype, short(row.bytes)) }
     }
-
-    fn condition(&self) -> (usize, bool, usize) {
-        let row = self.first();
-        (row.ranks, row.pinned, row.load)
-    }
 }
 
+/// Beside busy loops means count.
 fn time(row: Option<&Row>) -> String {
     let us = row.map(|row| if row.load > 0 { row.us.mean } else { row.us.p50 });
-    us.map(digits).unwrap_or_default()
-}
-
-/// About three digits.
-fn digits(us: f64) -> String {
-    match us {
-        _ if us < 10.0 => format!("{us:.2}"),
-        _ if us < 100.0 => format!("{us:.1}"),
-        _ => format!("{us:.0}"),
-    }
+    us.map(units::time).unwrap_or_default()
 }
 
 fn ratio(ratio: Option<f64>) -> String {
-    ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
+    ratio.map(units::digits).unwrap_or_default()
 }
 
-/// A name, what it says of a line, and whether it can go where all lines say the same.
-struct Column(&'static str, fn(&Line<'_>) -> String, bool);
-
-const COLUMNS: [Column; 15] = [
-    Column("op", |line| line.first().op.clone(), false),
-    Column("dtype", |line| line.first().dtype.clone(), true),
-    Column("bytes", |line| short(line.first().bytes), false),
-    Column("ranks", |line| line.first().ranks.to_string(), true),
-    Column("pin", |line| if line.first().pinned { "yes" } else { "no" }.to_owned(), true),
-    Column("load", |line| line.first().load.to_string(), true),
-    Column("limit", |line| time(line.limit()), false),
-    Column("symm.", |line| time(line.ours(Memory::Symmetric)), false),
-    Column("private", |line| time(line.ours(Memory::Private)), false),
-    Column("by hand", |line| time(line.ours(Memory::ByHand)), false),
-    Column("best peer", |line| line.best_peer().map(named).unwrap_or_default(), false),
-    Column("s/limit", |line| ratio(line.to_limit(Memory::Symmetric)), false),
-    Column("s/peer", |line| ratio(line.to_peer(Memory::Symmetric)), false),
-    Column("p/peer", |line| ratio(line.to_peer(Memory::Private)), false),
-    Column("p/hand", |line| ratio(line.to_hand()), false),
-];
+/// Beside peers it is narrow only without what has nothing to do with them.
+fn sheet(lines: &[Line<'_>], wide: bool) -> Sheet {
+    if !lines.iter().any(Line::says_more) {
+        return Sheet::default();
+    }
+    let compared = !wide && lines.iter().any(|line| line.best_peer().is_some());
+    let unless = |hidden: bool, text: String| if hidden { String::new() } else { text };
+    let ours = |name, memory| Column::new(name, Set::Number, move |line: &Line<'_>| time(line.ours(memory)));
+    let columns = [
+        Column::new("in short", Set::Words, |line: &Line<'_>| line.first().op.clone()),
+        Column::new("size", Set::Number, |line: &Line<'_>| {
+            unless(line.first().bytes == 0, units::size(line.first().bytes))
+        }),
+        Column::new("limit", Set::Number, |line: &Line<'_>| unless(compared, time(line.limit()))),
+        ours("symm.", Memory::Symmetric),
+        ours("private", Memory::Private),
+        ours("by hand", Memory::ByHand),
+        Column::new("best peer", Set::Number, |line: &Line<'_>| {
+            line.best_peer().map(named).unwrap_or_default()
+        }),
+        Column::new("s/limit", Set::Number, |line: &Line<'_>| {
+            unless(compared, ratio(line.to_limit(Memory::Symmetric)))
+        }),
+        Column::new("s/peer", Set::Number, |line: &Line<'_>| ratio(line.to_peer(Memory::Symmetric))),
+        Column::new("p/peer", Set::Number, |line: &Line<'_>| ratio(line.to_peer(Memory::Private))),
+        Column::new("p/hand", Set::Number, |line: &Line<'_>| unless(compared, ratio(line.to_hand()))),
+    ];
+    Sheet::new(&lines.iter().collect::<Vec<_>>(), &columns)
+}
 
 fn named(row: &Row) -> String {
     format!("{} {}", row.system, time(Some(row)))
@@ -162,28 +146,12 @@ const JUDGEMENTS: [Judgement; 5] = [
 ];
 
 impl Judgement {
-    /// A sentence for each number of ranks and condition.
-    fn words(&self, lines: &[Line<'_>]) -> Vec<String> {
-        let mut conditions: Vec<_> = lines.iter().map(Line::condition).collect();
-        conditions.dedup();
-        conditions.iter().filter_map(|condition| self.sentence(lines, *condition)).collect()
-    }
-
-    fn sentence(&self, lines: &[Line<'_>], condition: (usize, bool, usize)) -> Option<String> {
-        let of_condition = lines.iter().filter(|line| line.condition() == condition);
-        let found = of_condition.filter_map(|line| Some((line, self.1(line)?)));
+    fn sentence(&self, lines: &[Line<'_>]) -> Option<String> {
+        let found = lines.iter().filter_map(|line| Some((line, self.1(line)?)));
         let found: Vec<_> = found.filter(|(_, ratio)| ratio.is_finite()).collect();
         let (worst, most) = found.iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
         let mean = geometric_mean(&found.iter().map(|(_, ratio)| *ratio).collect::<Vec<_>>());
-        let (ranks, pinned, load) = condition;
-        let (pinned, loops) =
-            (if pinned { "pinned" } else { "not pinned" }, if load == 1 { "loop" } else { "loops" });
-        Some(format!(
-            "{}, {ranks} ranks, {pinned}, {load} busy {loops}: mean {mean:.2} of {}, worst {most:.2} ({})",
-            self.0,
-            found.len(),
-            worst.name()
-        ))
+        Some(format!("{}: mean {mean:.2} of {}, worst {most:.2} ({})", self.0, found.len(), worst.name()))
     }
 }
 
@@ -213,26 +181,25 @@ mod tests {
         rows.map(|row| Row { load, ..row }).into()
     }
 
+    fn of(rows: &[Row]) -> String {
+        text(&rows.iter().collect::<Vec<_>>(), false)
+    }
+
     #[test]
     fn lines_are_short_and_ratios_are_judged() {
         let text = of(&[case(1024, 0, 0.5), case(65536, 0, 0.125)].concat());
-        assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
-        for words in ["in short, microseconds (medians):", "64K", "mpi 8.00", "3.00"] {
+        for words in ["in short", "64 KB", "mpi 8.00 us", "3.00 us"] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        let words = "private / best peer, 2 ranks, pinned, 0 busy loops: mean 0.25 of 2, worst 0.50 (all_reduce f32 1K)";
+        let words = "private / best peer: mean 0.25 of 2, worst 0.50 (all_reduce f32 1K)";
         assert!(text.contains(words), "{text}");
-        assert!(text.contains("private / by hand") && !text.contains("/ limit,"), "{text}");
-        assert!(
-            !text.contains("dtype") && !text.contains("load "),
-            "what is the same is not repeated: {text}"
-        );
+        assert!(text.contains("private / by hand") && !text.contains("/ limit:"), "{text}");
     }
 
     #[test]
     fn beside_busy_loops_means_count() {
         let text = of(&case(1024, 1, 0.5));
-        assert!(text.contains("mpi 80.0") && text.contains("worst 1.00 (all_reduce f32 1K)"), "{text}");
+        assert!(text.contains("mpi 80.0 us") && text.contains("worst 1.00 (all_reduce f32 1K)"), "{text}");
     }
 
     #[test]

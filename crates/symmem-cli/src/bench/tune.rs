@@ -13,7 +13,7 @@ use symmem::tuning::{Algorithm, Book, Bounds, Collective as Tuned, Tuning, machi
 use symmem::{Config, DType, Group, ProcessSpawner};
 
 use super::collective::{Case, Collective, Contender, OurContender, Ours, Plan, race};
-use super::lab::progress;
+use super::progress::Progress;
 use super::stats::Percentiles;
 use super::{clock::Clock, cores};
 use crate::args::{TuneArgs, short};
@@ -94,8 +94,10 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
     let by_rank = ProcessSpawner::new("tune", ranks).run(|group| {
         cores::pin(&cores::available(), group.rank());
         let steps = COLLECTIVES.len() * EXPONENTS.count();
-        let bar = if group.rank() == 0 { progress(steps) } else { indicatif::ProgressBar::hidden() };
-        bar.set_prefix(format!("{} ranks", group.size()));
+        let bar = match group.rank() {
+            0 => Progress::new(steps).bar(format!("{} ranks", group.size())),
+            _ => indicatif::ProgressBar::hidden(),
+        };
         let mut findings = Vec::new();
         for (collective, tuned) in COLLECTIVES {
             bar.set_message(collective.name());

@@ -106,6 +106,9 @@ fn input_that_cannot_be_used_is_named() {
         (&["--plot", "/no/such/folder/file"], "/no/such/folder/file cannot be written"),
         (&["--json", "/no/such/folder/file"], "/no/such/folder/file cannot be written"),
         (&["--json", "/"], "/ cannot be written"),
+        (&["--html", "/no/such/folder/file"], "/no/such/folder/file cannot be written"),
+        (&["--html", "-"], "--html -: the table is on stdout; name a file"),
+        (&["--preset", "fast"], "'fast' for '--preset"),
     ] {
         let complaint = symmem(&[&["bench"], args].concat(), &[]).complaint();
         assert!(complaint.contains(words), "{args:?}: {complaint}");

@@ -1,6 +1,8 @@
 //! The program as its users run it.
 
 mod bench;
+mod bench_compare;
+mod bench_report;
 mod collectives;
 mod config;
 mod doctor;

@@ -73,7 +73,7 @@ fn systems_take_turns_alone_and_ratios_are_over_rounds() {
     assert!((ratio("slow") / (p50 / 1e6) - 1.0).abs() < 1e-6, "{report}");
     assert_eq!(ours["p50_by_round"].as_array().map(Vec::len), Some(3));
     assert_eq!(report["peers"][0], json!({"name": "slow", "version": "9.9", "failed": null}));
-    assert!(outcome.stderr.contains("symmem / peer"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("best peer"), "{}", outcome.stderr);
 
     let job: Value = serde_json::from_str(&root.read("job.json")).expect("a job");
     assert_eq!((&job["ranks"], &job["pin"]), (&json!(2), &json!(true)));
@@ -113,7 +113,7 @@ fn peers_run_beside_the_same_busy_loops_and_on_the_same_terms() {
     assert_eq!(rows, expected.map(|(system, what)| (system.to_owned(), what.to_owned())));
     let private = row(&report, "symmem").expect("our row");
     assert!(private["to_hand"]["p50"].is_f64() && private["mean_ratio_to_limit"].is_f64(), "{private}");
-    for words in ["in short", "private / by hand, 2 ranks, not pinned, 2 busy loops"] {
+    for words in ["in short", "private / by hand: mean", "ranks 2, pinned no, load 2"] {
         assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     }
 }

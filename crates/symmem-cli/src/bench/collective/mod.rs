@@ -38,7 +38,7 @@ pub(super) fn cases(args: &BenchArgs, op: Collective, ranks: usize) -> Vec<Case>
         let dtype = *dtype;
         sizes.iter().map(move |bytes| Case::new(op, dtype, *bytes, ranks))
     };
-    let mut cases: Vec<Case> = args.dtypes.iter().flat_map(of).collect();
+    let mut cases: Vec<Case> = args.dtypes().iter().flat_map(of).collect();
     cases.dedup();
     cases
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::fleet::{Fleet, Refusal};
@@ -51,6 +52,8 @@ pub(super) struct Terms {
     pub(super) kernels: PathBuf,
     pub(super) folder: PathBuf,
     pub(super) limits: Limits,
+    /// The line of progress, above which others are printed.
+    pub(super) bar: ProgressBar,
 }
 
 /// A system that could not do something.
@@ -185,8 +188,9 @@ impl Conductor {
 
     fn leave_out(&mut self, crew: usize, case: &str, why: String) {
         let system = self.crews[crew].system.name().to_owned();
-        eprintln!("{} ranks: {system} is left out of {case}: {why}", self.terms.ranks);
-        self.left_out.push(LeftOut { system, ranks: self.terms.ranks, case: case.to_owned(), why });
+        let ranks = self.terms.ranks;
+        self.terms.bar.suspend(|| eprintln!("{ranks} ranks: {system} is left out of {case}: {why}"));
+        self.left_out.push(LeftOut { system, ranks, case: case.to_owned(), why });
     }
 
     fn prepare(&mut self, runners: &mut [Runner<'_>], at: usize) {
@@ -366,6 +370,7 @@ mod tests {
             kernels: kernels.clone(),
             folder,
             limits,
+            bar: ProgressBar::hidden(),
         };
         let with_kernels = |mut launch: Launch| {
             launch.env.push(("KERNELS".to_owned(), kernels.display().to_string()));
@@ -483,6 +488,7 @@ mod tests {
             kernels: desk.0.join("kernels"),
             folder: desk.0.clone(),
             limits: Limits::default(),
+            bar: ProgressBar::hidden(),
         };
         let ours = script(r#"echo '{"error": "there is no device"}'"#);
         let error = Conductor::start(terms, vec![(System::Symmem, ours)]).err().expect("it fails");

@@ -18,6 +18,7 @@ mod system;
 mod tally;
 
 use anyhow::{Result, bail, ensure};
+use indicatif::ProgressBar;
 use symmem::DType;
 use symmem::cuda::Device;
 
@@ -29,27 +30,31 @@ pub(crate) use self::rank::run as run_rank;
 use self::report::Report;
 use self::system::{Launch, System};
 use super::cores;
+use super::progress::Progress;
 use crate::args::BenchArgs;
 
 /// Runs the whole bench and prints what it found.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let wanted = wanted(args)?;
-    args.json.iter().try_for_each(|path| super::report::check_writable(path))?;
     ensure!(Device::count()? > 0, "there is no CUDA device on this machine");
     let desk = Desk::open("gpu")?;
     let mps = Mps::start(&desk.0);
     eprintln!("with {}", mps.words());
     let mut report = Report::new(mps.words());
-    for ranks in args.ranks.iter().map(|ranks| usize::from(*ranks)) {
+    let all_ranks = || args.ranks.iter().map(|ranks| usize::from(*ranks));
+    let steps: usize = all_ranks().map(|ranks| wanted.races(ranks).len()).sum();
+    let bar = Progress::new(steps * args.gpu.share.len()).bar("GPU".to_owned());
+    for ranks in all_ranks() {
         for share in &args.gpu.share {
-            let stage =
-                Stage { args, wanted: &wanted, desk: &desk, mps: &mps, ranks, share: share.percent(ranks) };
+            let (share, bar) = (share.percent(ranks), bar.clone());
+            let stage = Stage { args, wanted: &wanted, desk: &desk, mps: &mps, ranks, share, bar };
             stage.run(&mut report)?;
             report.save(args.json.as_deref())?;
         }
     }
+    bar.finish_and_clear();
     drop(mps);
-    report.print(args.json.as_deref())?;
+    report.print(args)?;
     let ours = System::Symmem.name();
     match report.left_out.iter().filter(|out| out.system == ours).count() {
         0 => Ok(()),
@@ -58,7 +63,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 }
 
 fn wanted(args: &BenchArgs) -> Result<Wanted> {
-    let odd = args.dtypes.iter().find(|dtype| ![DType::BF16, DType::F32].contains(dtype));
+    let odd = args.dtypes().iter().find(|dtype| ![DType::BF16, DType::F32].contains(dtype));
     ensure!(odd.is_none(), "a bench on GPUs is about bf16; leave --dtypes out");
     ensure!(!args.terms.is_of_hosts(), "--memory, --load and --pin yes,no are for host memory only");
     ensure!(args.plot.is_none(), "--plot draws benches of host memory only");
@@ -89,11 +94,14 @@ struct Stage<'a> {
     mps: &'a Mps,
     ranks: usize,
     share: Option<u32>,
+    bar: ProgressBar,
 }
 
 impl Stage<'_> {
     fn run(&self, report: &mut Report) -> Result<()> {
         let races = self.wanted.races(self.ranks);
+        self.bar.set_prefix(format!("{} ranks", self.ranks));
+        self.bar.set_message("start");
         let mut conductor = Conductor::start(self.terms(&races), self.systems()?)?;
         report.know(conductor.known());
         if let Some(startup) = self.wanted.startup() {
@@ -102,7 +110,9 @@ impl Stage<'_> {
             report.results.extend(rows);
         }
         for (at, race) in races.iter().enumerate() {
+            self.bar.set_message(race.case.to_string());
             let rows = conductor.race(race);
+            self.bar.inc(1);
             self.tell(race, at + 1, races.len(), &rows);
             report.results.extend(rows);
         }
@@ -124,6 +134,7 @@ impl Stage<'_> {
             kernels: self.desk.0.join("kernels.cubin"),
             folder: self.desk.0.clone(),
             limits: Limits::default(),
+            bar: self.bar.clone(),
         }
     }
 
@@ -141,6 +152,7 @@ impl Stage<'_> {
 
     fn tell(&self, race: &Race, at: usize, all: usize, rows: &[tally::Row]) {
         let share = self.share.map(|share| format!(" at {share} %")).unwrap_or_default();
-        eprintln!("[{at}/{all}] {} ranks{share}, {}: {}", self.ranks, race.case, report::line(rows));
+        let line = format!("[{at}/{all}] {} ranks{share}, {}: {}", self.ranks, race.case, report::line(rows));
+        self.bar.suspend(|| eprintln!("{line}"));
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::plan::{Case, Contender, Race};
 use super::protocol::Answer;
+use crate::bench::report;
 use crate::bench::stats::median;
 
 /// Ranks of a barrier may seem to leave so much before the last one came: the device's clock ticks coarsely.
@@ -101,6 +102,33 @@ impl Row {
             ratios: BTreeMap::new(),
             ours: contender.ours,
         }
+    }
+}
+
+impl Row {
+    /// Gigabytes per second: what was measured, or what the busiest link of an all-reduce carries.
+    pub(super) fn bandwidth(&self) -> Option<f64> {
+        let ranks = self.ranks as f64;
+        let bus = 2.0 * (ranks - 1.0) / ranks * self.case.bytes as f64 / self.us.p50 / 1e3;
+        self.gb_per_s.or((self.case.op == "all_reduce").then_some(bus))
+    }
+
+    /// What a plot shows of it, if it is an all-reduce of which there are several sizes. Choices that were forced are lines of their own.
+    pub(super) fn plotted(&self) -> Option<report::Row> {
+        let form = self.case.form.filter(|_| self.case.op == "all_reduce")?;
+        let choice = if self.ours && !self.dispatched { format!(" {}", self.choice) } else { String::new() };
+        let share = self.share.map(|share| format!(" at {share} %")).unwrap_or_default();
+        let mut row = report::Row {
+            system: format!("{}{choice}", self.system),
+            op: format!("all_reduce {form}{}{share}", if self.case.cold { " cold" } else { "" }),
+            dtype: self.dtype.to_owned(),
+            ranks: self.ranks,
+            bytes: self.case.bytes,
+            bus_gb_per_s: self.bandwidth(),
+            ..report::Row::default()
+        };
+        row.us.p50 = self.us.p50;
+        Some(row)
     }
 }
 

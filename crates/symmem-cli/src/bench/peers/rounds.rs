@@ -13,8 +13,9 @@ use super::tally::Tally;
 use super::{Status, is_common};
 use crate::args::{BenchArgs, Condition, Op};
 use crate::bench::collective::{Case, Collective, cases};
+use crate::bench::cores;
 use crate::bench::load::Load;
-use crate::bench::{cores, lab};
+use crate::bench::progress::Progress;
 
 /// A peer, and what became of it.
 struct Runner {
@@ -67,8 +68,7 @@ impl Rounds {
             return Ok(tally);
         }
         let systems = self.runners.len() + 1;
-        let bar = lab::progress(args.rounds() * systems);
-        bar.set_prefix(format!("{ranks} ranks"));
+        let bar = Progress::new(args.rounds() * systems).bar(format!("{ranks} ranks beside peers"));
         let spared = load.pids();
         for round in 0..args.rounds() {
             for turn in (0..systems).map(|turn| (turn + round) % systems) {
