@@ -56,8 +56,10 @@ impl Crew {
                 let _ = send.send(news);
                 ring(&wake);
             };
-            if let Err(error) = agent.run(&told, &hear) {
-                hear(News::Failed(agent.cut_off(&error)));
+            match agent.run(&told, &hear) {
+                Err(error) if !agent.failed => hear(News::Failed(agent.cut_off(&error))),
+                // After a failure, nodes may end without a word.
+                Ok(()) | Err(_) => {}
             }
             hear(News::Over);
         };
@@ -114,7 +116,8 @@ impl Agent {
                 }
             }
             if self.done && self.node == 0 && running == 0 {
-                return self.dismiss();
+                self.dismiss();
+                return Ok(());
             }
             if self.done && self.node != 0 && self.store.check(&[&over()], &wait)? {
                 self.store.add(&heard(), 1, &wait)?;
@@ -150,14 +153,14 @@ impl Agent {
         Ok(running)
     }
 
-    /// Node 0's last act: serves the others until they have seen that it is over.
-    fn dismiss(&self) -> Result<(), StoreError> {
+    /// Node 0's last act: serves the others until they have seen that it is over, or for a while. Then nothing can fail any more.
+    fn dismiss(&self) {
         let wait = Wait::for_at_most(FAREWELL);
-        self.store.set(&over(), b"1", &wait)?;
-        while self.store.add(&heard(), 0, &wait)? < i64::from(self.nodes) - 1 && wait.elapsed() < FAREWELL {
+        let mut heard_by = self.store.set(&over(), b"1", &wait).map(|()| 0);
+        while heard_by.is_ok_and(|nodes| nodes < i64::from(self.nodes) - 1) {
             thread::sleep(PERIOD / 10);
+            heard_by = self.store.add(&heard(), 0, &wait);
         }
-        Ok(())
     }
 
     /// The failure that it is for this node not to reach the store any more.
@@ -174,6 +177,7 @@ pub(super) fn give_up(store: &TcpStore, failure: &Failure) {
     // They see the silence of this node if they do not hear of it.
     let _ = store.compare_set(&failed(), b"", &text, &wait);
     let _ = store.add(&key("done", failure.node), 1, &wait);
+    let _ = store.add(&heard(), 1, &wait);
 }
 
 fn key(what: &str, node: u32) -> String {
