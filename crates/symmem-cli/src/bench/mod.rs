@@ -63,10 +63,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         return compare::run(args);
     }
     check(args)?;
-    if args.provider.is_of_gpus() {
-        gpu::run(args)?
-    } else {
-        run_on_host(args)?
+    match args.provider.is_of_gpus() {
+        true => gpu::run(args)?,
+        false => run_on_host(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,14 @@ fn without_a_driver_there_is_one_clear_sentence() {
     assert!(complaint.contains("CUDA") || complaint.contains("device"), "{complaint}");
     let nccl = symmem(&["bench", "--provider", "nccl", "--ranks", "2"], &[("CUDA_VISIBLE_DEVICES", "")]);
     assert_eq!(nccl.complaint(), complaint);
+    for preset in ["quick", "inference", "training"] {
+        let args = ["bench", "--provider", "vmm", "--ranks", "2", "--preset", preset];
+        assert_eq!(
+            symmem(&args, &[("CUDA_VISIBLE_DEVICES", "")]).complaint(),
+            complaint,
+            "{preset} is for GPUs too"
+        );
+    }
 }
 
 #[test]
