@@ -9,13 +9,6 @@ Examples:
 
 Most commands print JSON with --json. Settings are SYMMEM_* variables: see symmem config.";
 
-/// Of `symmem bench`.
-pub(super) const BENCH: &str = "\
-Examples:
-  symmem bench --quick                                  a first look, in seconds
-  symmem bench --ranks 8 --ops all_reduce --sizes 8,64K,16M
-  symmem bench --provider vmm --ranks 2 --json -        GPUs, as JSON on stdout";
-
 /// Of `symmem tune`.
 pub(super) const TUNE: &str = "\
 Examples:

@@ -71,7 +71,6 @@ pub(crate) enum Command {
     /// Serve, read and change the stores that ranks meet in, PyTorch's included.
     Store(StoreArgs),
     /// Verify and time symmetric memory between processes here: of the host, or of GPUs.
-    #[command(after_help = examples::BENCH)]
     Bench(Box<BenchArgs>),
     /// One launch of a comparison: the whole of symmem, or one rank of a peer.
     #[command(hide = true)]

@@ -4,11 +4,11 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{begun, is_gone, process, ranks, until};
-use crate::program::{TempFile, TempFolder};
+use crate::program::{Running, TempFile, TempFolder};
 
 fn read_json(file: &TempFile) -> Value {
     serde_json::from_str(&fs::read_to_string(&file.0).expect("a report")).expect("JSON")
@@ -150,4 +150,34 @@ fn ranks_die_with_the_launcher() {
     running.signal(Signal::KILL);
     assert_eq!(running.end().code, None);
     until("no ranks", || pids.iter().all(|pid| is_gone(*pid)));
+}
+
+/// The process of each rank, as `be_a_rank_that_reduces` has said it.
+fn said(running: &Running, rank: usize) -> Option<i32> {
+    let (start, text) = (format!("[{rank}] process "), running.stdout());
+    text.lines().find_map(|line| line.strip_prefix(&start)?.trim().parse().ok())
+}
+
+#[test]
+fn the_report_names_the_last_operation_of_a_rank_that_was_killed() {
+    let args = super::run_this("run::be_a_rank_that_reduces", &["-n", "4"]);
+    let running = Running::start(&args.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    until("all ranks are there", || (0..4).all(|rank| said(&running, rank).is_some()));
+    let pid = said(&running, 2).and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, Signal::STOP).expect("it runs");
+    let names_it = |group: &symmem::inspect::GroupState| {
+        group.explain().contains("rank 2") && group.explain().contains("all_reduce") && group.culprits == [2]
+    };
+    let pids = [pid.as_raw_nonzero().get() as u32];
+    until("rank 2 is to blame", || {
+        symmem::inspect::groups_of(&pids).is_ok_and(|all| all.iter().any(names_it))
+    });
+    kill_process(pid, Signal::KILL).expect("it is there");
+    let outcome = running.end();
+    assert_eq!(outcome.code, Some(137));
+    let complaint = outcome.complaint();
+    assert!(
+        complaint.contains("rank 2") && complaint.contains("its last operation: all_reduce"),
+        "{complaint}"
+    );
 }

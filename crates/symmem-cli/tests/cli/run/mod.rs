@@ -57,10 +57,15 @@ fn is_gone(pid: Pid) -> bool {
 
 /// The arguments of `symmem` that run this test program as ranks that meet each other.
 fn run_and_meet(options: &[&str]) -> Vec<String> {
+    run_this("run::be_a_rank_that_meets", options)
+}
+
+/// The same with the ranks that this test is.
+fn run_this(rank: &str, options: &[&str]) -> Vec<String> {
     let program = std::env::current_exe().expect("this program");
     let program = program.to_str().expect("UTF-8").to_owned();
     // Never without the name of the one test: it would run all of them again, those that start ranks too.
-    let test = [&program, "run::be_a_rank_that_meets", "--exact", "--ignored", "--nocapture"];
+    let test = [&program, rank, "--exact", "--ignored", "--nocapture"];
     ["run"].iter().chain(options).chain(&["--"]).chain(&test).map(|word| (*word).to_owned()).collect()
 }
 
@@ -75,4 +80,21 @@ fn be_a_rank_that_meets() {
     let ranks = group.all_gather(&(group.rank() as u64)).expect("all ranks");
     assert_eq!(ranks, (0..group.size() as u64).collect::<Vec<_>>());
     println!("met {}", group.size());
+}
+
+/// No test: a rank that reduces for ever, and says which process it is.
+#[test]
+#[ignore = "is a rank of other tests"]
+fn be_a_rank_that_reduces() {
+    if std::env::var_os("RANK").is_none() {
+        return;
+    }
+    let group = symmem::Group::from_env().expect("a group");
+    println!("\nprocess {}", std::process::id());
+    let mut x = vec![1.0_f32; 1000];
+    while group.all_reduce(symmem::ReduceOp::Max, &mut x).is_ok() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // The launcher ends the ranks that are left.
+    thread::sleep(LIMIT);
 }
