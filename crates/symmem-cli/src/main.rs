@@ -1,10 +1,11 @@
-//! The program `symmem`: runs ranks, measures symmetric memory on this machine, and shows the library's settings.
+//! The program `symmem`: runs jobs, looks at them, records them, measures, and knows the machine.
 
 mod args;
 mod bench;
 mod child;
 mod config;
 mod doctor;
+mod inspect;
 mod pages;
 mod python;
 mod run;
@@ -52,6 +53,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Tune(args) => bench::run_tune(args)?,
         Command::Trace(args) => return trace::run(args),
         Command::Config(args) => config::run(args)?,
+        Command::Inspect(args) => return inspect::run(args),
         Command::Completions(args) => pages::run_completions(args)?,
         Command::Man(args) => pages::run_man(args)?,
         Command::Doctor(args) => return doctor::run(args),

@@ -6,6 +6,7 @@ mod compare;
 mod doctor;
 mod examples;
 mod gpu;
+mod inspect;
 mod pages;
 mod preset;
 mod program;
@@ -25,6 +26,7 @@ pub(crate) use self::bench::{BenchArgs, Op, Provider};
 pub(crate) use self::compare::{BenchCommand, CompareArgs};
 pub(crate) use self::doctor::{DoctorArgs, DoctorPart, PartArgs};
 pub(crate) use self::gpu::Form;
+pub(crate) use self::inspect::InspectArgs;
 pub(crate) use self::pages::{CompletionsArgs, ManArgs};
 use self::program::program;
 pub(crate) use self::program::shown_program;
@@ -89,6 +91,8 @@ pub(crate) enum Command {
     /// Later groups on this machine with as many ranks choose by what was measured.
     #[command(after_help = examples::TUNE)]
     Tune(TuneArgs),
+    /// Show the groups that run on this machine: what each rank does, who waits for whom, and who is to blame.
+    Inspect(InspectArgs),
     /// Run a job and record what its ranks do and whom they wait for, for Perfetto.
     Trace(TraceArgs),
     /// Look at what this machine offers and what stands in the way, and try each provider.

@@ -99,15 +99,7 @@ impl Running {
     /// Closes its stdin and waits for its end.
     pub(crate) fn end(mut self) -> Outcome {
         drop(self.stdin.take());
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-                break status;
-            }
-            assert!(start.elapsed() < LIMIT, "the program did not end within {LIMIT:?}");
-            thread::sleep(Duration::from_millis(10));
-        };
-        Outcome { code: status.code(), stdout: self.stdout.all(), stderr: self.stderr.all() }
+        Outcome { code: wait(&mut self.child), stdout: self.stdout.all(), stderr: self.stderr.all() }
     }
 }
 
@@ -116,6 +108,18 @@ impl Drop for Running {
         // One that has ended cannot be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Its exit code, once it has ended by itself; none if a signal ended it.
+pub(crate) fn wait(child: &mut Child) -> Option<i32> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return status.code();
+        }
+        assert!(start.elapsed() < LIMIT, "the program did not end within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -158,12 +158,18 @@ fn size(bytes: u64) -> String {
     match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
         Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
         Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None if bytes == 1 => "1 byte".to_owned(),
         None => format!("{bytes} bytes"),
     }
 }
 
-/// A time for people: `350 ms`, `12.3 s`, `4 min`, `2.5 h`.
-pub(super) fn time(time: Duration) -> String {
+/// A time as people say it: `350 ms`, `12.3 s`, `4 min`, `2.5 h`.
+///
+/// ```
+/// let time = std::time::Duration::from_millis(12_345);
+/// assert_eq!(symmem::inspect::time(time), "12.3 s");
+/// ```
+pub fn time(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 1.0 => format!("{} ms", time.as_millis()),
         seconds if seconds < 120.0 => format!("{seconds:.1} s"),

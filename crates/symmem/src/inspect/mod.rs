@@ -29,6 +29,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+pub use self::explain::time;
+
 use crate::error::Cause;
 use crate::sys::life::Stat;
 use crate::tuning::Algorithm;

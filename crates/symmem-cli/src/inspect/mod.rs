@@ -1,0 +1,56 @@
+//! `symmem inspect`: who waits for whom in the groups that run on this machine.
+//!
+//! What there is to see comes from [`symmem::inspect`], which disturbs nobody; here it is chosen, drawn and watched.
+
+mod live;
+mod page;
+mod select;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use symmem::inspect::{self, GroupState, Snapshot};
+
+use crate::args::InspectArgs;
+use crate::screen;
+
+/// Shows the groups that were asked for, once or again and again.
+pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
+    let job = args.job.as_deref();
+    match args.watch {
+        Some(interval) if std::io::stdout().is_terminal() && !args.json => live::watch(job, interval),
+        Some(interval) => loop {
+            let snapshot = inspect::snapshot()?;
+            let chosen = select::of_job(&snapshot.groups, job);
+            match args.json {
+                true => screen::print(Value::Array(as_json(&chosen)).to_string())?,
+                false => screen::print(page::text(&snapshot, &chosen, job))?,
+            }
+            std::thread::sleep(interval);
+        },
+        None => once(&inspect::snapshot()?, job, args.json).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn once(snapshot: &Snapshot, job: Option<&str>, as_list: bool) -> Result<()> {
+    let chosen = select::of_job(&snapshot.groups, job);
+    if let Some(job) = job.filter(|_| chosen.is_empty()) {
+        return Err(select::not_found(&snapshot.groups, job));
+    }
+    match as_list {
+        true => screen::print_json(&as_json(&chosen)),
+        false => screen::print(page::text(snapshot, &chosen, job)),
+    }
+}
+
+/// What programs read: everything that is known, and the sentence that people read.
+fn as_json(groups: &[&GroupState]) -> Vec<Value> {
+    let with_sentence = |group: &&GroupState| {
+        let mut value = json!(group);
+        value["explanation"] = group.explain().into();
+        value
+    };
+    groups.iter().map(with_sentence).collect()
+}
