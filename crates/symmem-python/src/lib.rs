@@ -16,6 +16,7 @@ mod error;
 mod exit;
 mod fork;
 mod group;
+mod inspect;
 mod interrupt;
 mod mail;
 mod memory;
@@ -44,6 +45,7 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     context::register(module)?;
     store::register(module)?;
     group::register(module)?;
+    inspect::register(module)?;
     mail::register(module)?;
     memory::register(module)?;
     share::register(module)?;

@@ -10,8 +10,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde_json::{Value, json};
-use symmem::inspect::{self, GroupState, Snapshot};
+use symmem::inspect::{self, Snapshot};
 
 use crate::args::InspectArgs;
 use crate::screen;
@@ -25,7 +24,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
             let snapshot = inspect::snapshot()?;
             let chosen = select::of_job(&snapshot.groups, job);
             match args.json {
-                true => screen::print(Value::Array(as_json(&chosen)).to_string())?,
+                true => screen::print(serde_json::to_string(&chosen)?)?,
                 false => screen::print(page::text(&snapshot, &chosen, job))?,
             }
             std::thread::sleep(interval);
@@ -40,17 +39,7 @@ fn once(snapshot: &Snapshot, job: Option<&str>, as_list: bool) -> Result<()> {
         return Err(select::not_found(&snapshot.groups, job));
     }
     match as_list {
-        true => screen::print_json(&as_json(&chosen)),
+        true => screen::print_json(&chosen),
         false => screen::print(page::text(snapshot, &chosen, job)),
     }
-}
-
-/// What programs read: everything that is known, and the sentence that people read.
-fn as_json(groups: &[&GroupState]) -> Vec<Value> {
-    let with_sentence = |group: &&GroupState| {
-        let mut value = json!(group);
-        value["explanation"] = group.explain().into();
-        value
-    };
-    groups.iter().map(with_sentence).collect()
 }

@@ -47,6 +47,7 @@ from symmem._collectives import (
 )
 from symmem._creation import array, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
 from symmem._groups import current_group, init
+from symmem._inspect import GroupState, RankState, inspect
 from symmem._memory import get_symm_mem_workspace, rendezvous
 from symmem._spawn import spawn
 from symmem._symmem import (
@@ -138,6 +139,7 @@ __all__ = [
     "Forked",
     "Group",
     "GroupFailed",
+    "GroupState",
     "HashStore",
     "Invalid",
     "Mailbox",
@@ -165,6 +167,7 @@ __all__ = [
     "QueueEmpty",
     "RankFailed",
     "RankOutOfRange",
+    "RankState",
     "ShareHandle",
     "Spawned",
     "Store",
@@ -202,6 +205,7 @@ __all__ = [
     "get_symm_mem_workspace",
     "has_multicast_support",
     "init",
+    "inspect",
     "iprobe",
     "irecv",
     "is_symm_mem_tensor",

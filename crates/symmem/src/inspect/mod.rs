@@ -27,6 +27,7 @@ mod read;
 use std::fmt;
 use std::time::Duration;
 
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 pub use self::explain::time;
@@ -91,8 +92,8 @@ pub struct Snapshot {
     pub other_versions: usize,
 }
 
-/// A group as it is seen from outside.
-#[derive(Clone, Debug, Serialize)]
+/// A group as it is seen from outside. Serialised, it has its [`GroupState::explain`] as `explanation` besides, and times in seconds.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GroupState {
     /// Its name. Names may recur.
@@ -102,7 +103,6 @@ pub struct GroupState {
     /// Number of ranks.
     pub world: usize,
     /// How long ago it was made.
-    #[serde(serialize_with = "seconds")]
     pub made: Duration,
     /// Its ranks, in order.
     pub ranks: Vec<RankState>,
@@ -297,6 +297,22 @@ pub struct DeviceFailure {
     pub operation: Option<&'static str>,
     /// The epoch of the lane.
     pub epoch: u32,
+}
+
+impl Serialize for GroupState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut group = serializer.serialize_struct("GroupState", 9)?;
+        group.serialize_field("name", &self.name)?;
+        group.serialize_field("id", &self.id)?;
+        group.serialize_field("world", &self.world)?;
+        group.serialize_field("made", &self.made.as_secs_f64())?;
+        group.serialize_field("explanation", &self.explain())?;
+        group.serialize_field("culprits", &self.culprits)?;
+        group.serialize_field("cycle", &self.cycle)?;
+        group.serialize_field("failure", &self.failure)?;
+        group.serialize_field("ranks", &self.ranks)?;
+        group.end()
+    }
 }
 
 fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
