@@ -91,7 +91,7 @@ pub(crate) enum Command {
     /// Later groups on this machine with as many ranks choose by what was measured.
     #[command(after_help = examples::TUNE)]
     Tune(TuneArgs),
-    /// Show the groups that run on this machine: what each rank does, who waits for whom, and who is to blame.
+    /// Show the groups that run here: who waits for whom, and who is to blame.
     Inspect(InspectArgs),
     /// Run a job and record what its ranks do and whom they wait for, for Perfetto.
     Trace(TraceArgs),
