@@ -17,7 +17,7 @@ def until(id: str) -> symmem.GroupState:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         for group in symmem.inspect(os.getpid()):
-            if group.id == id and group.culprits == [1] and "has waited" in group.explanation:
+            if group.id == id and group.culprits == [1] and "rank 0 has waited" in group.explanation:
                 return group
         time.sleep(0.05)
     raise AssertionError(f"it never came: {symmem.inspect()}")

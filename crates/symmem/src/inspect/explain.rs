@@ -42,8 +42,8 @@ impl GroupState {
         let gone: Vec<usize> =
             self.ranks.iter().filter(|rank| rank.life == Life::Dead).map(|rank| rank.rank).collect();
         match gone.as_slice() {
-            [] => "no rank has waited for a second".to_owned(),
-            gone => format!("{} {} dead; no rank has waited for a second", list_ranks(gone), are(gone)),
+            [] => "no wait has lasted a second".to_owned(),
+            gone => format!("{} {} dead; no wait has lasted a second", list_ranks(gone), are(gone)),
         }
     }
 
