@@ -8,7 +8,6 @@ use symmem::cuda::{Buffer, Device, Engine, Provider, Settings, Stream, Symmetric
 use symmem::nccl::{self, Version};
 use symmem::{Element, Error, Group, Result};
 
-use crate::common::AT_ONCE;
 use crate::{cuda, fake};
 
 /// Longer than anything takes that works.
@@ -140,7 +139,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 pub(crate) fn nothing_is_left() {
     // An abort after a failure has a thread of its own.
     let start = Instant::now();
-    while fake::live() != [0; 3] && start.elapsed() < AT_ONCE {
+    while fake::live() != [0; 3] && start.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!((fake::live(), fake::violations(), cuda::violations()), ([0; 3], 0, 0));
