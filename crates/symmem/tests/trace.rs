@@ -139,3 +139,70 @@ fn die_in_a_barrier(group: Group) -> Result<()> {
     }
     group.barrier()
 }
+
+/// Meets until there is a file, which rank 0 alone looks for.
+fn meet_until_told(group: Group) -> Result<u64> {
+    let mut x = [0.0_f64; 100];
+    for round in 1.. {
+        let told =
+            group.rank() == 0 && std::env::var(STOP).is_ok_and(|file| std::path::Path::new(&file).exists());
+        x[0] = f64::from(u8::from(told));
+        group.all_reduce(ReduceOp::Max, &mut x)?;
+        if x[0] > 0.0 {
+            return Ok(round);
+        }
+    }
+    Ok(0)
+}
+
+/// Names the file that ends [`meet_until_told`].
+const STOP: &str = "SYMMEM_TEST_TRACE_STOP";
+
+#[test]
+fn a_job_that_runs_already_can_be_traced_and_goes_on_after_it() {
+    let name = "a_job_that_runs_already_can_be_traced_and_goes_on_after_it";
+    if std::env::var_os("SYMMEM_SPAWN_NAME").is_some() {
+        // A rank, which does not come back and traces nobody.
+        ProcessSpawner::new(name, 3).run(meet_until_told).unwrap();
+    }
+    let file = std::env::temp_dir().join(format!("symmem-test-trace-{}", std::process::id()));
+    let pid = std::process::id();
+    let rounds = thread::scope(|scope| {
+        let file = &file;
+        let looking = scope.spawn(move || {
+            let end = std::time::Instant::now() + Duration::from_secs(60);
+            let groups = loop {
+                let groups = symmem::inspect::groups_of(&[pid]).unwrap();
+                let runs = groups
+                    .iter()
+                    .filter(|group| group.world == 3 && group.ranks.iter().all(|rank| rank.last.len() > 5));
+                let found: Vec<_> = runs.cloned().collect();
+                if !found.is_empty() || std::time::Instant::now() > end {
+                    break found;
+                }
+                thread::sleep(Duration::from_millis(5));
+            };
+            let mut tracer = Tracer::attach(&groups).unwrap();
+            while tracer.progress().0 < 1000 && std::time::Instant::now() < end {
+                tracer.poll().unwrap();
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(tracer.is_alive());
+            let trace = tracer.finish().unwrap();
+            std::fs::write(file, "enough").unwrap();
+            trace
+        });
+        let rounds = ProcessSpawner::new(name, 3).env(STOP, file.display()).run(meet_until_told);
+        // Whatever became of the ranks: whoever looks for them ends.
+        let trace = looking.join().unwrap();
+        assert!(
+            trace.tracks.len() == 3 && trace.tracks.iter().all(|track| track.operations.len() > 100),
+            "{trace:?}"
+        );
+        assert!(trace.meetings().iter().any(|meeting| meeting.arrivals.len() == 3));
+        rounds
+    });
+    std::fs::remove_file(&file).unwrap();
+    let rounds = rounds.unwrap();
+    assert!(rounds.iter().all(|one| *one == rounds[0]));
+}

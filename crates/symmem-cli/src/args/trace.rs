@@ -1,12 +1,14 @@
 //! Options of `symmem trace`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 const EXAMPLES: &str = "Examples:
-  symmem trace -o job.json -- torchrun --nproc-per-node 4 train.py
-  symmem trace --json -- ./my_ranks | jq .operations
+  symmem trace -o job.json -- symmem run -n 4 -- python train.py
+  symmem trace --seconds 5           the groups that run here, for 5 seconds
+  symmem trace train -o job.json     the group of this name, until it ends or Ctrl-C
 
 Open the file at https://ui.perfetto.dev or in chrome://tracing.";
 
@@ -20,7 +22,19 @@ pub(crate) struct TraceArgs {
     /// Print the summary as JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+    /// How long a job that runs already is traced [default: until it ends, or Ctrl-C].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "program")]
+    pub(crate) seconds: Option<Duration>,
+    /// A job that runs already: a group's name, the process of a rank, or how a group's id begins [default: all groups].
+    #[arg(value_name = "JOB", conflicts_with = "program")]
+    pub(crate) job: Option<String>,
     /// The program that starts the ranks, or is one, and its arguments.
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    #[arg(last = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<String>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| format!("{text:?} is no number of seconds above 0"))
 }

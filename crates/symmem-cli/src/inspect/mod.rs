@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use symmem::inspect::{self, Snapshot};
 
+pub(crate) use self::select::{not_found, of_job};
 use crate::args::InspectArgs;
 use crate::screen;
 
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
         Some(interval) if std::io::stdout().is_terminal() && !args.json => live::watch(job, interval),
         Some(interval) => loop {
             let snapshot = inspect::snapshot()?;
-            let chosen = select::of_job(&snapshot.groups, job);
+            let chosen = of_job(&snapshot.groups, job);
             match args.json {
                 true => screen::print(serde_json::to_string(&chosen)?)?,
                 false => screen::print(page::text(&snapshot, &chosen, job))?,
@@ -34,9 +35,9 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
 }
 
 fn once(snapshot: &Snapshot, job: Option<&str>, as_list: bool) -> Result<()> {
-    let chosen = select::of_job(&snapshot.groups, job);
+    let chosen = of_job(&snapshot.groups, job);
     if let Some(job) = job.filter(|_| chosen.is_empty()) {
-        return Err(select::not_found(&snapshot.groups, job));
+        return Err(not_found(&snapshot.groups, job));
     }
     match as_list {
         true => screen::print_json(&chosen),

@@ -3,7 +3,7 @@
 use symmem::inspect::GroupState;
 
 /// The groups that `job` means: those of that name, else those of that process, else those whose id begins so; all if nothing is said.
-pub(super) fn of_job<'a>(groups: &'a [GroupState], job: Option<&str>) -> Vec<&'a GroupState> {
+pub(crate) fn of_job<'a>(groups: &'a [GroupState], job: Option<&str>) -> Vec<&'a GroupState> {
     let Some(job) = job else { return groups.iter().collect() };
     let pid: Option<u32> = job.parse().ok();
     let by_name = |group: &GroupState| group.name == job;
@@ -16,7 +16,7 @@ pub(super) fn of_job<'a>(groups: &'a [GroupState], job: Option<&str>) -> Vec<&'a
 }
 
 /// The complaint that `job` is none of `groups`, which it lists.
-pub(super) fn not_found(groups: &[GroupState], job: &str) -> anyhow::Error {
+pub(crate) fn not_found(groups: &[GroupState], job: &str) -> anyhow::Error {
     const MOST: usize = 10;
     if groups.is_empty() {
         return anyhow::anyhow!("there is no group {job:?}: no group of this user runs on this machine");

@@ -91,6 +91,16 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).expect("the program runs");
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+
     /// What it has printed so far.
     pub(crate) fn stdout(&self) -> String {
         self.stdout.so_far()

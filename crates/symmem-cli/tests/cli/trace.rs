@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::program::{Outcome, symmem};
+use crate::program::{Outcome, Running, symmem};
 
 fn file(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("trace");
@@ -53,6 +54,8 @@ fn checked_events(text: &str) -> Vec<Value> {
                 assert_eq!(event["bp"], "e");
                 arrows.entry(event["id"].as_u64().expect("an id")).or_default().1 += 1;
             }
+            // It had not ended when the tracer stopped: the last one of its track.
+            "B" => assert!(ends.insert(tid, f64::INFINITY).is_none_or(|end| end <= at() + 0.01), "{event}"),
             other => panic!("phase {other}: {event}"),
         }
     }
@@ -115,6 +118,44 @@ fn bad_input_is_one_sentence() {
     let path = file("missing.json");
     let outcome = symmem(&["trace", "-o", path.to_str().expect("UTF-8"), "--", "/no/such/program"], &[]);
     assert!(outcome.complaint().contains("/no/such/program cannot be started"));
-    let outcome = symmem(&["trace"], &[]);
+    let outcome = symmem(&["trace", "-o", path.to_str().expect("UTF-8"), "no such group"], &[]);
+    assert!(outcome.complaint().contains("no such group"));
+    let outcome = symmem(&["trace", "--seconds", "0"], &[]);
+    assert!(outcome.complaint().contains("no number of seconds"));
+    let outcome = symmem(&["trace", "job", "--", "true"], &[]);
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_job_that_runs_already_is_traced_for_as_long_as_one_wants_and_goes_on() {
+    let bench = [
+        "bench",
+        "--ranks",
+        "2",
+        "--ops",
+        "all_reduce",
+        "--sizes",
+        "1K,64K,1M",
+        "--blocks",
+        "1000",
+        "--iters",
+        "100000",
+    ];
+    let mut job = Running::start(&bench, &[]);
+    let path = file("attached.json");
+    let out = path.to_str().expect("UTF-8");
+    let pid = job.pid().to_string();
+    let start = Instant::now();
+    // The ranks need a moment to meet.
+    let outcome = loop {
+        let outcome = symmem(&["trace", &pid, "-o", out, "--seconds", "0.5", "--json"], &[]);
+        let traced = outcome.code == Some(0) && outcome.stdout.contains("\"all_reduce\"");
+        if traced || start.elapsed() > Duration::from_secs(60) {
+            break outcome.ok();
+        }
+    };
+    let summary: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert!(summary["operations"].as_u64() > Some(100), "{summary}");
+    checked_events(&fs::read_to_string(&path).expect("a trace"));
+    assert!(job.is_running(), "the job goes on");
 }

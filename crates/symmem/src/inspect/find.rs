@@ -1,6 +1,6 @@
 //! Finds the memory files of ranks among the open files of all processes, and maps them for reading.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -81,14 +81,8 @@ pub(super) fn find() -> Result<Found> {
 
 /// Adds the file behind `link`, a file descriptor of process `pid`, if it is a rank's.
 fn look(pid: u32, link: &Path, files: &mut Vec<Held>) {
-    if kind_of(link).is_none() {
-        return;
-    }
-    // The descriptor may be another file by now, and opening some files does something: so it is only looked at first.
-    let Ok(handle) = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
-    let again = format!("/proc/self/fd/{}", handle.as_raw_fd());
-    let Some(kind) = kind_of(Path::new(&again)) else { return };
-    let Ok(file) = File::open(&again) else { return };
+    let mut reading = OpenOptions::new();
+    let Some((file, kind)) = open(link, reading.read(true), kind_of_name) else { return };
     let Ok(meta) = file.metadata() else { return };
     let inode = (meta.dev(), meta.ino());
     match files.iter_mut().find(|held| held.inode == inode) {
@@ -97,8 +91,24 @@ fn look(pid: u32, link: &Path, files: &mut Vec<Held>) {
     }
 }
 
-fn kind_of(link: &Path) -> Option<Kind> {
-    kind_of_name(fs::read_link(link).ok()?.as_os_str().as_bytes())
+/// Opens the file behind `link`, a file descriptor of some process, if `what` knows the name that `/proc` shows for it.
+fn open<K>(link: &Path, how: &OpenOptions, what: impl Fn(&[u8]) -> Option<K>) -> Option<(File, K)> {
+    let named = |link: &Path| what(fs::read_link(link).ok()?.as_os_str().as_bytes());
+    named(link)?;
+    // The descriptor may be another file by now, and opening some files does something: so it is only looked at first.
+    let handle = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let again = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let kind = named(Path::new(&again))?;
+    Some((how.open(&again).ok()?, kind))
+}
+
+/// The memory files of process `pid` whose names begin so, open for reading and writing.
+pub(crate) fn open_files(pid: u32, prefix: &str) -> Vec<File> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true);
+    let is_one = |link: &[u8]| link.strip_prefix(b"/memfd:")?.starts_with(prefix.as_bytes()).then_some(());
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    fds.filter_map(|fd| Some(open(&fd.path(), &how, is_one)?.0)).collect()
 }
 
 /// By the name that `/proc` shows for a memory file.

@@ -21,7 +21,7 @@
 
 mod blame;
 mod explain;
-mod find;
+pub(crate) mod find;
 mod read;
 
 use std::fmt;

@@ -10,11 +10,12 @@
 //! keeps them behind that. A reader loads the stamp with Acquire, the words, and the stamp again behind an Acquire fence: if both are
 //! the number that it expects, the words are of that record.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::Result;
 use crate::op::Op;
+use crate::sync::about::Text;
 use crate::sync::protocol::Signature;
 use crate::sys::clock::{Ticks, boottime_ns};
 use crate::sys::memfd::{Mapping, Segment};
@@ -27,8 +28,6 @@ const VERSION: u32 = 1;
 const CAPACITY: usize = 1 << 16;
 /// Words of a record: stamp, begin, end, what, epoch, and the signature's two; the last one is free.
 const WORDS: usize = 8;
-/// Bytes that are kept of a name.
-const TEXT: usize = 128;
 /// How long a reader may be silent before its writers stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -44,8 +43,8 @@ struct Head {
     pid: AtomicU32,
     /// The device whose operations these are, plus one; 0 for those of the host.
     device: AtomicU32,
-    group: Text,
-    id: Text,
+    group: Text<252>,
+    id: Text<124>,
     open: Open,
     /// Written by the reader: when it last looked, in nanoseconds since boot.
     seen_ns: AtomicU64,
@@ -60,28 +59,6 @@ struct Open {
     /// The epoch before the operation.
     epoch: AtomicU64,
     written: AtomicU64,
-}
-
-#[repr(C)]
-struct Text {
-    len: AtomicU32,
-    bytes: [AtomicU8; TEXT],
-}
-
-impl Text {
-    fn set(&self, text: &str) {
-        let bytes = &text.as_bytes()[..text.floor_char_boundary(TEXT)];
-        for (to, from) in self.bytes.iter().zip(bytes) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        self.len.store(bytes.len() as u32, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> String {
-        let len = (self.len.load(Ordering::Relaxed) as usize).min(TEXT);
-        let bytes: Vec<u8> = self.bytes[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
 }
 
 type Record = [AtomicU64; WORDS];

@@ -20,6 +20,7 @@
 //! # Ok::<(), symmem::Error>(())
 //! ```
 
+mod attach;
 mod meeting;
 mod scale;
 
@@ -27,9 +28,11 @@ use std::collections::HashSet;
 
 use symmem_store::TICK;
 
+use self::attach::Attached;
 use self::scale::Scale;
 use crate::group::recording::TRACE_TO;
 use crate::group::signature;
+use crate::inspect::GroupState;
 use crate::sync::record::{Reader, Recorded};
 use crate::sys::channel::{Endpoint, Peers};
 use crate::sys::ids;
@@ -47,6 +50,7 @@ pub struct Tracer {
     scale: Scale,
     rings: Vec<Ring>,
     lost: u64,
+    attached: Option<Attached>,
 }
 
 /// What one rank has recorded so far.
@@ -61,7 +65,35 @@ impl Tracer {
     pub fn listen() -> Result<Self> {
         let token = ids::random()?;
         let listener = Endpoint::bind(token, None, Peers::OfThisUser)?;
-        Ok(Self { listener, token, scale: Scale::start(), rings: Vec::new(), lost: 0 })
+        Ok(Self { listener, token, scale: Scale::start(), rings: Vec::new(), lost: 0, attached: None })
+    }
+
+    /// A tracer of `groups`, which run already. They record from their next operation on, until the tracer is done or dropped.
+    ///
+    /// ```
+    /// use symmem::{inspect, trace::Tracer};
+    ///
+    /// let tracks = symmem::spawn(2, |group| {
+    ///     let mut tracer = None;
+    ///     if group.rank() == 0 {
+    ///         let mine = inspect::groups()?.into_iter().filter(|seen| seen.id == group.id());
+    ///         tracer = Some(Tracer::attach(&mine.collect::<Vec<_>>())?);
+    ///     }
+    ///     group.barrier()?;
+    ///     group.barrier()?;
+    ///     group.barrier()?;
+    ///     Ok(tracer.map(|tracer| tracer.finish()).transpose()?.map_or(0, |trace| trace.tracks.len()))
+    /// })?;
+    /// assert_eq!(tracks[0], 2);
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
+    pub fn attach(groups: &[GroupState]) -> Result<Self> {
+        Ok(Self { attached: Some(Attached::new(groups)), ..Self::listen()? })
+    }
+
+    /// Whether a process of an attached job is there; true for a job that is started to be traced.
+    pub fn is_alive(&self) -> bool {
+        self.attached.as_ref().is_none_or(Attached::is_alive)
     }
 
     /// The variable that ranks need in their environment, and its value.
@@ -72,11 +104,10 @@ impl Tracer {
     /// Takes what has been recorded since the last call. To be called every few milliseconds: ranks that are faster write over
     /// what nobody has taken, which is then [lost](Trace::lost).
     pub fn poll(&mut self) -> Result<()> {
-        for message in self.listener.drain()? {
-            let rings = message.fds.into_iter().filter_map(|fd| Mapping::import(fd, Reader::bytes()).ok());
-            self.rings
-                .extend(rings.filter_map(Reader::new).map(|reader| Ring { reader, records: Vec::new() }));
-        }
+        let sent = self.listener.drain()?.into_iter().flat_map(|message| message.fds);
+        let found = self.attached.as_mut().map(Attached::look).unwrap_or_default();
+        let rings = sent.chain(found).filter_map(|fd| Mapping::import(fd, Reader::bytes()).ok());
+        self.rings.extend(rings.filter_map(Reader::new).map(|reader| Ring { reader, records: Vec::new() }));
         for ring in &mut self.rings {
             self.lost += ring.reader.take(&mut ring.records);
         }
@@ -92,8 +123,11 @@ impl Tracer {
 
     /// Stops recording; what was recorded, with the operations that have not ended.
     pub fn finish(mut self) -> Result<Trace> {
-        // What a rank sent before it ended is in the socket by now.
+        // What a rank sent before it ended is in the socket by now; what others have just made is looked for once more.
         std::thread::sleep(TICK);
+        if let Some(attached) = &mut self.attached {
+            attached.hurry();
+        }
         self.poll()?;
         let scale = self.scale.end();
         let mut tracks: Vec<Track> = self.rings.iter().map(|ring| Track::of(ring, &scale)).collect();
