@@ -80,9 +80,10 @@ impl Tracer {
     ///         tracer = Some(Tracer::attach(&mine.collect::<Vec<_>>())?);
     ///     }
     ///     group.barrier()?;
-    ///     group.barrier()?;
-    ///     group.barrier()?;
-    ///     Ok(tracer.map(|tracer| tracer.finish()).transpose()?.map_or(0, |trace| trace.tracks.len()))
+    ///     group.barrier()?; // began after the tracer was there, on all ranks
+    ///     let trace = tracer.map(Tracer::finish).transpose()?;
+    ///     group.barrier()?; // nobody leaves before what it recorded was read
+    ///     Ok(trace.map_or(0, |trace| trace.tracks.len()))
     /// })?;
     /// assert_eq!(tracks[0], 2);
     /// # Ok::<(), symmem::Error>(())
