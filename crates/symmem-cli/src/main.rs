@@ -12,6 +12,7 @@ mod run;
 mod screen;
 mod store;
 mod trace;
+mod units;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

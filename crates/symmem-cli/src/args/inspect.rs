@@ -8,7 +8,7 @@ const EXAMPLES: &str = "Examples:
   symmem inspect                 every group of this user
   symmem inspect train           the groups called \"train\"
   symmem inspect 4711 --watch    the groups of process 4711, live; q ends it
-  symmem inspect --json | jq '.[].explanation'";
+  symmem inspect --json | jq '.groups[].explanation'";
 
 /// Options of `symmem inspect`.
 #[derive(Args)]
@@ -16,7 +16,8 @@ const EXAMPLES: &str = "Examples:
 pub(crate) struct InspectArgs {
     /// A group's name, a process (or one above it), or the beginning of a group's id [default: all groups].
     pub(crate) job: Option<String>,
-    /// Print JSON instead of tables: a list of groups. With --watch a line for each look.
+    /// Print JSON instead of tables: the groups, how many processes could not be read, and how many ranks of other versions there
+    /// are. With --watch a line for each look.
     #[arg(long)]
     pub(crate) json: bool,
     /// Look again and again, on a page of its own where there is a terminal. Comes after JOB.

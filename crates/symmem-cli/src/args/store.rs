@@ -6,22 +6,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::address::{self, Address};
+use super::examples;
 use super::run::seconds;
-
-const EXAMPLES: &str = "\
-Examples:
-  symmem store serve --port 29500
-  symmem store set --store localhost:29500 colour green
-  symmem store get --store localhost:29500 colour
-  symmem store list --store localhost:29500
-  head -c 100 /dev/urandom | symmem store set --store localhost:29500 noise -
-
-Inside of a job, MASTER_ADDR and MASTER_PORT say where the store is. PyTorch keeps the keys of init_process_group under names that begin
-with default_pg/ or /worker/attempt_0/.";
 
 /// Options of `symmem store`.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = examples::STORE)]
 pub(crate) struct StoreArgs {
     #[command(subcommand)]
     pub(crate) command: StoreCommand,
@@ -31,18 +21,25 @@ pub(crate) struct StoreArgs {
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
     /// Serve a store until Ctrl-C or SIGTERM; its address is printed.
+    #[command(after_help = examples::STORE_SERVE)]
     Serve(ServeArgs),
     /// Print the value of a key; exit status 1 if there is none.
+    #[command(after_help = examples::STORE_GET)]
     Get(GetArgs),
     /// Set a key to a value.
+    #[command(after_help = examples::STORE_SET)]
     Set(SetArgs),
     /// Add a number to the one that a key holds, 0 if there is none, and print the sum.
+    #[command(after_help = examples::STORE_ADD)]
     Add(AddArgs),
     /// Print the keys, and their values if asked for.
+    #[command(after_help = examples::STORE_LIST)]
     List(ListArgs),
     /// Wait until all the keys are set.
+    #[command(after_help = examples::STORE_WAIT)]
     Wait(WaitArgs),
     /// Delete keys; exit status 1 if one of them did not exist.
+    #[command(after_help = examples::STORE_DELETE)]
     Delete(DeleteArgs),
 }
 

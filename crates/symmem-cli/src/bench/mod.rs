@@ -28,7 +28,6 @@ mod stats;
 mod summary;
 mod table;
 mod tune;
-mod units;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

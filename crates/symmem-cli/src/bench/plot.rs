@@ -7,8 +7,8 @@ use super::html::escape;
 use super::report::Row;
 use super::sheet::grouped;
 use super::table::name;
-use super::units;
 use crate::args::short;
+use crate::units;
 
 const MARGIN: f64 = 80.0;
 const WIDTH: f64 = 420.0;

@@ -6,8 +6,8 @@
 use super::report::Row;
 use super::sheet::{Column, Set, Sheet, grouped};
 use super::stats::geometric_mean;
-use super::units;
 use crate::args::{Memory, short};
+use crate::units;
 
 /// The rows of one collective, type and size.
 struct Line<'a> {

@@ -4,7 +4,7 @@
 use super::report::Row;
 use super::sheet::{Column, Set, Sheet, grouped};
 use super::summary;
-use super::units::{digits, rate, size, time};
+use crate::units::{digits, rate, size, time};
 
 /// All tables as text; with all columns if it is to be `wide`.
 pub(super) fn text(rows: &[Row], wide: bool) -> String {

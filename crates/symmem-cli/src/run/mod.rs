@@ -29,6 +29,7 @@ use symmem::{Config, Placement, Seat};
 use self::crew::Crew;
 use self::meeting::Meeting;
 use self::output::Streams;
+pub(crate) use self::rank::How;
 use self::rank::Rank;
 use self::report::{Failure, Report};
 use self::signals::Signals;

@@ -1,8 +1,8 @@
 //! One rank: how its process is started, signalled and looked at.
 
 use std::io::ErrorKind;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -16,7 +16,7 @@ use super::signals;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(crate) enum How {
     Exited(i32),
     Killed(i32),
     /// Somebody else has waited for it.
@@ -28,8 +28,8 @@ impl How {
         self != Self::Exited(0)
     }
 
-    /// The exit status of a launcher whose first failure this is.
-    pub(super) fn status(self) -> u8 {
+    /// The exit status of a program that ends as this process did: 128 and the signal of one that was killed, as a shell says it.
+    pub(crate) fn status(self) -> u8 {
         match self {
             Self::Exited(code) => (code & 0xff) as u8,
             Self::Killed(signal) => ((128 + signal) & 0xff) as u8,
@@ -46,6 +46,16 @@ impl How {
                 format!("{was} killed by {}", signals::name(signal))
             }
             Self::Unknown => "ended, and nobody knows how".to_owned(),
+        }
+    }
+}
+
+impl From<ExitStatus> for How {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exited(code),
+            (None, Some(signal)) => Self::Killed(signal),
+            (None, None) => Self::Unknown,
         }
     }
 }
@@ -175,4 +185,18 @@ fn cannot_start(command: &Command, error: &std::io::Error) -> CannotStart {
         _ => (126, error.to_string()),
     };
     CannotStart { status, problem: format!("cannot start {program}: {problem}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_ends_as_the_process_that_it_stands_for() {
+        let status = |raw: i32| How::from(ExitStatus::from_raw(raw));
+        assert_eq!((status(0), status(0).status()), (How::Exited(0), 0));
+        assert_eq!((status(7 << 8), status(7 << 8).status()), (How::Exited(7), 7));
+        assert_eq!((status(9), status(9).status()), (How::Killed(9), 137));
+        assert_eq!(How::Unknown.status(), 1);
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use symmem::inspect::Life;
 use symmem::{Group, ProcessSpawner, ReduceOp, Result};
 
-use crate::program::{TempFile, symmem};
+use crate::program::{TempFile, symmem, wait};
 use crate::terminal::Terminal;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,9 +83,11 @@ impl Drop for End<'_> {
 /// The group called `name`, as JSON, if there is one.
 fn seen(name: &str) -> Option<Value> {
     let outcome = symmem(&["inspect", name, "--json"], &[]);
-    let groups: Vec<Value> = serde_json::from_str(&outcome.stdout).unwrap_or_default();
-    assert!(groups.len() <= 1, "{groups:?}");
-    groups.into_iter().next()
+    // There is only a complaint if there is no such group.
+    let mut seen: Value = serde_json::from_str(&outcome.stdout).ok()?;
+    let groups = seen["groups"].as_array_mut().expect("a list of groups");
+    assert_eq!(groups.len(), 1, "{groups:?}");
+    groups.pop()
 }
 
 /// The first state of the group that is as `wanted`.
@@ -229,11 +231,12 @@ fn a_job_goes_on_while_it_is_watched() {
         let start = Instant::now();
         let looks =
             BufReader::new(child.stdout.take().expect("piped")).lines().map_while(std::result::Result::ok);
-        let looks = looks.map(|line| serde_json::from_str::<Vec<Value>>(&line).expect("a list"));
+        let looks = looks.map(|line| serde_json::from_str::<Value>(&line).expect("a look"));
         let mut counts: Vec<u64> = Vec::new();
-        for groups in looks {
+        for look in looks {
             assert!(start.elapsed() < PATIENCE, "{counts:?}");
-            counts.extend(groups.first().map(ops));
+            assert!(look["unreadable"].is_u64() && look["other_versions"].is_u64(), "{look}");
+            counts.extend(look["groups"].as_array().expect("a list of groups").first().map(ops));
             if counts.len() > 10 && counts.last() > counts.first().map(|first| first + 1000).as_ref() {
                 break;
             }
@@ -241,6 +244,45 @@ fn a_job_goes_on_while_it_is_watched() {
         child.kill().expect("it runs");
         child.wait().expect("it ends");
         assert!(counts.is_sorted(), "{counts:?}");
+    });
+}
+
+#[test]
+fn without_a_terminal_the_page_is_printed_again_and_again_until_nobody_reads_it() {
+    let test = "without_a_terminal_the_page_is_printed_again_and_again_until_nobody_reads_it";
+    let work = |group: &Group| {
+        if group.rank() == 1 {
+            sleep_until_over();
+        }
+        group.barrier()
+    };
+    job(test, 2, work, |name| {
+        until(name, |group| explanation(group).contains("in its own code"));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_symmem"))
+            .args(["inspect", name, "--watch", "0.1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut pages: Vec<String> = Vec::new();
+        while pages.len() < 4 {
+            let line = lines.next().expect("it goes on").expect("UTF-8");
+            if line.starts_with(name) {
+                pages.push(String::new());
+            }
+            let page = pages.last_mut().expect("a page begins with the group's name");
+            *page += &line;
+            *page += "\n";
+        }
+        drop(lines);
+        assert_eq!(wait(&mut child), Some(0), "it ends when its reader is gone");
+        // Of the last page only the first line was read.
+        for page in &pages[..3] {
+            assert!(page.contains("waited for rank 1") && page.contains("alive, culprit"), "{page}");
+            assert!(!page.contains('\u{1b}') && !page.contains("q ends this"), "{page:?}");
+        }
+        assert_ne!(pages[0], pages[2], "the times go on");
     });
 }
 
@@ -311,6 +353,13 @@ fn bad_input_is_refused() {
     }
     let help = symmem(&["inspect", "--help"], &[]).ok().stdout;
     assert!(help.contains("Examples:") && help.contains("--watch"), "{help}");
-    let list = symmem(&["inspect", "--json"], &[]).ok().stdout;
-    serde_json::from_str::<Vec<Value>>(&list).expect("a list, whatever runs");
+}
+
+#[test]
+fn json_has_groups_and_says_how_much_could_not_be_read_whatever_runs() {
+    let text = symmem(&["inspect", "--json"], &[]).ok().stdout;
+    let seen: Value = serde_json::from_str(&text).expect("JSON");
+    let names: Vec<_> = seen.as_object().expect("an object").keys().collect();
+    assert_eq!(names, ["groups", "other_versions", "unreadable"]);
+    assert!(seen["groups"].is_array() && seen["unreadable"].is_u64(), "{seen}");
 }

@@ -1,11 +1,12 @@
 //! `symmem store`, against a server of its own.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::program::{Outcome, Running, symmem};
+use crate::program::{Outcome, Running, TempFolder, finish, symmem};
 
 /// A served store.
 struct Served {
@@ -167,5 +168,39 @@ fn json_is_for_programs() {
     let store = Served::new(&["--json"]);
     let said: Value = serde_json::from_str(&store.address).expect("JSON");
     assert!(said["port"].as_u64().is_some_and(|port| port > 0), "{said}");
+    store.end(Signal::TERM);
+}
+
+/// The examples in the help of a command, without what is said about them.
+fn examples(command: &str) -> Vec<String> {
+    let help = symmem(&["store", command, "--help"], &[]).ok().stdout;
+    let (_, examples) = help.split_once("Examples:\n").unwrap_or_else(|| panic!("{command}: {help}"));
+    let lines = examples.lines().map(|line| line.trim().split("   ").next().unwrap_or_default().to_owned());
+    let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
+    assert!(lines.len() > 1 && lines.iter().all(|line| line.contains(&format!("symmem store {command}"))));
+    lines
+}
+
+#[test]
+fn examples_of_every_command_can_be_copied() {
+    let store = Served::new(&[]);
+    let (host, port) = store.address.split_once(':').expect("an address and a port");
+    let folder = TempFolder::new("store-examples");
+    let programs = std::path::Path::new(env!("CARGO_BIN_EXE_symmem")).parent().expect("a folder");
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    for key in ["ready/0", "ready/1", "done"] {
+        store.said("set", &[key, "yes"]);
+    }
+    for command in ["set", "get", "add", "list", "wait", "delete"] {
+        // Not everybody has jq.
+        for line in examples(command).iter().filter(|line| !line.contains("jq")) {
+            let line = line.replace("localhost:29500", &store.address);
+            let env = [("PATH", path.as_str()), ("MASTER_ADDR", host), ("MASTER_PORT", port)];
+            finish(Command::new("sh").args(["-c", &line]).current_dir(&folder.0), &env).ok();
+        }
+    }
+    assert_eq!(std::fs::read(folder.0.join("noise.bin")).expect("a value").len(), 100);
+    assert_eq!(store.said("list", &[]), "count\ndone\nnoise\n");
+    assert!(!examples("serve").is_empty());
     store.end(Signal::TERM);
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::bench::units;
+use crate::units;
 
 /// What must be the same in both reports, or times are not comparable.
 const MACHINE: [&str; 7] = ["cpu", "cores", "memory_bytes", "os", "kernel", "arch", "debug"];

@@ -16,9 +16,9 @@ use self::file::{File, Key, Row};
 use self::judge::{Change, change};
 use super::sheet::{Column, Set, Sheet, grouped};
 use super::stats::median;
-use super::units;
 use crate::args::CompareArgs;
 use crate::screen::{self, Tone};
+use crate::units;
 
 /// How sure it is that every interval holds the true change.
 const CONFIDENCE: f64 = 0.95;

@@ -12,7 +12,8 @@ use crate::args::{BenchArgs, short};
 use crate::bench::html::Page;
 use crate::bench::machine::Machine;
 use crate::bench::sheet::{Column, Set, Sheet, grouped};
-use crate::bench::{plot, report, units};
+use crate::bench::{plot, report};
+use crate::units;
 
 /// Everything that came of a run.
 #[derive(Serialize)]

@@ -1,17 +1,17 @@
 //! Numbers for people: three digits that count, in the unit that suits each one.
 
 /// Microseconds as "123 ns", "1.23 us", "12.3 ms" or "1.23 s".
-pub(super) fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     scaled(us * 1e3, &["ns", "us", "ms", "s"])
 }
 
 /// Gigabytes per second as "1.23 GB/s", "123 MB/s" and so on, a thousand from one unit to the next.
-pub(super) fn rate(gb_per_s: f64) -> String {
+pub(crate) fn rate(gb_per_s: f64) -> String {
     scaled(gb_per_s * 1e9, &["B/s", "KB/s", "MB/s", "GB/s", "TB/s"])
 }
 
 /// Bytes in the largest unit in which three digits say it exactly, 1024 from one unit to the next.
-pub(super) fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     let exact = |(unit, shift): &(&str, u32)| {
         let value = bytes as f64 / (1u64 << shift) as f64;
         (value >= 1.0 && rounded(value) == value).then(|| format!("{value} {unit}"))
@@ -21,7 +21,7 @@ pub(super) fn size(bytes: usize) -> String {
 }
 
 /// A number with three digits that count, or more before the point.
-pub(super) fn digits(value: f64) -> String {
+pub(crate) fn digits(value: f64) -> String {
     let value = rounded(value);
     if value == 0.0 {
         return "0".to_owned();
