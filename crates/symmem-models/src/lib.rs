@@ -21,9 +21,15 @@ mod borrow;
 mod harness;
 mod meeting;
 mod mutants;
+/// As much of the names of operations as the protocols carry.
+mod operation {
+    pub(crate) use crate::words::Signature;
+}
 mod pad;
 #[path = "../../symmem/src/sync/protocol/mod.rs"]
 mod protocol;
 mod ring;
 mod staging;
 mod wait;
+#[path = "../../symmem/src/operation/words.rs"]
+mod words;

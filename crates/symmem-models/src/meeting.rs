@@ -11,7 +11,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use crate::harness::{Failure, Model, failure_of, holds, sleep_until, spin_until};
-use crate::protocol::{Bell, Meeting, Signature, Slot, announce, arrived, leave_shape, note, shape};
+use crate::operation::Signature;
+use crate::protocol::{Bell, Meeting, Slot, announce, arrived, leave_shape, note, shape};
 
 /// The words of all ranks.
 struct Ranks<const WORLD: usize> {

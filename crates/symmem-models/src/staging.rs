@@ -11,8 +11,9 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use crate::harness::{Failure, Model, failure_without, holds, sleep_until, spin_until};
+use crate::operation::Signature;
 use crate::protocol::atomic::{AtomicU64, Ordering, Site};
-use crate::protocol::{Bell, Meeting, Owed, PARCEL_WORDS, Signature, Slot};
+use crate::protocol::{Bell, Meeting, Owed, PARCEL_WORDS, Slot};
 use crate::protocol::{announce, arrived, hear, next_epoch, unpack};
 
 /// The words and the staging of all ranks.

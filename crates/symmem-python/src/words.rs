@@ -172,7 +172,7 @@ mod tests {
         let mut all = Vec::new();
         every_sentence(&crates.join("symmem/src"), &mut all);
         every_sentence(&crates.join("symmem-store/src"), &mut all);
-        let ops = fs::read_to_string(crates.join("symmem/src/op.rs")).unwrap();
+        let ops = fs::read_to_string(crates.join("symmem/src/operation/op.rs")).unwrap();
         let said = all.join("\n") + &ops;
         for (rust, _) in NAMES.iter().chain(&OPERATIONS) {
             assert!(said.contains(rust), "nothing says {rust:?} any more");

@@ -35,10 +35,13 @@ struct Lane {
     u64 entry;
     // Blocks that have left, of all launches.
     u32 exited;
-    u32 unused;
+    // Steps that were recorded: see record.cuh.
+    u32 steps;
     // What this rank has told every peer by `arrive`, all in all.
     u64 told;
-    u64 unused_too[13];
+    // Where launches that are recorded write.
+    u64 records;
+    u64 unused_too[12];
 };
 
 // Why a group failed. In the low byte of a verdict.
@@ -66,6 +69,11 @@ struct Status {
     u64 unused[11];
 };
 
+// What is known of one operation: see record.cuh.
+struct Record {
+    u64 begin, end, what, unused;
+};
+
 enum Mode : u32 {
     // The average instead of the sum.
     AVERAGE = 1,
@@ -75,6 +83,8 @@ enum Mode : u32 {
     ONE_DEVICE = 4,
     // The next kernel of the stream may be launched while this one runs.
     NEXT_EARLY = 8,
+    // What it does is recorded: see record.cuh.
+    RECORDED = 16,
 };
 
 // Bytes from the head of a lane to the words of `arrive`, and to those of meetings.

@@ -9,7 +9,7 @@
 // Nothing here waits without end: each wait looks, now and then, at the poison word, the host's abort word, what the peer says it is
 // doing, and the clock.
 #pragma once
-#include "control.cuh"
+#include "record.cuh"
 
 // Polls between two looks at what else may end a wait: a power of two.
 constexpr u32 POLLS = 64;
@@ -23,6 +23,8 @@ struct Turn {
     // What the block's first thread drew.
     u64 entry;
     u32 exited;
+    // When it began, for launches that are recorded.
+    u64 began;
 };
 
 // The first cause stands, for every rank: rank 0's verdict word arbitrates.
@@ -108,6 +110,8 @@ SYMMEM_DEVICE u64 examine(const Launch<N>& launch, u32 epoch, u32 peer, u32 poll
 // A look at what else may end a wait that began at `since` (0: this is the first look). When it began, or 0: give up.
 template <u32 N>
 SYMMEM_COLD u64 look(const Launch<N>& launch, u32 epoch, u32 peer, u32 polls, u64 since) {
+    // It takes long, perhaps for ever: so it is said now that it has begun.
+    if (is_recorded(launch) && since == 0 && epoch != 0) record_begin(launch, 0, epoch, now());
     since = examine(launch, epoch, peer, polls, since);
     if (since == 0) fall_silent(launch);
     return since;
@@ -149,12 +153,13 @@ SYMMEM_DEVICE void begin(const Launch<N>& launch) {
 // The turn of a launch that has begun. Every thread that needs it looks for itself, which costs nobody a wait for anybody.
 template <u32 N>
 SYMMEM_DEVICE Turn turn_of(const Launch<N>& launch) {
+    const u64 began = is_recorded(launch) ? now() : 0;
     u64 entry = load_relaxed(&launch.own_lane()->entry), poison = load_relaxed(launch.poison);
     u32 epoch = (u32)(entry >> 32);
 #ifdef SYMMEM_MUTANT_ONE_PARITY  // The run on the host must notice.
-    return {epoch, 0, poison == 0, 0, 0};
+    return {epoch, 0, poison == 0, 0, 0, began};
 #endif
-    return {epoch, epoch & 1, poison == 0, 0, 0};
+    return {epoch, epoch & 1, poison == 0, 0, 0, began};
 }
 
 template <u32 N>
@@ -201,6 +206,7 @@ SYMMEM_DEVICE void leave(const Launch<N>& launch, const Turn& turn, bool whole) 
     // lane without an order.
     bool alone = (short)((u16)turn.exited - due) >= 0 && epoch == turn.epoch && ticket < block_count();
     if (!alone || !whole) explain(launch, turn.epoch, whole);
+    if (is_recorded(launch)) record_turn(launch, turn.epoch, turn.began, whole);
 }
 
 // What a flag stands for.

@@ -1,4 +1,4 @@
-// The barrier, the user's signal pads, and a copy by threads instead of the copy engine.
+// The barrier, the user's signal pads, a copy by threads instead of the copy engine, and what records work that is not ours.
 #include "protocol.cuh"
 #include "units.cuh"
 
@@ -36,33 +36,52 @@ SYMMEM_DEVICE u32* pad_slot(const Launch<N>& launch, u32 rank) {
 
 // Waits for `value` in a slot, then puts `next` there. Everything before a put is visible after the wait that takes it.
 template <u32 N>
-SYMMEM_DEVICE void exchange_slot(const Launch<N>& launch, u32* slot, u32 value, u32 next) {
-    if (thread_index() != 0) return;
+SYMMEM_DEVICE bool exchange_slot(const Launch<N>& launch, u32* slot, u32 value, u32 next) {
     if (u64 poison = load_relaxed(&launch.header(launch.rank)->poison)) {
         store_release(&launch.status->verdict, poison);
         fall_silent(launch);
-        return;
+        return false;
     }
     Patience<N> patience(launch, 0, launch.peer);
     while (load_relaxed(slot) != value)
-        if (!patience.still()) return;
+        if (!patience.still()) return false;
     load_acquire(slot);
     store_release(slot, next);
+    return true;
+}
+
+// The same as a step that may be recorded.
+template <u32 N>
+SYMMEM_DEVICE void pass_signal(const Launch<N>& launch, u32* slot, u32 value, u32 next) {
+    if (thread_index() != 0) return;
+    if (is_recorded(launch)) begin_step(launch);
+    const bool done = exchange_slot(launch, slot, value, next);
+    if (is_recorded(launch)) end_step(launch, done);
 }
 
 #ifndef SYMMEM_HOST
-#define SIGNALS(suffix, N)                                                                       \
-    extern "C" __global__ void barrier##suffix(const __grid_constant__ Launch<N> launch) {       \
-        barrier<N>(launch);                                                                      \
-    }                                                                                            \
-    extern "C" __global__ void barrier_together##suffix(const __grid_constant__ Launch<N> launch) { \
-        barrier_together<N>(launch);                                                             \
-    }                                                                                            \
-    extern "C" __global__ void put_signal##suffix(const __grid_constant__ Launch<N> launch) {    \
-        exchange_slot(launch, pad_slot(launch, launch.peer), 0, 1);                              \
-    }                                                                                            \
-    extern "C" __global__ void wait_signal##suffix(const __grid_constant__ Launch<N> launch) {   \
-        exchange_slot(launch, pad_slot(launch, launch.rank), 1, 0);                              \
+// `begin_work` and `end_work`: one thread before and after work of another library, which is recorded so. `open_records`: tells a lane of its ring.
+#define SIGNALS(suffix, N)                                                                         \
+    extern "C" __global__ void barrier##suffix(const __grid_constant__ Launch<N> launch) {         \
+        barrier<N>(launch);                                                                        \
+    }                                                                                              \
+    extern "C" __global__ void barrier_together##suffix(const __grid_constant__ Launch<N> launch) {\
+        barrier_together<N>(launch);                                                               \
+    }                                                                                              \
+    extern "C" __global__ void put_signal##suffix(const __grid_constant__ Launch<N> launch) {      \
+        pass_signal(launch, pad_slot(launch, launch.peer), 0, 1);                                  \
+    }                                                                                              \
+    extern "C" __global__ void wait_signal##suffix(const __grid_constant__ Launch<N> launch) {     \
+        pass_signal(launch, pad_slot(launch, launch.rank), 1, 0);                                  \
+    }                                                                                              \
+    extern "C" __global__ void begin_work##suffix(const __grid_constant__ Launch<N> launch) {      \
+        begin_step(launch);                                                                        \
+    }                                                                                              \
+    extern "C" __global__ void end_work##suffix(const __grid_constant__ Launch<N> launch) {        \
+        end_step(launch, true);                                                                    \
+    }                                                                                              \
+    extern "C" __global__ void open_records##suffix(const __grid_constant__ Launch<N> launch) {    \
+        open_ring(launch);                                                                         \
     }
 SIGNALS(, 8)
 SIGNALS(_any, 72)

@@ -1,5 +1,7 @@
 //! One configuration: set in code, else `SYMMEM_*` variables, else the default.
 
+pub(crate) mod folders;
+mod provider;
 mod setting;
 mod unknown;
 
@@ -8,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
+pub use self::provider::Provider;
 pub(crate) use self::setting::is_pad_size;
 use self::setting::{Setting, parse_bool, parse_pad_size, parse_ranks, parse_spin, parse_timeout};
-use crate::cuda::{Provider, cache};
+pub(crate) use self::unknown::SPAWN_NAME;
+use crate::operation::each_forced;
 use crate::sys::secret::{self, Secret, Source};
-use crate::tuning::{Book, Tuning};
 use crate::{Error, Result};
 
 /// Bytes of a signal pad unless configured: 32 channels of 72 ranks, as in PyTorch.
@@ -175,14 +178,14 @@ impl Config {
             )?,
             tuning: Setting::read(
                 "SYMMEM_TUNING",
-                Book::default_path(),
+                folders::tuning(),
                 |text| Some(Some(text).filter(|text| *text != "off").map(PathBuf::from)),
                 "a file, or \"off\"",
             )?,
             algorithm: Setting::read(
                 "SYMMEM_ALGORITHM",
                 String::new(),
-                |text| Tuning::built_in(1).force_by_text(text).is_ok().then(|| text.to_owned()),
+                |text| each_forced(text, |_, _| ()).is_ok().then(|| text.to_owned()),
                 "an algorithm, or a list like all_reduce=push,broadcast=direct",
             )?,
             threads_per_rank: Setting::read(
@@ -202,7 +205,7 @@ impl Config {
                 .or_torch("TORCH_SYMM_MEM_DISABLE_MULTICAST", false),
             cache_dir: Setting::read(
                 "SYMMEM_CACHE_DIR",
-                cache::default_folder(),
+                folders::kernels(),
                 |text| Some(Some(text).filter(|text| *text != "off").map(PathBuf::from)),
                 "a directory, or \"off\"",
             )?,
@@ -383,7 +386,7 @@ impl Config {
 
     /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`.
     pub fn algorithm(mut self, choice: &str) -> Result<Self> {
-        Tuning::built_in(1).force_by_text(choice)?;
+        each_forced(choice, |_, _| ())?;
         self.algorithm.set(choice.to_owned());
         Ok(self)
     }

@@ -20,10 +20,11 @@
 //! # }
 //! ```
 
+// A file that needs it allows it at its head; `cargo xtask fences` keeps the list.
+#![deny(unsafe_code)]
+
 mod collective;
 mod config;
-mod context;
-pub mod cuda;
 mod engine;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -37,7 +38,7 @@ mod mail;
 mod memory;
 pub mod nccl;
 mod numeric;
-mod op;
+mod operation;
 mod provider;
 mod sync;
 mod sys;
@@ -47,20 +48,76 @@ pub mod tuning;
 
 pub use collective::{Received, Strided};
 pub use config::{Config, ConfigRow, DEFAULT_SIGNAL_PAD_SIZE, Origin};
-pub use context::RankContext;
 pub use error::{Cause, Context, Error, Result};
 pub use group::{
-    Counters, Group, Launcher, Pending, Pin, Placement, ProcessSpawner, Seat, ThreadSpawner, spawn,
-    spawn_processes,
+    Counters, Group, Launcher, Pending, Pin, Placement, ProcessSpawner, RankContext, Seat, ThreadSpawner,
+    spawn, spawn_processes,
 };
 pub use mail::{Delivery, Mailbox, PendingReceive, PendingSend};
 pub use memory::{
-    Allocation, DType, Element, Layout, Local, LocalMut, PadView, PeerView, ShareHandle, SharedView,
-    SymmetricMemory,
+    Allocation, Layout, Local, LocalMut, PadView, PeerView, ShareHandle, SharedView, SymmetricMemory,
 };
-pub use numeric::{Bool, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
+pub use numeric::{Bool, DType, Element, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 pub use symmem_store as store;
 pub use symmem_store::{CancelToken, Deadline};
+
+pub mod cuda {
+    //! CUDA: devices, streams, graphs, memory that GPUs share, and the engine that works on it.
+    //!
+    //! Nothing here needs CUDA to build: the driver is looked for when the first [`Device`] is asked for, and where there
+    //! is none that call returns [`Error::NoCuda`](crate::Error::NoCuda). What all calls guarantee: the caller's current
+    //! context is what it was before, nothing is a panic, and a forked child gets
+    //! [`Error::Forked`](crate::Error::Forked).
+    //!
+    //! ```no_run
+    //! # fn main() -> symmem::Result<()> {
+    //! use symmem::cuda::{Buffer, Device, Stream};
+    //! let device = Device::new(0)?;
+    //! let stream = Stream::new(&device)?;
+    //! let numbers = Buffer::from_slice(&device, &[1.0f32, 2.0, 3.0], &stream)?;
+    //! assert_eq!(numbers.read(&stream)?, [1.0, 2.0, 3.0]);
+    //! # Ok(())
+    //! # }
+    //! ```
+
+    pub(crate) mod activity;
+    pub(crate) mod buffer;
+    pub(crate) mod cache;
+    pub(crate) mod capture;
+    pub(crate) mod deferred;
+    pub(crate) mod device;
+    pub(crate) mod driver;
+    pub(crate) mod event;
+    pub(crate) mod graph;
+    pub(crate) mod library;
+    pub(crate) mod module;
+    pub(crate) mod nvrtc;
+    pub(crate) mod nvtx;
+    pub(crate) mod owner;
+    pub(crate) mod queues;
+    pub(crate) mod stream;
+
+    #[cfg(test)]
+    mod testing;
+
+    pub use cudarc;
+
+    pub use self::buffer::{Buffer, DeviceSlice, DeviceSliceMut};
+    pub use self::device::{Device, Fabric};
+    pub use self::driver::driver_version;
+    pub use self::event::Event;
+    pub use self::graph::Graph;
+    pub use self::module::{Function, Module, device_headers};
+    pub use self::owner::Owner;
+    pub use self::stream::{Capture, Stream};
+    pub use crate::config::Provider;
+    #[doc(hidden)]
+    #[cfg(feature = "bench-support")]
+    pub use crate::engine::cuda::bench_support::{self, Tune};
+    pub use crate::engine::cuda::{Algorithm, Engine, Form, LocalRanks, OnError, Plan, Settings, Status};
+    pub use crate::memory::device::{Allocation, SymmetricMemory};
+    pub use crate::topology;
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
@@ -74,4 +131,8 @@ pub fn is_forked_rank() -> bool {
 
 /// Crash points and injected failures, for fault tests.
 #[cfg(feature = "faults")]
-pub use sys::fault;
+pub mod fault {
+    pub use crate::group::advance_tag;
+    pub use crate::operation::calls_of_all;
+    pub use crate::sys::fault::*;
+}

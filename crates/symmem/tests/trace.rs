@@ -1,11 +1,15 @@
 //! Traces: what is recorded of a job, and that those who are not recorded know nothing of it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use symmem::trace::{Operation, Trace, Tracer};
-use symmem::{DType, Group, ProcessSpawner, ReduceOp, Result};
+use symmem::trace::{Operation, Trace, Tracer, Track};
+use symmem::{DType, Error, Group, Mailbox, ProcessSpawner, ReduceOp, Result};
+
+/// How late ranks and messages are; much more than a rank has to wait for a processor on a machine with other work.
+const LATE: Duration = Duration::from_millis(200);
 
 /// The trace of `work` on `ranks` processes, and how they ended. A rank does not come back.
 fn trace_all(name: &str, ranks: usize, work: fn(Group) -> Result<()>) -> (Trace, Vec<Result<()>>) {
@@ -36,7 +40,8 @@ fn trace(name: &str, ranks: usize, work: fn(Group) -> Result<()>) -> Trace {
 }
 
 fn named<'a>(trace: &'a Trace, rank: usize, name: &str) -> Vec<&'a Operation> {
-    let track = trace.tracks.iter().find(|track| track.rank == rank && track.group == "world");
+    let is_it = |track: &&Track| track.rank == rank && track.group == "world" && track.mailbox.is_none();
+    let track = trace.tracks.iter().find(is_it);
     let track = track.unwrap_or_else(|| panic!("no track of rank {rank}: {trace:?}"));
     track.operations.iter().filter(|operation| operation.name == name).collect()
 }
@@ -80,11 +85,10 @@ fn every_rank_has_a_track_with_all_it_did() {
 #[test]
 fn the_rank_that_the_others_waited_for_came_last() {
     let name = "the_rank_that_the_others_waited_for_came_last";
-    let late = Duration::from_millis(30);
     let trace = trace(name, 3, |group| {
         for round in 0..3 {
             if group.rank() == round {
-                thread::sleep(Duration::from_millis(30));
+                thread::sleep(LATE);
             }
             group.barrier()?;
         }
@@ -104,7 +108,7 @@ fn the_rank_that_the_others_waited_for_came_last() {
         let waiters = trace.waiters(meeting);
         assert_eq!(waiters.len(), 2);
         let longest = waiters.iter().map(|(_, ns)| Duration::from_nanos(*ns)).max().unwrap();
-        assert!(longest > late / 2, "{longest:?}");
+        assert!(longest > LATE / 10, "{longest:?}");
     }
 }
 
@@ -140,12 +144,22 @@ fn die_in_a_barrier(group: Group) -> Result<()> {
     group.barrier()
 }
 
-/// Meets until there is a file, which rank 0 alone looks for.
+/// The file `name` of the job whose files begin with what is in the environment.
+fn file_of_job(name: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(format!("{}.{name}", std::env::var(FILES).ok()?)))
+}
+
+/// Says which group it is, and meets until there is a file, which rank 0 alone looks for.
 fn meet_until_told(group: Group) -> Result<u64> {
+    let stop = file_of_job("stop").filter(|_| group.rank() == 0);
+    if stop.is_some() {
+        let (unready, ready) = (file_of_job("part").unwrap(), file_of_job("id").unwrap());
+        std::fs::write(&unready, group.id()).unwrap();
+        std::fs::rename(unready, ready).unwrap();
+    }
     let mut x = [0.0_f64; 100];
     for round in 1.. {
-        let told =
-            group.rank() == 0 && std::env::var(STOP).is_ok_and(|file| std::path::Path::new(&file).exists());
+        let told = stop.as_ref().is_some_and(|file| file.exists());
         x[0] = f64::from(u8::from(told));
         group.all_reduce(ReduceOp::Max, &mut x)?;
         if x[0] > 0.0 {
@@ -155,8 +169,8 @@ fn meet_until_told(group: Group) -> Result<u64> {
     Ok(0)
 }
 
-/// Names the file that ends [`meet_until_told`].
-const STOP: &str = "SYMMEM_TEST_TRACE_STOP";
+/// How the names of the job's files begin.
+const FILES: &str = "SYMMEM_TEST_TRACE_FILES";
 
 #[test]
 fn a_job_that_runs_already_can_be_traced_and_goes_on_after_it() {
@@ -165,18 +179,18 @@ fn a_job_that_runs_already_can_be_traced_and_goes_on_after_it() {
         // A rank, which does not come back and traces nobody.
         ProcessSpawner::new(name, 3).run(meet_until_told).unwrap();
     }
-    let file = std::env::temp_dir().join(format!("symmem-test-trace-{}", std::process::id()));
-    let pid = std::process::id();
+    let files = std::env::temp_dir().join(format!("symmem-test-trace-{}", std::process::id()));
+    let file = |name: &str| files.with_extension(name);
+    let (id, stop) = (file("id"), file("stop"));
     let rounds = thread::scope(|scope| {
-        let file = &file;
+        let (id, stop) = (&id, &stop);
         let looking = scope.spawn(move || {
             let end = std::time::Instant::now() + Duration::from_secs(60);
             let groups = loop {
-                let groups = symmem::inspect::groups_of(&[pid]).unwrap();
-                let runs = groups
-                    .iter()
-                    .filter(|group| group.world == 3 && group.ranks.iter().all(|rank| rank.last.len() > 5));
-                let found: Vec<_> = runs.cloned().collect();
+                // Other tests have jobs of their own: only the id says which one this is.
+                let id = std::fs::read_to_string(id).unwrap_or_default();
+                let mut found = symmem::inspect::groups().unwrap();
+                found.retain(|group| group.id == id && group.ranks.iter().all(|rank| rank.last.len() > 5));
                 if !found.is_empty() || std::time::Instant::now() > end {
                     break found;
                 }
@@ -189,10 +203,10 @@ fn a_job_that_runs_already_can_be_traced_and_goes_on_after_it() {
             }
             assert!(tracer.is_alive());
             let trace = tracer.finish().unwrap();
-            std::fs::write(file, "enough").unwrap();
+            std::fs::write(stop, "enough").unwrap();
             trace
         });
-        let rounds = ProcessSpawner::new(name, 3).env(STOP, file.display()).run(meet_until_told);
+        let rounds = ProcessSpawner::new(name, 3).env(FILES, files.display()).run(meet_until_told);
         // Whatever became of the ranks: whoever looks for them ends.
         let trace = looking.join().unwrap();
         assert!(
@@ -202,7 +216,114 @@ fn a_job_that_runs_already_can_be_traced_and_goes_on_after_it() {
         assert!(trace.meetings().iter().any(|meeting| meeting.arrivals.len() == 3));
         rounds
     });
-    std::fs::remove_file(&file).unwrap();
+    [&id, &stop].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
     let rounds = rounds.unwrap();
     assert!(rounds.iter().all(|one| *one == rounds[0]));
+}
+
+/// The messages of a rank.
+fn mail(trace: &Trace, rank: usize) -> &Track {
+    let mut found = trace.tracks.iter().filter(|track| track.rank == rank && track.mailbox.is_some());
+    let track = found.next().unwrap_or_else(|| panic!("no messages of rank {rank}: {trace:?}"));
+    assert!(found.next().is_none(), "one mailbox, one track");
+    track
+}
+
+const ROUNDS: u64 = 20;
+
+/// Messages in all ways: two threads of rank 0 to those of rank 1, from anybody, started, to itself, and one that never comes.
+fn exchange(group: Group) -> Result<()> {
+    let mailbox = Mailbox::new(&group)?;
+    if group.rank() == 0 {
+        thread::sleep(LATE);
+    }
+    thread::scope(|scope| {
+        let threads = [1, 2].map(|tag| {
+            let (mailbox, rank) = (&mailbox, group.rank());
+            scope.spawn(move || -> Result<()> {
+                for round in 1..=ROUNDS {
+                    let bytes = vec![tag as u8; (10 * round + tag) as usize];
+                    match rank {
+                        0 => mailbox.send(1, tag, &bytes)?,
+                        _ => drop(mailbox.receive(None, tag, &mut vec![0; bytes.len()])?),
+                    }
+                }
+                Ok(())
+            })
+        });
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })?;
+    let peer = 1 - group.rank();
+    // As much as no ring holds.
+    let sent = mailbox.send_start(peer, 3, vec![7; 2 << 20])?;
+    let received = mailbox.receive_start(peer, None, vec![0; 2 << 20])?;
+    assert_eq!(received.wait()?.0.tag, 3);
+    sent.wait()?;
+    mailbox.send(group.rank(), 4, b"me")?;
+    assert_eq!(mailbox.probe(None, None)?.bytes, 2);
+    assert_eq!(mailbox.receive_vec(None, 4)?.1, b"me");
+    let never = mailbox.within(Duration::from_millis(10)).receive(peer, 5, &mut [0; 9]);
+    assert!(matches!(never, Err(Error::Timeout { .. })), "{never:?}");
+    group.barrier()
+}
+
+#[test]
+fn messages_are_recorded_with_their_peers_and_matched() {
+    let trace = trace("messages_are_recorded_with_their_peers_and_matched", 2, exchange);
+    assert_eq!(trace.lost, 0);
+    assert_eq!((named(&trace, 0, "barrier").len(), named(&trace, 0, "send").len()), (1, 0));
+    let (zero, one) = (mail(&trace, 0), mail(&trace, 1));
+    assert_eq!((zero.mailbox, &zero.id), (one.mailbox, &one.id), "the same mailbox on both ranks");
+    let calls = |track: &Track, name: &str| -> Vec<Operation> {
+        track.operations.iter().filter(|one| one.name == name).cloned().collect()
+    };
+    let rounds = ROUNDS as usize;
+    assert_eq!((calls(zero, "send").len(), calls(one, "send").len()), (2 * rounds + 2, 2));
+    assert_eq!((calls(zero, "receive").len(), calls(one, "receive").len()), (3, 2 * rounds + 3));
+    let first = &calls(one, "receive")[0];
+    let waited = Duration::from_nanos(first.end_ns.unwrap() - first.begin_ns);
+    assert!(waited > LATE / 10, "the time that it waited, {waited:?}");
+    for track in [zero, one] {
+        let probes = calls(track, "probe");
+        assert_eq!(probes.len(), 1);
+        assert_eq!((probes[0].peer, probes[0].tag, probes[0].bytes), (Some(track.rank), Some(4), Some(2)));
+        let failed: Vec<_> = track.operations.iter().filter(|one| one.failed).collect();
+        assert_eq!(failed.len(), 1);
+        let never = (failed[0].peer, failed[0].tag, failed[0].bytes, failed[0].message);
+        assert_eq!(never, (Some(1 - track.rank), Some(5), Some(9), None));
+        assert!(track.operations.iter().all(|one| one.end_ns >= Some(one.begin_ns) && one.meeting.is_none()));
+        assert!(track.operations.windows(2).all(|pair| pair[0].end_ns <= pair[1].end_ns));
+    }
+    let messages = trace.messages();
+    assert_eq!(messages.len(), 2 * rounds + 2 + 2, "all of them");
+    for message in messages {
+        let (sent, received) = (trace.operation(message.sent), trace.operation(message.received));
+        // No two messages with the same tag have the same length.
+        assert_eq!((sent.tag, sent.bytes), (received.tag, received.bytes));
+        let is_started = sent.tag == Some(3);
+        assert!(is_started || Some(sent.begin_ns) <= received.end_ns, "{sent:?} {received:?}");
+        assert_eq!(sent.peer, Some(trace.tracks[message.received.track].rank));
+        assert_eq!(received.peer, Some(trace.tracks[message.sent.track].rank));
+    }
+}
+
+#[test]
+fn a_message_that_never_came_is_in_the_trace() {
+    let (trace, outcomes) = trace_all("a_message_that_never_came_is_in_the_trace", 2, die_in_a_receive);
+    assert!(outcomes[0].is_err());
+    let open = mail(&trace, 0).operations.last().unwrap();
+    assert_eq!((open.name, open.end_ns, open.peer, open.tag), ("receive", None, Some(1), Some(6)));
+}
+
+/// Rank 0 dies while one of its threads waits for a message.
+fn die_in_a_receive(group: Group) -> Result<()> {
+    let mailbox = Mailbox::new(&group)?;
+    if group.rank() == 0 {
+        thread::scope(|scope| {
+            scope.spawn(|| mailbox.receive(1, 6, &mut [0]));
+            thread::sleep(LATE);
+            std::process::abort();
+        });
+    }
+    group.barrier().or(Ok(()))
 }

@@ -5,11 +5,12 @@
 //! it was started here.
 
 mod perfetto;
+mod rows;
 mod summary;
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use symmem::trace::Tracer;
 
 use crate::args::TraceArgs;
 use crate::inspect::{not_found, of_job};
+use crate::run::How;
 use crate::screen;
 
 /// How long ranks may write before the tracer looks again: a fraction of what a ring holds of the quickest operations.
@@ -101,7 +103,7 @@ fn follow(args: &TraceArgs, signals: &Signals) -> Result<(Tracer, ExitCode)> {
         }
         line.read(&mut tracer)?;
         if let Some(status) = ended {
-            return Ok((tracer, exit_code(status)));
+            return Ok((tracer, How::from(status).status().into()));
         }
         std::thread::sleep(PAUSE);
     }
@@ -130,23 +132,6 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         self.0.finish_and_clear();
-    }
-}
-
-/// The job's exit status as this program's: 128 and the signal for one that was killed, as a shell says it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    use std::os::unix::process::ExitStatusExt;
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    ExitCode::from(code.clamp(0, 255) as u8)
-}
-
-/// `ns` nanoseconds, for people.
-fn time(ns: u64) -> String {
-    match ns {
-        0..10_000 => format!("{ns} ns"),
-        10_000..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        10_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.1} s", ns as f64 / 1e9),
     }
 }
 

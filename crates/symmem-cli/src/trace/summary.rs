@@ -6,9 +6,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use symmem::trace::Trace;
 
-use super::{say, time};
+use super::say;
 use crate::args::TraceArgs;
-use crate::screen;
+use crate::{screen, units};
 
 /// One operation of one group.
 #[derive(Default)]
@@ -52,6 +52,11 @@ fn lines(trace: &Trace) -> BTreeMap<(String, &'static str), Line> {
         line.waited += trace.waiters(&meeting).iter().map(|(_, ns)| ns).sum::<u64>();
     }
     lines
+}
+
+/// Nanoseconds, for people.
+fn time(ns: u64) -> String {
+    units::time(ns as f64 / 1e3)
 }
 
 /// Prints it, and says where the trace is.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -39,7 +40,7 @@ fn checked_events(text: &str) -> Vec<Value> {
             "X" => {
                 let (begin, length) = (at(), event["dur"].as_f64().expect("a length"));
                 let before = ends.insert(tid, begin + length);
-                // Slices of a track do not overlap; times are rounded to the nanosecond.
+                // Slices of a row do not overlap; times are rounded to the nanosecond.
                 assert!(
                     length >= 0.0 && before.is_none_or(|end| end <= begin + 0.01),
                     "{event}, after {before:?}"
@@ -109,6 +110,8 @@ fn a_program_without_ranks_leaves_an_empty_trace_and_its_exit_status() {
     assert!(outcome.stderr.contains("no rank recorded anything"), "{}", outcome.stderr);
     let text = fs::read_to_string(&path).expect("a trace");
     assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON")["traceEvents"], serde_json::json!([]));
+    let killed = symmem(&["trace", "-o", path.to_str().expect("UTF-8"), "--", "sh", "-c", "kill -9 $$"], &[]);
+    assert_eq!(killed.code, Some(137), "{}", killed.stderr);
 }
 
 #[test]
@@ -158,4 +161,86 @@ fn a_job_that_runs_already_is_traced_for_as_long_as_one_wants_and_goes_on() {
     assert!(summary["operations"].as_u64() > Some(100), "{summary}");
     checked_events(&fs::read_to_string(&path).expect("a trace"));
     assert!(job.is_running(), "the job goes on");
+}
+
+/// Messages that [`be_a_rank_that_sends`] sends with each of its threads.
+const MESSAGES: u64 = 30;
+
+/// No test: what a rank of another test runs. Two threads of rank 0 send to those of rank 1, which wait for them at the same time.
+#[test]
+#[ignore = "is a rank of other tests"]
+fn be_a_rank_that_sends() {
+    if std::env::var_os("RANK").is_none() {
+        return;
+    }
+    let group = symmem::Group::from_env().expect("a group");
+    let mailbox = symmem::Mailbox::new(&group).expect("a mailbox");
+    let both = Barrier::new(2);
+    let work = |tag: u64| -> symmem::Result<()> {
+        for round in 1..=MESSAGES {
+            both.wait();
+            if group.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+                mailbox.send(1, tag, &vec![0; (10 * round + tag) as usize])?;
+            } else {
+                mailbox.receive_vec(None, tag)?;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads = [1, 2].map(|tag| {
+            let work = &work;
+            scope.spawn(move || work(tag))
+        });
+        threads.into_iter().for_each(|thread| thread.join().expect("a thread").expect("messages"));
+    });
+    group.barrier().expect("the other rank");
+}
+
+#[test]
+fn arrows_lead_from_sends_to_the_receives_that_got_their_messages() {
+    let path = file("messages.json");
+    let program = std::env::current_exe().expect("this program");
+    // Never without the name of the one test: it would run all of them again.
+    let ranks = [program.to_str().expect("UTF-8"), "trace::be_a_rank_that_sends", "--exact", "--ignored"];
+    let run = ["trace", "-o", path.to_str().expect("UTF-8"), "--", env!("CARGO_BIN_EXE_symmem"), "run"];
+    let args: Vec<&str> = run.iter().chain(&["-n", "2", "--"]).chain(&ranks).copied().collect();
+    let outcome = symmem(&args, &[]).ok();
+    assert!(outcome.stdout.contains("receive"), "{}", outcome.stdout);
+    let events = checked_events(&fs::read_to_string(&path).expect("a trace"));
+    let rows = |rank: usize| -> Vec<u64> {
+        let is_it = |name: &str| name.starts_with(&format!("rank {rank} of 2")) && name.contains("mailbox");
+        let named = events.iter().filter(|event| event["name"] == "thread_name");
+        let found = named.filter(|event| is_it(event["args"]["name"].as_str().expect("a name")));
+        found.map(|event| event["tid"].as_u64().expect("a row")).collect()
+    };
+    let (from, to) = (rows(0), rows(1));
+    assert!(from.len() <= 2 && to.len() == 2, "two threads wait at the same time: {from:?} {to:?}");
+    // The slice that begins where an arrow does, or ends where it does.
+    let slice = |arrow: &Value| {
+        let at = arrow["ts"].as_f64().expect("a time");
+        let (is_start, row) = (arrow["ph"] == "s", &arrow["tid"]);
+        let is_it = |event: &&Value| {
+            let begin = event["ts"].as_f64().unwrap_or(f64::NAN);
+            let meets = if is_start { begin } else { begin + event["dur"].as_f64().unwrap_or(f64::NAN) };
+            event["ph"] == "X" && event["tid"] == *row && (meets - at).abs() < 1e-4
+        };
+        let found = events.iter().find(is_it).unwrap_or_else(|| panic!("no slice at {arrow}"));
+        (found["name"].clone(), found["args"].clone())
+    };
+    let ends = |phase: &str| -> Vec<&Value> {
+        events.iter().filter(|event| event["ph"] == phase && event["name"] == "message").collect()
+    };
+    let (starts, stops) = (ends("s"), ends("f"));
+    assert_eq!(starts.len() as u64, 2 * MESSAGES);
+    for (start, stop) in starts.into_iter().zip(stops) {
+        assert_eq!(start["id"], stop["id"]);
+        assert!(start["ts"].as_f64() <= stop["ts"].as_f64(), "{start} {stop}");
+        let (sent, received) = (slice(start), slice(stop));
+        assert_eq!((sent.0, received.0), ("send".into(), "receive".into()));
+        // No two messages have the same tag and length.
+        assert_eq!((&sent.1["tag"], &sent.1["bytes"]), (&received.1["tag"], &received.1["bytes"]));
+        assert_eq!((&sent.1["peer"], &received.1["peer"]), (&1.into(), &0.into()));
+    }
 }

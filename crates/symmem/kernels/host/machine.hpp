@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../multimem.cuh"
+#include "../record.cuh"
 
 // Room for ranks in the launch parameters.
 constexpr u32 ROOM = 8;
@@ -112,6 +113,8 @@ class Group {
     const u32 world, lanes;
     // 0, or ONE_DEVICE: as if the ranks were on several devices, or on one.
     const u32 mode;
+    // A ring of each rank for its records; none if they are not recorded.
+    std::vector<std::vector<Record>> records;
 
     Group(u32 world, u32 lanes, u32 mode, u32 first_epoch, u64 milliseconds)
         : world(world), lanes(lanes), mode(mode), status_words(world) {
@@ -142,6 +145,10 @@ class Group {
         launch.rank = rank;
         launch.world = world;
         launch.mode = mode;
+        if (!records.empty()) {
+            launch.mode |= RECORDED;
+            store_relaxed(&((Lane*)control[rank]->at(launch.lane))->records, (u64)records[rank].data());
+        }
         for (u32 peer = 0; peer < world; ++peer) launch.lanes[peer] = control[peer]->at(launch.lane);
         return launch;
     }

@@ -4,6 +4,7 @@
 //     protocol [MILLISECONDS]
 //
 // The argument is how long a kernel waits for a peer in the runs that should not fail. Ends with 1 and a line on what is wrong, or with 0.
+#define SYMMEM_RECORDED
 #include <functional>
 
 #include "../symmem.cuh"
@@ -54,6 +55,47 @@ void mixed(u32 world, u32 lanes, u32 mode, u32 first_epoch, u32 count, u64 deadl
     each_rank(world * lanes, [&](u32 which) {
         u32 lane = which / world;
         run_sequence(*tracks[lane], which % world, mix(world * 100 + lane) ^ first_epoch, count);
+    });
+}
+
+// Record `number` is of an operation that was called so and ended well.
+void expect_record(const Record& record, u32 number, u64 what) {
+    const u64 tag = (u16)record.begin;
+    if (tag != tagged(0, number)) fail("record " + std::to_string(number) + " is of another operation");
+    for (u64 word : {record.end, record.what})
+        if ((u16)word != tag) fail("a word of record " + std::to_string(number) + " is of another operation");
+    const u64 begin = record.begin >> 16 & ((1ull << 47) - 1), end = record.end >> 17;
+    if (begin == 0 || end < begin) fail("record " + std::to_string(number) + " ends before it begins");
+    if (record.end >> 16 & 1) fail("record " + std::to_string(number) + " says that it failed");
+    if (record.what >> 16 != what) fail("record " + std::to_string(number) + " is of something else");
+}
+
+// Operations that are recorded leave a record each, where their epoch says, and steps behind them.
+void recorded(u32 world, u32 mode, u32 first_epoch) {
+    const u32 count = 20;
+    Group group(world, 1, mode, first_epoch, 60000);
+    group.records.assign(world, std::vector<Record>(2 * RECORDS));
+    Track track(group, 0);
+    each_rank(world, [&](u32 rank) {
+        run_sequence(track, rank, world, count);
+        Bytes pad(64);
+        *(u32*)pad.at(0) = 1;
+        Random own(rank);
+        Launch<ROOM> launch = group.launch(rank, 0);
+        launch.data[rank] = pad.at(0);
+        launch.op = 99;
+        launch.signature = 7;
+        run_kernel({1, 2}, own, [&] { pass_signal(launch, pad_slot(launch, rank), 1, 0); });
+        const std::vector<Record>& ring = group.records[rank];
+        Random shared(world);
+        u32 epoch = first_epoch;
+        for (u32 at = 0; at < count; ++at) {
+            const Operation op = random_operation(shared);
+            expect_record(ring[epoch % RECORDS], epoch, (u64)op.signature() << 8 | op.kind);
+            epoch = epoch + 1 == 0 ? 2 : epoch + 1;
+        }
+        if (ring[epoch % RECORDS].begin != 0) fail("there are more records than operations");
+        expect_record(ring[RECORDS], 0, 7 << 8 | 99);
     });
 }
 
@@ -215,7 +257,7 @@ void silenced_in_any_case() {
         Random own(1);
         Launch<ROOM> launch = group.launch(1, 1);
         launch.data[1] = pad.at(0);
-        run_kernel({1, 1}, own, [&] { exchange_slot(launch, pad_slot(launch, 1), 1, 0); });
+        run_kernel({1, 1}, own, [&] { pass_signal(launch, pad_slot(launch, 1), 1, 0); });
     };
     silenced([&](Group& group, Track& track) { poison(group), run(track, BARRIER); });
     silenced([&](Group&, Track& track) { run(track, LOW_LATENCY); });
@@ -240,8 +282,8 @@ void signals(u32 world, u64 deadline) {
             launch.peer = to == rank ? from : to;
             launch.count = channel * world + from;
             run_kernel({1, 1 + own.below(2)}, own, [&] {
-                if (to == rank) return exchange_slot(launch, pad_slot(launch, rank), 1, 0);
-                exchange_slot(launch, pad_slot(launch, to), 0, 1);
+                if (to == rank) return pass_signal(launch, pad_slot(launch, rank), 1, 0);
+                pass_signal(launch, pad_slot(launch, to), 0, 1);
             });
         };
         for (u32 round = 1; round <= 30; ++round) {
@@ -308,6 +350,10 @@ int main(int count, char** arguments) {
     });
     timed("lanes", [&] {
         for (u32 mode : MODES) mixed(3, 3, mode, 0xfffffff0, 60, deadline);
+    });
+    timed("recorded", [&] {
+        for (u32 world = 1; world <= 3; ++world)
+            for (u32 mode : MODES) recorded(world, mode, world == 1 ? 2 : 0xffffffff - 7);
     });
     timed("signals", [&] {
         for (u32 world = 2; world <= 4; ++world) signals(world, deadline);

@@ -1,11 +1,8 @@
 //! What a call of a collective is: what its ranks must agree on, and who needs to hear from whom.
 
-use crate::group::{Agreed, MAX_BYTES, Shape};
-use crate::numeric::ReduceOp;
-use crate::op::Op;
-use crate::sync::protocol::Signature;
-use crate::tuning::{Algorithm, Collective};
-use crate::{DType, Error, Result};
+use crate::numeric::{DType, ReduceOp};
+use crate::operation::{Agreed, Algorithm, Collective, MAX_BYTES, Op, Shape, Signature};
+use crate::{Error, Result};
 
 /// One call of a collective.
 #[derive(Clone, Copy)]

@@ -5,14 +5,16 @@
 //! block that stays in the cache, many rows at once, and reduced together. Both give the same bits, for the kernel
 //! works element by element.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use std::mem::MaybeUninit;
 
 use super::check_len;
 use super::rooted::check_even;
 use super::statement::Said;
-use crate::memory::{Element, SymmetricMemory};
-use crate::numeric::{Kernel, ReduceOp};
-use crate::op::Op;
+use crate::memory::SymmetricMemory;
+use crate::numeric::{Element, Kernel, ReduceOp};
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Parts of a row of at least this many bytes are not packed.

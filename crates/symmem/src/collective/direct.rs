@@ -3,10 +3,13 @@
 //! The first meeting says that everybody's memory is ready, and where in it each rank's elements start; the second that
 //! nobody works on it any more. Two-shot reduction is the same frame with other work in it.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use super::peers::Peers;
 use crate::group::Running;
-use crate::memory::{Element, SymmetricMemory};
-use crate::sync::protocol::Signature;
+use crate::memory::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Signature;
 use crate::sys::fault::{self, Point};
 use crate::{Error, Result};
 

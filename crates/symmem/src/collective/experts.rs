@@ -4,8 +4,9 @@
 //! [`super::variable`]'s.
 
 use super::variable::{Chunks, Order, Received, Route, pack, pack_in_sequence};
-use crate::memory::{Element, SymmetricMemory};
-use crate::op::Op;
+use crate::memory::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 impl<T: Element> SymmetricMemory<T> {

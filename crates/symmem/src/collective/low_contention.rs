@@ -4,17 +4,18 @@
 //! as it has come, themselves first and then backwards (`rank - 1`, `rank - 2`, ...): while all ranks are equally fast no
 //! two of them read the same one, and nobody waits for the slowest before it starts.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use std::mem::MaybeUninit;
 
 use super::rooted::check_even;
 use super::{Call, check_len};
 use crate::error::{Error, Result};
 use crate::group::Running;
-use crate::memory::{Element, Local, SymmetricMemory};
-use crate::numeric::{Kernel, ReduceOp};
-use crate::op::Op;
+use crate::memory::{Local, SymmetricMemory};
+use crate::numeric::{Element, Kernel, ReduceOp};
+use crate::operation::{Algorithm, Op};
 use crate::sys::copy;
-use crate::tuning::Algorithm;
 
 /// What a rank reads of every rank: first element and number of elements.
 struct Wanted {

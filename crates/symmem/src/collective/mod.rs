@@ -12,6 +12,8 @@
 //!
 //! An operation is written once, over [`Peers`]; the algorithms, one file each, say where these are found.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 mod call;
 mod columns;
 mod direct;
@@ -31,13 +33,13 @@ mod strided;
 mod two_shot;
 mod variable;
 
-use crate::group::Running;
-use crate::memory::{Element, SymmetricMemory};
-use crate::numeric::ReduceOp;
-use crate::op::Op;
+use crate::group::{Group, Running};
+use crate::memory::SymmetricMemory;
+use crate::numeric::{Element, ReduceOp};
+use crate::operation::{Algorithm, Collective, Op};
 use crate::sys::copy;
-use crate::tuning::{Algorithm, Choice, Collective};
-use crate::{Error, Group, Result};
+use crate::tuning::Choice;
+use crate::{Error, Result};
 
 use self::call::Call;
 use self::peers::Peers;

@@ -3,8 +3,9 @@
 use super::check_len;
 use super::rooted::check_even;
 use crate::Result;
-use crate::memory::{Element, SymmetricMemory};
-use crate::op::Op;
+use crate::memory::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Op;
 
 impl<T: Element> SymmetricMemory<T> {
     /// Collective. `out` becomes everybody's memory, in rank order: as long as the memory times the number of ranks.

@@ -5,16 +5,17 @@
 //! plain stores; that is sound because every rank is inside the same collective: between the meetings of an algorithm
 //! nobody writes what others read.
 //!
-//! Large work is shared by the threads of the rank, see [`crate::engine::team`]: each takes ranges of its own.
+//! Large work is shared by the threads of the rank, see [`crate::sync::team`]: each takes ranges of its own.
+
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::two_shot::slice_of;
-use crate::engine::team::Crew;
 use crate::group::Inner;
-use crate::memory::Element;
-use crate::numeric::Kernel;
+use crate::numeric::{Element, Kernel};
+use crate::sync::team::Crew;
 use crate::sys::copy::{self, Stores};
 use crate::tuning::PUSH_RANKS;
 

@@ -13,14 +13,16 @@
 //! modified: [`Laid::take`] writes back what it read, and reductions put their result in the place of what they read
 //! ([`Peers::reduce_back`]).
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use super::call::Call;
 use super::peers::Peers;
 use super::staged;
 use crate::Result;
 use crate::group::{Inner, Running};
-use crate::memory::Element;
+use crate::numeric::Element;
+use crate::operation::Signature;
 use crate::sync::control::staging_bytes;
-use crate::sync::protocol::Signature;
 use crate::sys::copy::{self, Stores};
 use crate::sys::fault::{self, Point};
 use crate::tuning::PUSH_RANKS;

@@ -4,13 +4,16 @@
 //! No barrier, no staging: a rank announces, hears, and works on the parcels that it took up. The argument for reusing
 //! the lines is that of the meeting's slots.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use std::mem::MaybeUninit;
 
 use super::call::Call;
 use super::pipelined::{Laid, Pieces, Room};
 use crate::Result;
 use crate::group::Running;
-use crate::sync::protocol::{PARCEL_WORDS, Signature};
+use crate::operation::Signature;
+use crate::sync::protocol::PARCEL_WORDS;
 use crate::sys::fault::{self, Point};
 use crate::tuning::PUSH_RANKS;
 

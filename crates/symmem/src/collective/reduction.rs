@@ -3,9 +3,9 @@
 use super::rooted::check_even;
 use super::{check_len, two_shot};
 use crate::Result;
-use crate::memory::{Element, SymmetricMemory};
-use crate::numeric::{Kernel, ReduceOp};
-use crate::op::Op;
+use crate::memory::SymmetricMemory;
+use crate::numeric::{Element, Kernel, ReduceOp};
+use crate::operation::Op;
 
 impl<T: Element> SymmetricMemory<T> {
     /// Collective. Every rank's memory becomes the reduction of all ranks' memory, with the same bits on every rank.

@@ -3,8 +3,9 @@
 //! Called by users through the handle. A rank with wrong arguments refuses the call: an error everywhere, nothing written.
 
 use super::check_len;
-use crate::memory::{Element, SymmetricMemory};
-use crate::op::Op;
+use crate::memory::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 impl<T: Element> SymmetricMemory<T> {

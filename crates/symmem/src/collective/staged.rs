@@ -9,7 +9,7 @@
 use super::call::Call;
 use crate::Result;
 use crate::group::Running;
-use crate::sync::protocol::Signature;
+use crate::operation::Signature;
 use crate::sys::fault::{self, Point};
 
 /// Lays this rank's bytes out and returns the epoch once those of all ranks that it hears from can be read. `fill` writes

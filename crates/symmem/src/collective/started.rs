@@ -4,11 +4,11 @@
 //! helper thread with the terms of the handle it was started on; what differs is that the memory is borrowed from
 //! the start to the end of the operation, and that buffers are given away and come back with the result.
 
-use crate::group::Pending;
-use crate::memory::{Element, Hold, SymmetricMemory};
-use crate::numeric::ReduceOp;
-use crate::op::Op;
-use crate::{Group, Result};
+use crate::Result;
+use crate::group::{Group, Pending};
+use crate::memory::{Hold, SymmetricMemory};
+use crate::numeric::{Element, ReduceOp};
+use crate::operation::Op;
 
 /// # Started collectives
 ///
@@ -192,5 +192,40 @@ impl Group {
     pub fn barrier_start(&self) -> Result<Pending<()>> {
         let group = self.for_helper();
         self.start(Op::Barrier, move || group.barrier())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use crate::error::Cause;
+    use crate::group::spawn;
+    use std::time::Duration;
+
+    #[test]
+    fn a_panic_is_the_pendings_error_and_ends_the_group() {
+        spawn(2, |group| {
+            let group = group.within(Duration::from_secs(30));
+            let mut mem = group.alloc::<u8>(10)?.rendezvous(&group)?;
+            let pending = match group.rank() {
+                0 => {
+                    let hold = Hold::exclusive(mem.block(), "panic")?;
+                    group.start::<()>(Op::AllReduce, move || hold.guarded(|| panic!("on purpose")))?
+                }
+                _ => mem.all_reduce_start(ReduceOp::Sum)?,
+            };
+            let next = group.barrier_start()?;
+            let error = pending.wait().unwrap_err();
+            assert!(
+                matches!(error, Error::GroupFailed { culprit: 0, cause: Cause::Panicked, .. }),
+                "{error:?}"
+            );
+            assert_eq!(error.to_string().contains("on purpose"), group.rank() == 0, "{error}");
+            assert!(matches!(next.wait(), Err(Error::GroupFailed { culprit: 0, .. })));
+            assert!(matches!(mem.local(), Err(Error::Poisoned { .. })));
+            Ok(())
+        })
+        .unwrap();
     }
 }

@@ -4,12 +4,15 @@
 //! everybody hears everything and judges it alike. So a disagreement is the same `Mismatch`, and arguments that do not fit
 //! together the same error, on every rank, before a byte is written. What a rank can see to be wrong by itself it refuses.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use super::Call;
 use crate::error::{Error, Result};
 use crate::group::Running;
-use crate::memory::{Element, SymmetricMemory};
+use crate::memory::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Algorithm;
 use crate::sys::copy::{self, Stores};
-use crate::tuning::Algorithm;
 
 /// A named argument that all ranks must give alike.
 pub(super) type Term = (&'static str, usize);

@@ -1,8 +1,11 @@
 //! Elements that do not lie side by side.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use std::ops::Range;
 
-use crate::memory::{Element, SymmetricMemory};
+use crate::memory::SymmetricMemory;
+use crate::numeric::Element;
 use crate::{Error, Result};
 
 /// A view of elements in private memory by shape and strides (in elements), read in row-major order.

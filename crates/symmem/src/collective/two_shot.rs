@@ -7,8 +7,7 @@
 use std::ops::Range;
 
 use super::peers::Peers;
-use crate::memory::Element;
-use crate::numeric::Kernel;
+use crate::numeric::{Element, Kernel};
 
 /// Reduces the slice of `rank` in everybody's memory.
 pub(super) fn run<T: Element>(

@@ -5,8 +5,9 @@
 //! received; the expert forms ([`super::experts`]) differ from `all_to_all_v` in nothing else.
 
 use super::statement::{Refusal, Said};
-use crate::memory::{Element, SymmetricMemory};
-use crate::op::Op;
+use crate::memory::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Where the rows of an exchange are in its output: one entry per chunk, in the order of the output.

@@ -3,9 +3,10 @@
 //! [`Config`](super::Config) asks when it has read the environment. One rank of a machine speaks for all of them, or their launcher.
 
 use super::ConfigRow;
-use crate::group::SPAWN_NAME;
 
 const PREFIX: &str = "SYMMEM_";
+/// The variable with the name of the call that a rank's process is for; who started the process has complained already.
+pub(crate) const SPAWN_NAME: &str = "SYMMEM_SPAWN_NAME";
 
 /// What people may set beside the settings: for parts of the library that know no configuration, and for the programs.
 const OTHERS: [&str; 4] = ["SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LIBRARY", "SYMMEM_PYTHON"];
@@ -76,7 +77,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Config;
+    use crate::config::Config;
 
     fn rows() -> Vec<ConfigRow> {
         Config::from_env().unwrap().rows()

@@ -1,9 +1,11 @@
 //! Ordinary device memory, and views of device memory for operations that take private buffers.
 //!
 //! Public. A [`Buffer`] is known to its own rank only; memory that peers reach is an
-//! [`Allocation`](super::Allocation). What it guarantees: copies between host and device are done when the call returns, so
+//! [`Allocation`](crate::cuda::Allocation). What it guarantees: copies between host and device are done when the call returns, so
 //! host memory is never read or written later; and memory that a captured operation was given lives as long as any graph
 //! that was made of the capture.
+
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
 use std::marker::PhantomData;
 use std::mem;
@@ -13,12 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::sys;
 
+use super::activity::all_idle;
 use super::driver::check;
 use super::owner::{Owner, Place};
-use super::{Device, Stream, queues};
-use crate::engine::cuda::all_idle;
-use crate::memory::Element;
-use crate::provider::vmm::graveyard;
+use super::{Device, Stream, deferred, queues};
+use crate::numeric::Element;
 use crate::{Error, Result};
 
 /// `len` elements of device memory.
@@ -59,7 +60,7 @@ impl<T: Element> Buffer<T> {
         let bytes = bytes.ok_or_else(|| Error::invalid("buffer", format!("{len} elements are too many")))?;
         let mut address = 0;
         if bytes > 0 {
-            graveyard::reap();
+            deferred::reap();
             let _bound = device.bind()?;
             // SAFETY: writes one address.
             check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) })?;
@@ -149,7 +150,7 @@ impl Drop for Block {
             return;
         }
         let device = memory.device.ordinal();
-        graveyard::bury_until(Box::new(move || all_idle(device)), Box::new(Kept(memory)));
+        deferred::bury_until(Box::new(move || all_idle(device)), Box::new(Kept(memory)));
     }
 }
 

@@ -7,11 +7,11 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::sys::ids;
-use crate::tuning::Book;
-use crate::{Config, Result};
+use crate::Result;
+use crate::config::Config;
+use crate::sys::{ids, user};
 
 /// First bytes of a file: the format.
 const MAGIC: &[u8; 8] = b"symmem01";
@@ -46,11 +46,6 @@ pub(crate) fn cached_in(
     Ok(code)
 }
 
-/// Where code is kept unless `SYMMEM_CACHE_DIR` says otherwise: `symmem` in the user's cache folder.
-pub(crate) fn default_folder() -> Option<PathBuf> {
-    Some(Book::default_path()?.parent()?.to_owned())
-}
-
 /// The name for a key. Each part goes in with its length, so that parts cannot run into each other.
 fn key(parts: &[&[u8]]) -> String {
     let mut sum = Sum::new();
@@ -65,7 +60,7 @@ fn key(parts: &[&[u8]]) -> String {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
     let status = file.metadata()?;
-    let me = rustix::process::geteuid().as_raw();
+    let me = user::effective_uid();
     if !status.is_file() || (status.uid() != me && status.uid() != 0) || status.mode() & 0o022 != 0 {
         return Err(io::Error::other("somebody else can write it"));
     }
@@ -155,6 +150,7 @@ pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::super::testing::Folder;

@@ -4,6 +4,8 @@
 //! guarantees: calls made under [`Device::bind`] see the right context, and afterwards the thread's current context is
 //! what it was before.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,11 +13,10 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream};
 
+use super::capture::Relaxed;
 use super::driver::{self, check, driver, trace_release};
 use super::stream;
-use crate::provider::vmm::graveyard;
 use crate::sys::{fork, ids};
-use crate::topology;
 use crate::{Error, Result};
 
 /// A GPU with its primary context, the one that the CUDA runtime, PyTorch and cudarc use too. Cheap to clone; the last
@@ -111,11 +112,6 @@ impl Device {
         self.0.facts.is_mig
     }
 
-    /// Its place in a fabric of several machines; `None` where there is none, or NVML cannot tell.
-    pub fn fabric(&self) -> Option<Fabric> {
-        self.0.facts.fabric()
-    }
-
     /// Whether contexts on this device are shared through an MPS server.
     pub fn has_mps(&self) -> bool {
         self.0.facts.has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED)
@@ -129,6 +125,11 @@ impl Device {
     /// Whether kernels on this device can reach the memory of `peer`. A device reaches itself.
     pub fn can_access(&self, peer: &Device) -> Result<bool> {
         self.0.facts.can_access(&peer.0.facts)
+    }
+
+    /// What was known of it before it had a context.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.0.facts
     }
 
     /// An attribute of the device.
@@ -184,7 +185,7 @@ impl Device {
     pub(crate) fn release(&self, call: &'static str, free: impl FnOnce() -> CUresult) {
         match self.bind() {
             Ok(_bound) => {
-                let _relaxed = graveyard::Relaxed::enter();
+                let _relaxed = Relaxed::enter();
                 trace_release(call, free());
             }
             Err(Error::Forked { .. }) => {}
@@ -247,11 +248,6 @@ impl Facts {
         // SAFETY: writes a terminated string of at most 32 bytes.
         check("cuDeviceGetPCIBusId", unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, self.raw) })?;
         Ok(string_of(&text))
-    }
-
-    /// As [`Device::fabric`].
-    pub(crate) fn fabric(&self) -> Option<Fabric> {
-        topology::fabric_of(&self.bus_id().ok()?)
     }
 }
 

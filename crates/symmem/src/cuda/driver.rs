@@ -5,6 +5,8 @@
 //! succeeded (cudarc panics on a missing one, so each symbol that this crate calls must be listed here; a test looks),
 //! the driver is new enough, and this process is not a forked child.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 

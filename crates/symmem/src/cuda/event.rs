@@ -3,6 +3,8 @@
 //! Public. What it guarantees: an event can be waited for from any stream of any device, and times only if it was made
 //! to.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::ptr;
 use std::sync::Arc;
 

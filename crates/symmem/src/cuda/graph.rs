@@ -4,6 +4,8 @@
 //! graph, and as any graph that it was captured into by [`Graph::launch`]; what an operation put into a capture with `Stream::keep_in_capture` lives as long as any executable form
 //! of that graph, also where somebody else (PyTorch) captured it.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;

@@ -4,6 +4,8 @@
 //! the loader finds, `CUDA_HOME` and `/usr/local/cuda`, then the packages of the Python environments at hand. What it
 //! guarantees: a variable that is set is believed, and never fallen back from; the error lists what was tried.
 
+#![allow(unsafe_code, reason = "calls of the loader")]
+
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,8 @@
 //! at its first launch would wait behind a kernel that spins, for ever), and launching one allocates nothing and changes no
 //! context that is right already.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;

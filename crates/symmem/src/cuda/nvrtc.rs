@@ -4,6 +4,8 @@
 //! library is missing. What it guarantees: without NVRTC there is an error that says where it was looked for, and a
 //! kernel that does not compile gives the compiler's own words.
 
+#![allow(unsafe_code, reason = "calls of NVRTC")]
+
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;

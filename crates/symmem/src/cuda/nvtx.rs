@@ -4,6 +4,8 @@
 //! asks it is given for the places of the functions it wants to hear of (NVTX 3, `nvtxImpl.h`). Without a tool a range costs one
 //! load.
 
+#![allow(unsafe_code, reason = "calls of NVTX")]
+
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::OnceLock;

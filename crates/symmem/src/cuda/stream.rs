@@ -3,6 +3,8 @@
 //! Public. A [`Stream`] is one of ours, one of cudarc's, or anybody's by its handle. What it guarantees: a stream of ours
 //! is destroyed after its last clone is gone, one of cudarc's is kept alive, and a foreign one is never destroyed here.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::any::Any;
 use std::cell::Cell;
 use std::ffi::c_int;

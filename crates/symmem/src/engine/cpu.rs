@@ -2,13 +2,15 @@
 //!
 //! Functions over a running operation and words in the peers' memory; nothing here knows handles or providers.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use std::sync::atomic::AtomicU32;
 
 use symmem_store::Interrupt;
 
 use crate::Result;
-use crate::group::{Running, signature};
-use crate::op::Op;
+use crate::group::Running;
+use crate::operation::{Op, signature};
 use crate::sync::control::CounterWords;
 use crate::sync::protocol::{Bell, Meeting, try_put, try_take};
 use crate::sys::copy;

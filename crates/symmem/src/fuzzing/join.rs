@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::tampering::Tampering;
-use crate::{Config, Group, RankContext, ReduceOp, Result};
+use crate::Result;
+use crate::config::Config;
+use crate::group::{Group, RankContext};
+use crate::numeric::ReduceOp;
 
 /// How long a rank of a disturbed join waits: most of them end in a timeout, and the fuzzer waits for each.
 const TIMEOUT: Duration = Duration::from_millis(60);

@@ -9,10 +9,10 @@ use symmem_store::{
     Deadline, ServerLimits, Store, StoreError, TcpStore, TcpStoreServer, Wait, Watch, served_on_loopback,
 };
 
+use super::RankContext;
 use super::join::Join;
 use super::{Group, Notice};
-use crate::context::RankContext;
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sys::fork;
 use crate::{Error, Result};
 

@@ -5,6 +5,8 @@
 //! every rank (see `sync::protocol::meet`). Across hosts it runs over the store, where strangers may write: each part is
 //! sealed (`group::seal`) for this group, rank and epoch, and one that is not ends the operation.
 
+#![allow(unsafe_code, reason = "staging in shared memory")]
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,12 +15,10 @@ use symmem_store::Wait;
 
 use super::running::Running;
 use super::seal::{Claim, Kind, Unsealed};
-use super::signature::signature;
 use super::{Group, Inner};
 use crate::error::Cause;
-use crate::op::Op;
+use crate::operation::{Op, Signature, signature};
 use crate::sync::control::{CounterWords, Verdict, staging_bytes};
-use crate::sync::protocol::Signature;
 use crate::sys::{copy, fault};
 use crate::{Error, Result};
 

@@ -4,10 +4,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use symmem_store::Wait;
 
-use super::signature::signature;
 use super::{Group, Running};
 use crate::error::{Cause, Halt};
-use crate::op::Op;
+use crate::operation::{Op, signature};
 use crate::sync::control::Verdict;
 use crate::sys::channel::{Endpoint, MAX_FDS};
 use crate::{Error, Result};

@@ -14,13 +14,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use symmem_store::{Interrupt, Wait, Watch};
 
+#[cfg(feature = "faults")]
+use super::Group;
 use super::exchange::part_key;
 use super::running::{GroupWatch, Stop};
-use super::signature::MAX_NUMBER;
 use super::vote::{GaveUp, Vote};
 use super::{Inner, Running};
 use crate::error::Halt;
-use crate::op::Op;
+use crate::operation::{MAX_NUMBER, Op};
 use crate::sync::protocol::arrived;
 use crate::sys::fault::{self, Point};
 use crate::{Error, Result};
@@ -242,4 +243,10 @@ fn has_given(inner: &Inner, peer: usize, epoch: u64) -> bool {
     }
     let soon = Wait::for_at_most(Duration::from_secs(1));
     inner.store.check(&[&part_key(inner, epoch, peer)], &soon).unwrap_or(false)
+}
+
+/// Counts `steps` exchanges of descriptors on `group` that did not happen: the same on all ranks. For fault tests.
+#[cfg(feature = "faults")]
+pub fn advance_tag(group: &Group, steps: u64) {
+    group.inner.fd_tag.fetch_add(steps, Ordering::Relaxed);
 }

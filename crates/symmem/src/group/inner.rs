@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use symmem_store::{Store, TcpStoreServer};
 
+use super::RankContext;
 use super::running::Stop;
 use super::seal::Sealer;
 use super::worker::Worker;
-use crate::context::RankContext;
-use crate::engine::team::Crew;
 use crate::error::Cause;
 use crate::sync::control::{Control, ControlMap, Verdict};
 use crate::sync::ladder::Ladder;
 use crate::sync::protocol::{Bell, Meeting, Owed, Slot};
 use crate::sync::record::Recorder;
+use crate::sync::team::Crew;
 use crate::sys::channel::Endpoint;
 use crate::sys::life::{self, Life, ProcessId};
 use crate::sys::memfd::Segment;

@@ -11,16 +11,16 @@ mod inner;
 mod join;
 mod notice;
 mod pending;
+mod rank;
 pub(crate) mod recording;
 mod refusal;
 mod running;
 mod seal;
-mod shape;
-pub(crate) mod signature;
 mod spawn;
 mod subgroup;
 mod survivors;
 mod vote;
+pub(crate) mod watch;
 mod worker;
 
 use std::sync::Arc;
@@ -29,22 +29,21 @@ use std::time::Duration;
 
 use symmem_store::{CancelToken, Store};
 
+#[cfg(feature = "faults")]
+pub use self::handles::advance_tag;
 pub(crate) use self::handles::{Brought, Refusal};
 pub(crate) use self::inner::Inner;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::join::fuzz_values;
 pub(crate) use self::notice::{Notice, list_ranks};
 pub use self::pending::Pending;
+pub use self::rank::RankContext;
 pub(crate) use self::running::{Running, Stop};
-pub(crate) use self::shape::Shape;
-pub(crate) use self::signature::{Agreed, Announced, MAX_BYTES, announced, signature};
-pub(crate) use self::spawn::SPAWN_NAME;
 pub use self::spawn::{
     Launcher, Pin, Placement, ProcessSpawner, Seat, ThreadSpawner, spawn, spawn_processes,
 };
-use crate::context::RankContext;
 use crate::error::Cause;
-use crate::memory::{Allocation, Element};
+use crate::operation::Shape;
 use crate::sync::control::{CounterWords, Verdict};
 use crate::{Error, Result};
 
@@ -275,11 +274,6 @@ impl Group {
     /// What this rank has done on the group so far.
     pub fn counters(&self) -> Counters {
         Counters::from(&self.inner.own().counters)
-    }
-
-    /// Local. Allocates `len` zeroed elements in this rank's context.
-    pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
-        self.context().alloc(len)
     }
 
     pub(crate) fn check_rank(&self, op: &'static str, rank: usize) -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sys::fork;
 use crate::{Error, Result};
 

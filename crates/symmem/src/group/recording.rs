@@ -1,6 +1,6 @@
 //! Recording of this rank's operations, for `trace`.
 //!
-//! Called by `running` around operations of a group that is recorded, and by the join. A rank that cannot record (out of memory or
+//! Called by `running` around operations of a group that is recorded, by the join, and by engines and mailboxes for rings of their own. A rank that cannot record (out of memory or
 //! descriptors) works as before; whoever traces sees no track of it.
 
 use std::sync::atomic::Ordering;
@@ -9,11 +9,15 @@ use std::time::Duration;
 use symmem_store::Wait;
 
 use super::Inner;
-use crate::op::Op;
+use crate::Result;
+use crate::operation::Op;
 use crate::sync::protocol;
-use crate::sync::record::{Owner, Recorder};
+use crate::sync::record::device::DeviceRing;
+use crate::sync::record::message::MailRecorder;
+use crate::sync::record::{OnDevice, Owner, Part, Recorder};
 use crate::sys::channel::{Endpoint, Peers};
 use crate::sys::ids;
+use crate::sys::memfd::Segment;
 
 /// Tells ranks of a job that was started by a tracer where it listens: its token in hex, and its address.
 pub(crate) const TRACE_TO: &str = "SYMMEM_TRACE_TO";
@@ -28,21 +32,43 @@ pub(super) fn start_if_asked(inner: &Inner) {
 }
 
 impl Inner {
-    /// Whose records those of this rank are: of the host's operations, or of a device's.
-    pub(crate) fn owner(&self, device: Option<usize>) -> Owner {
+    /// Whose records those of this rank are.
+    fn owner(&self, part: Part) -> Owner {
         let (group, id) = (self.name.clone(), self.id.clone());
-        Owner { group, id, rank: self.rank, world: self.world, pid: self.pid(self.rank), device }
+        Owner { group, id, rank: self.rank, world: self.world, pid: self.pid(self.rank), part }
+    }
+
+    /// Whether somebody wants this group's operations recorded. One load.
+    #[inline]
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.map(self.judge).control().is_recorded()
+    }
+
+    /// Stops the recording of the group, because nobody reads what was recorded.
+    pub(crate) fn stop_recording(&self) {
+        self.map(self.judge).control().set_recorded(false);
+    }
+
+    /// A ring for what this rank does on a device; none if that cannot be had.
+    pub(crate) fn device_ring(&self, on: OnDevice) -> Option<DeviceRing> {
+        make(&self.owner(Part::Device(on)), DeviceRing::new, DeviceRing::segment)
+    }
+
+    /// A ring for the messages of mailbox `number`; none if that cannot be had.
+    pub(crate) fn mail_recorder(&self, number: u64) -> Option<MailRecorder> {
+        make(&self.owner(Part::Mailbox(number)), MailRecorder::new, MailRecorder::segment)
     }
 
     /// `op` begins. Nothing is recorded if that cannot be done, or nobody reads it any more.
     #[cold]
     pub(super) fn begin_record(&self, op: Op, channel: Option<usize>) {
-        let recorder = self.recorder.get_or_init(|| make(&self.owner(None)));
+        let recorder =
+            self.recorder.get_or_init(|| make(&self.owner(Part::Host), Recorder::new, Recorder::segment));
         let Some(recorder) = recorder else { return };
         let begun = recorder.begin(op, channel, self.epoch.load(Ordering::Relaxed));
         self.recording.store(begun, Ordering::Relaxed);
         if !begun {
-            self.map(self.judge).control().set_recorded(false);
+            self.stop_recording();
         }
     }
 
@@ -57,26 +83,30 @@ impl Inner {
     }
 }
 
-/// A recorder, which the tracer that started this process, if one did, has been told of.
-pub(crate) fn make(owner: &Owner) -> Option<Recorder> {
-    let made = Recorder::new(owner);
-    let recorder = made.inspect_err(|error| tracing::warn!(%error, "operations are not recorded")).ok()?;
+/// A ring that `new` makes, which the tracer that started this process, if one did, has been told of.
+fn make<R>(
+    owner: &Owner,
+    new: impl FnOnce(&Owner) -> Result<R>,
+    segment: impl FnOnce(&R) -> &Segment,
+) -> Option<R> {
+    let made = new(owner);
+    let ring = made.inspect_err(|error| tracing::warn!(%error, "operations are not recorded")).ok()?;
     if let Ok(listener) = std::env::var(TRACE_TO)
-        && let Err(problem) = tell(&recorder, owner, &listener)
+        && let Err(problem) = tell(segment(&ring), owner, &listener)
     {
         tracing::warn!(problem, "the tracer does not learn of the operations of rank {}", owner.rank);
     }
-    Some(recorder)
+    Some(ring)
 }
 
 /// Hands the ring to the tracer at `listener`.
-fn tell(recorder: &Recorder, owner: &Owner, listener: &str) -> Result<(), String> {
+fn tell(segment: &Segment, owner: &Owner, listener: &str) -> std::result::Result<(), String> {
     let (token, address) = listener.split_once(':').ok_or("its address is none")?;
     let token = ids::unhex(token).and_then(|token| token.try_into().ok()).ok_or("its token is none")?;
     let tag = ids::random().map(u64::from_le_bytes).map_err(|error| error.to_string())?;
     let endpoint = Endpoint::bind(token, None, Peers::OfThisUser).map_err(|error| error.to_string())?;
     let (rank, wait) = (owner.rank, Wait::for_at_most(PATIENCE));
-    let fds = [recorder.segment().fd()];
+    let fds = [segment.fd()];
     let sent = endpoint.send(rank, address, tag, rank as u32, &[], &fds, &wait);
     sent.map_err(|_| format!("it cannot be reached at {address}"))
 }

@@ -5,9 +5,10 @@
 //! signature that no call has, so who agrees pays nothing for it. The words are in the staging of the meeting's epoch, which
 //! nobody writes again before everybody has announced the next one.
 
-use super::signature::{is_refusal, signature};
+#![allow(unsafe_code, reason = "staging in shared memory")]
+
 use super::{Group, Pending, Running};
-use crate::op::Op;
+use crate::operation::{Op, is_refusal, signature};
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::arrived;
 use crate::sys::copy;

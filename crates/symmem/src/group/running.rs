@@ -20,9 +20,9 @@ use symmem_store::{Deadline, Interrupt, StoreError, TICK, Wait, Watch};
 use super::inner::{Inner, RUNNING, STARTED};
 use super::{Group, Notice, list_ranks};
 use crate::error::{Cause, Context};
-use crate::op::{Kind, Op};
+use crate::operation::{Kind, Op, SHAPED, Signature, describe};
 use crate::sync::control::{CounterWords, Verdict};
-use crate::sync::protocol::{self, SHAPED, Signature, announce, arrived, leave_shape, note, unpack};
+use crate::sync::protocol::{self, announce, arrived, leave_shape, note, unpack};
 use crate::sync::waiting::Wanted;
 use crate::sys::{fork, unwind};
 use crate::{Error, Result};
@@ -469,7 +469,7 @@ impl<'a> Running<'a> {
             }
         };
         let said: Vec<Option<(Signature, u64)>> = (0..inner.world).map(said).collect();
-        let (what, values) = super::signature::describe(&said);
+        let (what, values) = describe(&said);
         Error::Mismatch { context: self.context(), what, values }
     }
 

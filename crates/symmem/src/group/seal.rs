@@ -11,7 +11,7 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::Config;
+use crate::config::Config;
 use crate::sys::ids;
 use crate::sys::secret::Secret;
 

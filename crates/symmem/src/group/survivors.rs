@@ -23,7 +23,7 @@ use super::inner::{IDLE, Inner};
 use super::join::Join;
 use super::running::Stop;
 use crate::error::Halt;
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sync::protocol::{ALIVE_WORDS, Sheet};
 use crate::sys::ids;
 use crate::{Error, Result};

@@ -24,7 +24,7 @@ use super::inner::{IDLE, Inner, STARTED};
 use super::pending::{Outcome, Pending};
 use super::spawn::panic_message;
 use crate::error::Cause;
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sync::control::Verdict;
 use crate::sys::fork;
 use crate::{Error, Result};
@@ -207,36 +207,6 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ReduceOp;
-    use std::time::Duration;
-
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    #[test]
-    fn a_panic_is_the_pendings_error_and_ends_the_group() {
-        crate::spawn(2, |group| {
-            let group = group.within(PATIENCE);
-            let mut mem = group.alloc::<u8>(10)?.rendezvous(&group)?;
-            let pending = match group.rank() {
-                0 => {
-                    let hold = crate::memory::Hold::exclusive(mem.block(), "panic")?;
-                    group.start::<()>(Op::AllReduce, move || hold.guarded(|| panic!("on purpose")))?
-                }
-                _ => mem.all_reduce_start(ReduceOp::Sum)?,
-            };
-            let next = group.barrier_start()?;
-            let error = pending.wait().unwrap_err();
-            assert!(
-                matches!(error, Error::GroupFailed { culprit: 0, cause: Cause::Panicked, .. }),
-                "{error:?}"
-            );
-            assert_eq!(error.to_string().contains("on purpose"), group.rank() == 0, "{error}");
-            assert!(matches!(next.wait(), Err(Error::GroupFailed { culprit: 0, .. })));
-            assert!(matches!(mem.local(), Err(Error::Poisoned { .. })));
-            Ok(())
-        })
-        .unwrap();
-    }
 
     #[test]
     fn an_executor_that_panics_harms_only_itself() {
@@ -247,7 +217,7 @@ mod tests {
                 panic!("a waker panics on purpose")
             }
         }
-        crate::spawn(1, |group| {
+        crate::group::spawn(1, |group| {
             let (open, closed) = std::sync::mpsc::channel::<()>();
             let mut pending = group.start(Op::Barrier, move || {
                 let _ = closed.recv();

@@ -92,7 +92,7 @@ fn wait_on_device(rank: &RankState, ranks: &[RankState]) -> Option<WaitState> {
 mod tests {
     use super::super::{DeviceState, Failure, LaneState};
     use super::*;
-    use crate::Cause;
+    use crate::error::Cause;
 
     fn rank(rank: usize, life: Life, waits_for: &[usize]) -> RankState {
         let (ranks, since) = (waits_for.to_vec(), Duration::from_secs(5));

@@ -6,12 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
-
 use crate::engine::cuda::DEVICE_PREFIX;
 use crate::engine::cuda::status::{self, Words};
 use crate::sync::control::{ControlMap, Examined, PREFIX};
 use crate::sys::memfd::Mapping;
+use crate::sys::{fd, user};
 use crate::{Error, Result};
 
 /// Everything that was found.
@@ -96,7 +95,7 @@ fn open<K>(link: &Path, how: &OpenOptions, what: impl Fn(&[u8]) -> Option<K>) ->
     let named = |link: &Path| what(fs::read_link(link).ok()?.as_os_str().as_bytes());
     named(link)?;
     // The descriptor may be another file by now, and opening some files does something: so it is only looked at first.
-    let handle = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let handle = fd::look_at(link).ok()?;
     let again = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let kind = named(Path::new(&again))?;
     Some((how.open(&again).ok()?, kind))
@@ -129,7 +128,7 @@ fn is_ours(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let real = uids.and_then(|uids| uids.split_ascii_whitespace().next()?.parse::<u32>().ok());
-    real == Some(rustix::process::getuid().as_raw())
+    real == Some(user::uid())
 }
 
 #[cfg(test)]

@@ -32,10 +32,12 @@ use serde::{Serialize, Serializer};
 
 pub use self::explain::time;
 
+use crate::Result;
 use crate::error::Cause;
+use crate::group::Counters;
+use crate::numeric::{DType, ReduceOp};
+use crate::operation::Algorithm;
 use crate::sys::life::Stat;
-use crate::tuning::Algorithm;
-use crate::{Counters, DType, ReduceOp, Result};
 
 /// All groups that this process may see, the oldest first: those of this user, and of everybody for a process that may look at all.
 pub fn groups() -> Result<Vec<GroupState>> {

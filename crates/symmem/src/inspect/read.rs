@@ -10,10 +10,9 @@ use super::{
     DeviceFailure, DeviceState, Failure, GroupState, LaneState, LastOperation, Life, OperationState,
     RankState, WaitState,
 };
-use crate::Counters;
 use crate::engine::cuda::status;
-use crate::group::announced;
-use crate::op::Op;
+use crate::group::Counters;
+use crate::operation::{Announced, Op, announced};
 use crate::sync::about::Seated;
 use crate::sync::waiting::Seen;
 use crate::sys::clock;
@@ -140,10 +139,8 @@ impl<'a> Looking<'a> {
             let control = segment.map.control();
             let (pid, start) =
                 (control.pid.load(Ordering::Relaxed), control.start_time.load(Ordering::Relaxed));
-            // The rank's own process among those that have its file, also from a namespace above its own.
-            let is_own = |holder: &&u32| Stat::read(**holder).is_ok_and(|stat| stat.start_time == start);
-            let by_time = segment.holders.iter().find(is_own).map(|holder| (*holder, start));
-            by_time.or_else(|| segment.holders.contains(&pid).then_some((pid, start)))
+            let started_then = |holder| Stat::read(holder).is_ok_and(|stat| stat.start_time == start);
+            own_process(&segment.holders, pid, started_then).map(|pid| (pid, start))
         });
         let process = own.flatten().or(match seated {
             Some(Seated { process, is_here: true })
@@ -183,7 +180,7 @@ impl<'a> Looking<'a> {
     }
 
     /// What `rank` told the others last.
-    fn announced(&self, rank: usize) -> Option<(u64, crate::group::Announced)> {
+    fn announced(&self, rank: usize) -> Option<(u64, Announced)> {
         let others = self.there().filter(|segment| segment.rank != rank);
         let latest = others.filter_map(|segment| segment.map.slot(rank).latest());
         let (epoch, signature, _) = latest.max_by_key(|(epoch, ..)| *epoch)?;
@@ -265,7 +262,16 @@ fn life_of(pid: u32, start_time: u64) -> Life {
     }
 }
 
+/// The rank's own process among those that have its file. From a namespace above its own that has another number than `pid`, but
+/// has `started_then`. So has, perhaps, somebody who looks on, and has the file open for a moment: the number comes first.
+fn own_process(holders: &[u32], pid: u32, started_then: impl Fn(u32) -> bool) -> Option<u32> {
+    let holds = holders.contains(&pid).then_some(pid);
+    let by_time = || holders.iter().copied().find(|holder| started_then(*holder));
+    holds.filter(|pid| started_then(*pid)).or_else(by_time).or(holds)
+}
+
 #[cfg(test)]
+#[allow(unsafe_code, reason = "writes garbage into a segment")]
 mod tests {
     use super::super::blame;
     use super::*;
@@ -318,6 +324,14 @@ mod tests {
             assert!(!groups[0].explain().is_empty());
             serde_json::to_string(&groups).unwrap();
         }
+    }
+
+    #[test]
+    fn who_looks_on_is_not_taken_for_a_rank_that_started_at_the_same_time() {
+        assert_eq!(own_process(&[5, 7, 9], 7, |_| true), Some(7));
+        assert_eq!(own_process(&[5, 7, 9], 7, |holder| holder == 9), Some(9), "of another namespace");
+        assert_eq!(own_process(&[5, 7, 9], 7, |_| false), Some(7), "nobody knows when it started");
+        assert_eq!(own_process(&[5, 9], 7, |_| false), None);
     }
 
     #[test]

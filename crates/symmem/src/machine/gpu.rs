@@ -1,5 +1,7 @@
 //! GPUs, and the libraries of NVIDIA's beside them. No context is made on any device.
 
+#![allow(unsafe_code, reason = "calls of foreign libraries")]
+
 use std::ffi::c_int;
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;

@@ -4,6 +4,8 @@
 //! take long, or use the mailbox. So it is asked for its bytes once, by the thread that gives it away and before any
 //! lock; from then on the desk works on the bytes alone, and runs nobody's code.
 
+#![allow(unsafe_code, reason = "buffers that another thread fills")]
+
 use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -7,6 +7,9 @@
 //!
 //! Messages between two ranks arrive in the order they were sent. A receive gets the first that fits it, in the order of
 //! arrival; a message goes to the first receive that it fits, in the order these were posted.
+//!
+//! Two desks count the messages from one to the other alike: by their first slots, which go through a ring in order. So who looks at
+//! both knows which send a receive has its message of.
 
 #[cfg(test)]
 mod tests;
@@ -20,8 +23,9 @@ use crate::group::Stop;
 
 /// How an operation ended.
 pub(super) enum Outcome {
-    Sent(Buffer),
-    Received(Buffer, Delivery),
+    /// With the message's count, see [`Counts`].
+    Sent(Buffer, u64),
+    Received(Buffer, Delivery, u64),
     /// The message was longer or shorter than the buffer.
     WrongSize(Delivery, usize),
     /// Its peer is gone.
@@ -31,7 +35,7 @@ pub(super) enum Outcome {
 impl Outcome {
     pub(super) fn into_buffer(self) -> Option<Buffer> {
         match self {
-            Self::Sent(buffer) | Self::Received(buffer, ..) => Some(buffer),
+            Self::Sent(buffer, _) | Self::Received(buffer, ..) => Some(buffer),
             _ => None,
         }
     }
@@ -62,9 +66,18 @@ fn memory_for(bytes: usize) -> Option<Vec<u8>> {
     Some(memory)
 }
 
+/// How many messages have begun to go to a rank, and to come from it. A message's count is which of them it is, from 1 on.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    sent: u64,
+    come: u64,
+}
+
 /// A message on its way out.
 struct Outgoing {
     number: u64,
+    /// Once it has begun.
+    count: u64,
     tag: u64,
     note: u64,
     buffer: Buffer,
@@ -98,6 +111,7 @@ impl Receive {
 struct Incoming {
     /// Its place in the order of arrival.
     number: u64,
+    count: u64,
     what: Delivery,
     got: usize,
     to: To,
@@ -114,6 +128,7 @@ enum To {
 /// A message that nobody has asked for: its first bytes, or all of them.
 struct Arrived {
     number: u64,
+    count: u64,
     what: Delivery,
     /// With room for all of it.
     bytes: Vec<u8>,
@@ -128,6 +143,8 @@ pub(super) struct Desk {
     outgoing: Vec<VecDeque<Outgoing>>,
     /// Of each rank.
     incoming: Vec<Option<Incoming>>,
+    /// Of each rank.
+    counts: Vec<Counts>,
     /// By number.
     arrived: VecDeque<Arrived>,
     /// By number.
@@ -151,6 +168,7 @@ impl Desk {
             last: 0,
             outgoing: (0..world).map(|_| VecDeque::new()).collect(),
             incoming: (0..world).map(|_| None).collect(),
+            counts: vec![Counts::default(); world],
             arrived: VecDeque::new(),
             posted: VecDeque::new(),
             ended: HashMap::new(),
@@ -194,12 +212,14 @@ impl Desk {
     pub(super) fn send(&mut self, number: u64, rank: usize, (tag, note): (u64, u64), buffer: Buffer) {
         let total = buffer.read().len();
         if rank == self.me {
-            self.send_to_self(Delivery { source: rank, tag, note, bytes: total }, buffer.read());
-            self.end(number, true, Outcome::Sent(buffer));
+            self.counts[rank].sent += 1;
+            let count = self.counts[rank].sent;
+            self.send_to_self(Delivery { source: rank, tag, note, bytes: total }, count, buffer.read());
+            self.end(number, true, Outcome::Sent(buffer, count));
             return;
         }
         let (begun, void, wanted) = (false, false, true);
-        let message = Outgoing { number, tag, note, buffer, total, sent: 0, begun, void, wanted };
+        let message = Outgoing { number, count: 0, tag, note, buffer, total, sent: 0, begun, void, wanted };
         self.outgoing[rank].push_back(message);
     }
 
@@ -356,10 +376,10 @@ impl Desk {
         self.incoming.iter().position(is_it)
     }
 
-    fn send_to_self(&mut self, what: Delivery, bytes: &[u8]) {
+    fn send_to_self(&mut self, what: Delivery, count: u64, bytes: &[u8]) {
         let Some(mut receive) = self.match_posted(&what) else {
             let number = self.next();
-            self.arrived.push_back(Arrived { number, what, bytes: bytes.to_vec() });
+            self.arrived.push_back(Arrived { number, count, what, bytes: bytes.to_vec() });
             return;
         };
         match receive.room {
@@ -367,7 +387,7 @@ impl Desk {
             Some(_) => receive.buffer.write().copy_from_slice(bytes),
             None => receive.buffer = Buffer::inbound(bytes.to_vec()),
         }
-        self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, what));
+        self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, what, count));
     }
 
     /// Gives `receive` the first message that fits, or lets it wait in its place for one.
@@ -376,7 +396,7 @@ impl Desk {
         let Some(arrived) = self.arrived.iter().position(fits).and_then(|at| self.arrived.remove(at)) else {
             return self.put_in_line(receive);
         };
-        let Arrived { number, what, mut bytes } = arrived;
+        let Arrived { number, count, what, mut bytes } = arrived;
         // The rest of it, if there is one, is still to come.
         let rest = self.incoming[what.source].as_mut().filter(|incoming| incoming.number == number);
         match receive.room {
@@ -394,7 +414,7 @@ impl Desk {
         }
         match rest {
             Some(rest) => rest.to = To::Receive(receive),
-            None => self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, what)),
+            None => self.end(receive.number, receive.wanted, Outcome::Received(receive.buffer, what, count)),
         }
     }
 
@@ -430,6 +450,7 @@ impl Desk {
         match filled.label.kind {
             Kind::First => {
                 let Some(incoming) = self.begin(source, &filled.label) else { return false };
+                self.counts[source].come = incoming.count;
                 self.incoming[source] = Some(incoming);
             }
             Kind::More => {}
@@ -444,7 +465,7 @@ impl Desk {
 
     /// A new message of `source`, and where it goes.
     fn begin(&mut self, source: usize, label: &Label) -> Option<Incoming> {
-        let number = self.next();
+        let (number, count) = (self.next(), self.counts[source].come + 1);
         let what = Delivery { source, tag: label.tag, note: label.note, bytes: label.total };
         let to = match self.match_posted(&what) {
             Some(receive) => match receive.room {
@@ -457,11 +478,11 @@ impl Desk {
             },
             None => {
                 let bytes = memory_for(what.bytes)?;
-                self.arrived.push_back(Arrived { number, what, bytes });
+                self.arrived.push_back(Arrived { number, count, what, bytes });
                 To::Desk
             }
         };
-        Some(Incoming { number, what, got: 0, to })
+        Some(Incoming { number, count, what, got: 0, to })
     }
 
     /// A receive of any size, with memory for a message of `bytes`. Without memory it waits on, in its place.
@@ -495,7 +516,7 @@ impl Desk {
         if incoming.got < incoming.what.bytes {
             self.incoming[source] = Some(incoming);
         } else if let To::Receive(receive) = incoming.to {
-            let outcome = Outcome::Received(receive.buffer, incoming.what);
+            let outcome = Outcome::Received(receive.buffer, incoming.what, incoming.count);
             self.end(receive.number, receive.wanted, outcome);
         }
     }
@@ -514,7 +535,7 @@ impl Desk {
     fn keep_incoming(&mut self, source: usize) {
         let Some(incoming) = &mut self.incoming[source] else { return };
         let To::Receive(mut receive) = std::mem::replace(&mut incoming.to, To::Nobody) else { return };
-        let (number, what) = (incoming.number, incoming.what);
+        let (number, count, what) = (incoming.number, incoming.count, incoming.what);
         // Without memory for it, it is lost.
         let kept = memory_for(what.bytes).map(|mut bytes| {
             bytes.extend_from_slice(&receive.buffer.write()[..incoming.got]);
@@ -524,7 +545,7 @@ impl Desk {
         if let Some(bytes) = kept {
             incoming.to = To::Desk;
             let place = self.arrived.partition_point(|arrived| arrived.number < number);
-            self.arrived.insert(place, Arrived { number, what, bytes });
+            self.arrived.insert(place, Arrived { number, count, what, bytes });
             // A receive that was posted later may have been waiting for just this.
             if let Some(receive) = self.match_posted(&what) {
                 self.post(receive);
@@ -539,6 +560,10 @@ impl Desk {
             && let Some(free) = rings.free_slot(self.me, rank)
             && let Some(message) = self.outgoing[rank].front_mut()
         {
+            if !message.begun {
+                self.counts[rank].sent += 1;
+                message.count = self.counts[rank].sent;
+            }
             let end = message.total.min(message.sent + free.room());
             let address = (message.tag, message.note);
             match message.void {
@@ -553,7 +578,7 @@ impl Desk {
             rings.ring(rank);
             let over = message.void || end == message.total;
             if over && let Some(message) = self.outgoing[rank].pop_front() {
-                self.end(message.number, message.wanted, Outcome::Sent(message.buffer));
+                self.end(message.number, message.wanted, Outcome::Sent(message.buffer, message.count));
             }
         }
         moved

@@ -2,21 +2,23 @@
 
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use symmem_store::{Deadline, Interrupt, Wait, Watch};
 
 use super::Delivery;
 use super::desk::{Awaited, Desk, Outcome};
+use super::recorded::{Asked, Call};
 use super::ring::Rings;
 use crate::error::Context;
-use crate::group::{Inner, Notice, Stop, Terms, list_ranks};
-use crate::op::Op;
+use crate::group::{Group, Inner, Notice, Stop, Terms, list_ranks};
+use crate::operation::Op;
 use crate::sync::control::CounterWords;
+use crate::sync::record::message::MailRecorder;
 use crate::sync::waiting::Wanted;
 use crate::sys::{fork, life};
-use crate::{Error, Group, Result};
+use crate::{Error, Result};
 
 /// A rank's mail.
 pub(super) struct Hub {
@@ -24,6 +26,8 @@ pub(super) struct Hub {
     desk: Mutex<Desk>,
     /// Told when something was asked for, when a thread stops waiting, and when the last handle goes.
     pub(super) unfinished: Condvar,
+    /// Where calls are recorded, once they are; `None` inside if that could not be made.
+    pub(super) recorder: OnceLock<Option<MailRecorder>>,
 }
 
 pub(super) type Locked<'a> = MutexGuard<'a, Desk>;
@@ -31,7 +35,7 @@ pub(super) type Locked<'a> = MutexGuard<'a, Desk>;
 impl Hub {
     pub(super) fn new(rings: Rings) -> Self {
         let desk = Desk::new(rings.group().rank(), rings.group().size());
-        Self { rings, desk: Mutex::new(desk), unfinished: Condvar::new() }
+        Self { rings, desk: Mutex::new(desk), unfinished: Condvar::new(), recorder: OnceLock::new() }
     }
 
     pub(super) fn group(&self) -> &Group {
@@ -75,14 +79,19 @@ impl Hub {
         self.tell(desk);
     }
 
-    /// Refuses `op` in a forked child, before any lock, and on a group that has failed.
-    pub(super) fn check(&self, op: Op) -> Result<()> {
+    /// Refuses `op` in a forked child, before any lock, and on a group that has failed. Whether the group is recorded.
+    pub(super) fn check(&self, op: Op) -> Result<bool> {
         if fork::is_child() {
             return Err(Error::Forked { op: op.name() });
         }
+        if self.group().inner.is_unusual() { self.look_closer(op) } else { Ok(false) }
+    }
+
+    #[cold]
+    fn look_closer(&self, op: Op) -> Result<bool> {
         match self.group().inner.verdict() {
             Some(verdict) => Err(self.group().failed_by(self.context(op), verdict)),
-            None => Ok(()),
+            None => Ok(self.group().inner.is_recorded()),
         }
     }
 
@@ -162,10 +171,13 @@ impl Hub {
     }
 
     /// The first message that a receive like `sought` would get, once there is one.
-    pub(super) fn probe(&self, terms: &Terms, sought: Sought) -> Result<Delivery> {
+    pub(super) fn probe(&self, terms: &Terms, sought: Sought, call: Option<Call<'_>>) -> Result<Delivery> {
         let start = Instant::now();
         let watch = |notice| ProbeWatch { hub: self, sought, notice };
         let found = self.wait_until(terms, watch, |desk| desk.peek(sought.from, sought.tag));
+        if let (Some(call), Ok(found)) = (call, &found) {
+            call.found(found);
+        }
         found.map_err(|interrupt| {
             self.interrupted(Op::Probe, start.elapsed(), interrupt, Some(Awaited::of(sought.from)))
         })
@@ -333,13 +345,17 @@ impl Drop for Owner {
 /// An operation that was asked for. Dropping it ends a blocking one, and lets a started one go on by itself.
 pub(super) struct Ticket {
     pub(super) owner: Arc<Owner>,
-    pub(super) op: Op,
+    pub(super) asked: Asked,
     pub(super) number: u64,
     /// Its buffer is borrowed.
     pub(super) blocking: bool,
 }
 
 impl Ticket {
+    fn op(&self) -> Op {
+        self.asked.op
+    }
+
     /// Whether the operation has ended. Never blocks.
     pub(super) fn test(&self) -> bool {
         if fork::is_child() {
@@ -353,14 +369,16 @@ impl Ticket {
         ended
     }
 
-    /// Waits for the end; how it ended. What did not end in time is withdrawn.
-    pub(super) fn wait(self, terms: &Terms) -> Result<Outcome> {
+    /// Waits for the end; how it ended. What did not end in time is withdrawn. `call` is that of a blocking operation; of one that was
+    /// started, the time in here is recorded.
+    pub(super) fn wait(self, terms: &Terms, call: Option<Call<'_>>) -> Result<Outcome> {
         let hub = &self.owner.0;
+        let call = if self.blocking { call } else { hub.call_if_recorded(self.asked) };
         let start = Instant::now();
         let waited = match self.test() {
             true => Ok(()),
-            false if fork::is_child() => return Err(Error::Forked { op: self.op.name() }),
-            false => hub.wait(terms, self.op, self.number),
+            false if fork::is_child() => return Err(Error::Forked { op: self.op().name() }),
+            false => hub.wait(terms, self.op(), self.number),
         };
         let mut desk = hub.lock();
         let awaited = desk.awaited(self.number);
@@ -373,10 +391,13 @@ impl Ticket {
             }
         }
         hub.tell(desk);
+        if let (Some(call), Some(outcome)) = (call, &outcome) {
+            call.ended(outcome);
+        }
         match (outcome, waited) {
-            (Some(outcome), _) => hub.judge(self.op, start.elapsed(), outcome),
-            (None, Err(interrupt)) => Err(hub.interrupted(self.op, start.elapsed(), interrupt, awaited)),
-            (None, Ok(())) => Err(Error::invalid(self.op.name(), "its outcome was given out before")),
+            (Some(outcome), _) => hub.judge(self.op(), start.elapsed(), outcome),
+            (None, Err(interrupt)) => Err(hub.interrupted(self.op(), start.elapsed(), interrupt, awaited)),
+            (None, Ok(())) => Err(Error::invalid(self.op().name(), "its outcome was given out before")),
         }
     }
 
@@ -384,13 +405,18 @@ impl Ticket {
     pub(super) fn wait_for(&self, terms: &Terms, timeout: Duration) -> Result<bool> {
         let hub = &self.owner.0;
         if fork::is_child() {
-            return Err(Error::Forked { op: self.op.name() });
+            return Err(Error::Forked { op: self.op().name() });
         }
+        let call = hub.call_if_recorded(self.asked);
         let terms = Terms { timeout: Some(timeout), cancel: terms.cancel.clone() };
-        match hub.wait(&terms, self.op, self.number) {
+        let waited = hub.wait(&terms, self.op(), self.number);
+        if let (Some(call), Ok(()) | Err(Interrupt::Expired)) = (call, &waited) {
+            call.goes_on();
+        }
+        match waited {
             Ok(()) => Ok(true),
             Err(Interrupt::Expired) => Ok(false),
-            Err(interrupt) => Err(hub.interrupted(self.op, timeout, interrupt, None)),
+            Err(interrupt) => Err(hub.interrupted(self.op(), timeout, interrupt, None)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Called by users. A [`Mailbox`] is made collectively, once; from then on every rank sends and receives as it likes, from
 //! several threads at once, and beside whatever else runs on the group. Bytes travel in [`ring`]s of shared memory;
-//! a rank's queues and the matching are its [`desk`]; [`hub`] waits; [`helper`] goes on while nobody waits.
+//! a rank's queues and the matching are its [`desk`]; [`hub`] waits; [`helper`] goes on while nobody waits; [`recorded`] is for who traces.
 //!
 //! # Why a batch of sends and receives never deadlocks
 //! Let every message that is sent be received, in whatever order, size and number the ranks ask for both.
@@ -28,25 +28,31 @@
 //! Buffers that are given away are of the caller's types. None of their code runs under the desk's lock: their bytes are asked
 //! for before ([`buffer`]), and they are dropped after ([`hub::Hub::tell`]).
 
+#![allow(unsafe_code, reason = "buffers that another thread fills")]
+
 mod buffer;
 mod desk;
 mod helper;
 mod hub;
 mod pending;
+mod recorded;
 mod ring;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use symmem_store::CancelToken;
+
 use self::buffer::Buffer;
 use self::desk::{Desk, Outcome};
 use self::hub::{Hub, Owner, Sought, Ticket};
 pub use self::pending::{PendingReceive, PendingSend};
+use self::recorded::{Asked, Call};
 use self::ring::Rings;
-use crate::group::Terms;
-use crate::op::Op;
-use crate::{CancelToken, Error, Group, Result};
+use crate::group::{Group, Terms};
+use crate::operation::Op;
+use crate::{Error, Result};
 
 /// What was received, or is there to be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,12 +135,13 @@ impl Mailbox {
 
     /// Sends `bytes` to rank `rank`, which may be this one. Returns when they are on their way and the buffer may be used again.
     pub fn send(&self, rank: usize, tag: u64, bytes: &[u8]) -> Result<()> {
-        self.check(Op::Send, Some(rank))?;
+        let asked = Asked::to(rank, tag, bytes.len());
+        let call = self.begin(asked)?;
         // SAFETY: the ticket of a blocking operation withdraws it before the borrow ends, whatever happens.
         let buffer = unsafe { Buffer::of(bytes) };
         let address = (tag, self.note);
-        let ticket = self.ask(Op::Send, true, |desk, number| desk.send(number, rank, address, buffer))?;
-        ticket.wait(&self.terms).map(drop)
+        let ticket = self.ask(asked, true, |desk, number| desk.send(number, rank, address, buffer))?;
+        ticket.wait(&self.terms, call).map(drop)
     }
 
     /// Receives a message with `tag`, or with any, from rank `from`, or from anybody, which must be as long as `out`.
@@ -145,11 +152,12 @@ impl Mailbox {
         out: &mut [u8],
     ) -> Result<Delivery> {
         let (from, tag) = (from.into(), tag.into());
-        self.check(Op::Receive, from)?;
+        let asked = Asked::from(from, tag, Some(out.len()));
+        let call = self.begin(asked)?;
         // SAFETY: as for `send`; `out` is exclusive.
         let buffer = unsafe { Buffer::of_mut(out) };
-        let ticket = self.ask(Op::Receive, true, |desk, number| desk.receive(number, from, tag, buffer))?;
-        delivery(&ticket.wait(&self.terms)?)
+        let ticket = self.ask(asked, true, |desk, number| desk.receive(number, from, tag, buffer))?;
+        delivery(&ticket.wait(&self.terms, call)?)
     }
 
     /// [`Mailbox::receive`] of a message of any length, and its bytes.
@@ -172,9 +180,10 @@ impl Mailbox {
         tag: impl Into<Option<u64>>,
     ) -> Result<(Delivery, Vec<u8>)> {
         let (from, tag) = (from.into(), tag.into());
-        self.check(Op::Receive, from)?;
-        let ticket = self.ask(Op::Receive, true, |desk, number| desk.receive_any(number, from, tag))?;
-        let outcome = ticket.wait(&self.terms)?;
+        let asked = Asked::from(from, tag, None);
+        let call = self.begin(asked)?;
+        let ticket = self.ask(asked, true, |desk, number| desk.receive_any(number, from, tag))?;
+        let outcome = ticket.wait(&self.terms, call)?;
         let delivery = delivery(&outcome)?;
         let bytes = outcome.into_buffer().and_then(Buffer::take_back).ok_or_else(lost)?;
         Ok((delivery, bytes))
@@ -183,8 +192,9 @@ impl Mailbox {
     /// The next message that [`Mailbox::receive`] would get, which stays there: blocks until one has begun to arrive. Another
     /// thread of this rank may receive it first.
     pub fn probe(&self, from: impl Into<Option<usize>>, tag: impl Into<Option<u64>>) -> Result<Delivery> {
-        let sought = self.sought(from.into(), tag.into())?;
-        self.hub().probe(&self.terms, sought)
+        let sought = Sought { from: from.into(), tag: tag.into() };
+        let call = self.begin(Asked { op: Op::Probe, ..Asked::from(sought.from, sought.tag, None) })?;
+        self.hub().probe(&self.terms, sought, call)
     }
 
     /// [`Mailbox::probe`] that does not wait: `None` if there is no message. An error if none can come any more.
@@ -193,13 +203,9 @@ impl Mailbox {
         from: impl Into<Option<usize>>,
         tag: impl Into<Option<u64>>,
     ) -> Result<Option<Delivery>> {
-        let sought = self.sought(from.into(), tag.into())?;
+        let sought = Sought { from: from.into(), tag: tag.into() };
+        self.check(Op::Probe, sought.from)?;
         self.hub().try_probe(sought)
-    }
-
-    fn sought(&self, from: Option<usize>, tag: Option<u64>) -> Result<Sought> {
-        self.check(Op::Probe, from)?;
-        Ok(Sought { from, tag })
     }
 
     /// [`Mailbox::send`] that returns at once. The bytes come back with the result. They are asked for once, here.
@@ -227,7 +233,8 @@ impl Mailbox {
         self.check(Op::Send, Some(rank))?;
         let buffer = Buffer::outbound(bytes);
         let address = (tag, self.note);
-        let ticket = self.ask(Op::Send, false, |desk, number| desk.send(number, rank, address, buffer))?;
+        let asked = Asked::to(rank, tag, buffer.read().len());
+        let ticket = self.ask(asked, false, |desk, number| desk.send(number, rank, address, buffer))?;
         Ok(PendingSend::new(ticket, self.terms.clone()))
     }
 
@@ -243,8 +250,9 @@ impl Mailbox {
     {
         let (from, tag) = (from.into(), tag.into());
         self.check(Op::Receive, from)?;
-        let buffer = Buffer::inbound(buffer);
-        let ticket = self.ask(Op::Receive, false, |desk, number| desk.receive(number, from, tag, buffer))?;
+        let mut buffer = Buffer::inbound(buffer);
+        let asked = Asked::from(from, tag, Some(buffer.write().len()));
+        let ticket = self.ask(asked, false, |desk, number| desk.receive(number, from, tag, buffer))?;
         Ok(PendingReceive::new(ticket, self.terms.clone()))
     }
 
@@ -252,20 +260,27 @@ impl Mailbox {
         &self.owner.0
     }
 
-    fn check(&self, op: Op, rank: Option<usize>) -> Result<()> {
+    /// Whether the group is recorded, if `op` may begin at all.
+    fn check(&self, op: Op, rank: Option<usize>) -> Result<bool> {
         rank.map_or(Ok(()), |rank| self.group().check_rank(op.name(), rank))?;
         self.hub().check(op)
     }
 
+    /// A blocking call begins; what is recorded of it, if anything is.
+    fn begin(&self, asked: Asked) -> Result<Option<Call<'_>>> {
+        let is_recorded = self.check(asked.op, asked.peer)?;
+        Ok(if is_recorded { self.hub().call(asked) } else { None })
+    }
+
     /// Asks the desk for an operation, and does what can be done about it at once.
-    fn ask(&self, op: Op, blocking: bool, ask: impl FnOnce(&mut Desk, u64)) -> Result<Ticket> {
+    fn ask(&self, asked: Asked, blocking: bool, ask: impl FnOnce(&mut Desk, u64)) -> Result<Ticket> {
         let hub = self.hub();
         // Declared before the lock, so that it goes after it, whatever happens: dropping a ticket takes the lock.
         let ticket;
         let mut desk = hub.lock();
         let number = desk.next();
         // There before the desk knows the buffer, which may be borrowed.
-        ticket = Ticket { owner: Arc::clone(&self.owner), op, number, blocking };
+        ticket = Ticket { owner: Arc::clone(&self.owner), asked, number, blocking };
         ask(&mut desk, number);
         desk.progress(&hub.rings);
         let woken = match blocking || desk.has_ended(number) {
@@ -290,7 +305,7 @@ impl fmt::Debug for Mailbox {
 /// What the outcome of a receive says.
 fn delivery(outcome: &Outcome) -> Result<Delivery> {
     match outcome {
-        Outcome::Received(_, delivery) => Ok(*delivery),
+        Outcome::Received(_, delivery, _) => Ok(*delivery),
         _ => Err(lost()),
     }
 }

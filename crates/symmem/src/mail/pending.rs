@@ -9,7 +9,7 @@ use super::desk::Outcome;
 use super::hub::Ticket;
 use super::{Delivery, delivery};
 use crate::group::Terms;
-use crate::op::Op;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// A message that was started to be sent.
@@ -46,8 +46,8 @@ impl<B: AsRef<[u8]> + Send + 'static> PendingSend<B> {
     /// Blocks until the message is on its way; its bytes. What is not by the mailbox's timeout, or when its token is
     /// cancelled, is taken back.
     pub fn wait(self) -> Result<B> {
-        match self.ticket.wait(&self.terms)? {
-            Outcome::Sent(buffer) => take_back(Op::Send, buffer),
+        match self.ticket.wait(&self.terms, None)? {
+            Outcome::Sent(buffer, _) => take_back(Op::Send, buffer),
             _ => Err(lost(Op::Send)),
         }
     }
@@ -71,7 +71,7 @@ impl<B: AsMut<[u8]> + Send + 'static> PendingReceive<B> {
     /// Blocks until the message is here; what it is, and the buffer with it. What is not by the mailbox's timeout, or when its
     /// token is cancelled, is taken back, and the message is left for another receive.
     pub fn wait(self) -> Result<(Delivery, B)> {
-        let outcome = self.ticket.wait(&self.terms)?;
+        let outcome = self.ticket.wait(&self.terms, None)?;
         let delivery = delivery(&outcome)?;
         match outcome {
             Outcome::Received(buffer, ..) => take_back(Op::Receive, buffer).map(|buffer| (delivery, buffer)),

@@ -7,13 +7,16 @@
 //! [`Counts`] says whose a slot is. Whoever raised a count passes [`Bell::publish_fence`] and rings the other's bell; who
 //! waits for mail looks at the counts between announcing that it sleeps and sleeping (see [`Bell`]), so no wake-up is lost.
 
+#![allow(unsafe_code, reason = "rings in shared memory")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::Result;
+use crate::group::Group;
 use crate::memory::SymmetricMemory;
 pub(super) use crate::sync::protocol::SLOTS;
 use crate::sync::protocol::{Bell, Counts};
 use crate::sys::copy;
-use crate::{Group, Result};
 
 /// Bytes of all rings of a rank, and the bounds of what one slot holds.
 const RINGS_OF_A_RANK: usize = 4 << 20;
@@ -78,6 +81,11 @@ impl Rings {
 
     pub(super) fn group(&self) -> &Group {
         self.memory.group()
+    }
+
+    /// What tells them from other rings of the group, the same on all ranks.
+    pub(super) fn number(&self) -> u64 {
+        self.memory.number()
     }
 
     /// The bell on which the threads of `rank` sleep while they wait for mail.
@@ -215,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_full_after_its_slots_and_keeps_their_order() {
-        crate::spawn(2, |group| {
+        crate::group::spawn(2, |group| {
             let rings = Rings::new(&group)?;
             if group.rank() == 0 {
                 for tag in 0..SLOTS {

@@ -1,12 +1,16 @@
 //! A local allocation and the guards that give access to one's own memory.
 
+#![allow(unsafe_code, reason = "memory that peers write")]
+
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::{Block, Element, SymmetricMemory};
+use super::{Block, SymmetricMemory};
+use crate::Result;
+use crate::group::Group;
+use crate::numeric::Element;
 use crate::sys::copy;
-use crate::{Group, Result};
 
 /// Zeroed memory of this rank that can become symmetric. Local to make, local to drop.
 ///

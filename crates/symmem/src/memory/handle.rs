@@ -1,21 +1,25 @@
 //! The handle of symmetric memory: what a rank can do once everybody maps everybody.
 
+#![allow(unsafe_code, reason = "memory that peers write")]
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use symmem_store::CancelToken;
+
+use super::Block;
 use super::allocation::{Local, LocalMut, salvage};
 use super::rendezvous::{CLOSED, KEY, Layout, NOT_WHOLE, Table};
 use super::view::{PadView, PeerView};
-use super::{Block, Element, element};
 use crate::engine::cpu;
-use crate::group::{Running, signature};
-use crate::op::{Kind, Op};
+use crate::group::{Group, Running};
+use crate::numeric::{Element, element};
+use crate::operation::{Algorithm, Collective, Kind, Op, signature};
 use crate::sys::fault::{self, Point};
 use crate::sys::{fork, unwind};
-use crate::tuning::{Algorithm, Collective};
-use crate::{CancelToken, Error, Group, Result};
+use crate::{Error, Result};
 
 /// Memory that every rank of a group maps.
 ///

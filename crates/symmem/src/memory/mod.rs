@@ -4,7 +4,8 @@
 
 mod allocation;
 mod block;
-pub(crate) mod element;
+mod context;
+pub(crate) mod device;
 mod handle;
 mod hold;
 mod nothing;
@@ -16,7 +17,6 @@ mod view;
 
 pub use self::allocation::{Allocation, Local, LocalMut};
 pub(crate) use self::block::Block;
-pub use self::element::{DType, Element};
 pub use self::handle::SymmetricMemory;
 pub(crate) use self::hold::Hold;
 pub use self::rendezvous::Layout;

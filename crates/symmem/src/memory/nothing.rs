@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::rendezvous::Table;
 use super::{Block, SymmetricMemory};
-use crate::{Group, Result};
+use crate::Result;
+use crate::group::Group;
 
 impl Group {
     /// Collective, as the part of a rank that brings nothing to [`Allocation::rendezvous`](crate::Allocation::rendezvous), which

@@ -9,13 +9,16 @@
 //! and read by opaque copies of 8 aligned bytes, which are whole, and not as a Rust atomic: the same bytes are the u32
 //! slots of `put_signal`, and racing atomics of two sizes would be undefined.
 
+#![allow(unsafe_code, reason = "memory that peers write")]
+
 use std::sync::atomic::{Ordering, fence};
 
 use symmem_store::Interrupt;
 
-use super::{Element, SymmetricMemory};
+use super::SymmetricMemory;
 use crate::group::Running;
-use crate::op::Op;
+use crate::numeric::Element;
+use crate::operation::Op;
 use crate::sync::control::CounterWords;
 use crate::sync::protocol::{Bell, Meeting};
 use crate::sys::copy;

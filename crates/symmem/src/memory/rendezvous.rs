@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Block;
 use crate::error::Halt;
-use crate::group::{Brought, Group, MAX_BYTES, Running};
-use crate::op::Op;
+use crate::group::{Brought, Group, Running};
+use crate::numeric::DType;
+use crate::operation::{MAX_BYTES, Op};
 use crate::provider::{Memory, Peer};
 use crate::sys::fault::{self, Point};
-use crate::{DType, Error, Result};
+use crate::{Error, Result};
 
 /// A rank has one table of an allocation on a group.
 pub(super) const KEY: &str = "";

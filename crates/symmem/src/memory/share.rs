@@ -4,6 +4,8 @@
 //! opens it has a mapping of its own, which stays whatever becomes of the one that shared it. Nobody synchronises the two:
 //! the access rules are those for a peer's memory after a rendezvous.
 
+#![allow(unsafe_code, reason = "memory that peers write")]
+
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +16,8 @@ use symmem_store::Wait;
 
 use super::block::check_process;
 use super::view::Range;
-use super::{Allocation, Block, Element};
+use super::{Allocation, Block};
+use crate::numeric::Element;
 use crate::sys::channel::{Offer, Ticket, ask, source_here};
 use crate::sys::memfd::Mapping;
 use crate::{Error, Result};

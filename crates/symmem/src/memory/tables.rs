@@ -7,7 +7,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::{Error, Group, Result};
+use crate::group::Group;
+use crate::{Error, Result};
 
 /// What keeps a table, or remembers it.
 pub(crate) trait Holder {

@@ -3,12 +3,15 @@
 //! Reading is an opaque copy: it may be torn by a concurrent write, never undefined. Writing into a peer's buffer is
 //! `unsafe`, because the peer may hold a borrow of it. Pads are never borrowed, so writing into them is safe.
 
+#![allow(unsafe_code, reason = "memory that peers write")]
+
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::Block;
 use super::rendezvous::Table;
-use super::{Block, Element};
+use crate::numeric::Element;
 use crate::sys::copy;
 use crate::{Error, Result};
 

@@ -4,6 +4,8 @@
 //! one that [`Gate`] names. Called by the rest of `nccl` only. What it guarantees: a symbol that a version does not have
 //! is an `Option` that is `None`; structures whose size changed are filled by the version that runs.
 
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 

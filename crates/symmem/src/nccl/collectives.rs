@@ -5,13 +5,15 @@
 //! others wait for it, so arguments must be right on all ranks. A graph keeps the memory, and the communicator, of what was
 //! captured in it.
 
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
 use super::communicator::Communicator;
 use super::types::{moved, operation, reduced};
 use crate::cuda::owner::Owner;
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream};
-use crate::memory::Element;
-use crate::op::Op;
-use crate::{DType, Error, ReduceOp, Result};
+use crate::numeric::{DType, Element, ReduceOp};
+use crate::operation::Op;
+use crate::{Error, Result};
 
 /// A collective that the engine has NCCL do.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,11 @@
 //! Communicators: ranks that know each other through NCCL.
 //!
-//! Public. Made by the ranks of a [`Group`](crate::Group) (`join.rs`), with an id that travelled by other means, for all devices of this
-//! process, or adopted from whoever made one. What it guarantees: no call blocks (NCCL is told so, and polled with a
+//! Public. Made by the ranks of a [`Group`](crate::Group) (`provider/nccl/join.rs`), with an id that travelled by other
+//! means, for all devices of this process, or adopted from whoever made one. What it guarantees: no call blocks (NCCL is told so, and polled with a
 //! deadline), one thread at a time is in NCCL, a failed or ended communicator is not touched again, windows go before it,
 //! and dropping the last handle aborts it, which waits for nobody.
+
+#![allow(unsafe_code, reason = "calls of NCCL")]
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -20,12 +22,14 @@ use super::group_call;
 use super::inner::{Inner, Out, Owner, Parts, number};
 use super::library::nccl;
 use crate::cuda::Device;
-use crate::engine::cuda::Activity;
-use crate::provider::vmm::graveyard::Relaxed;
+use crate::cuda::activity::Activity;
+use crate::cuda::capture::Relaxed;
 use crate::{Error, Result};
 
 /// How long calls may take unless told otherwise: as long as everything else in this crate.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// The call that makes a communicator.
+const MAKING: &str = "ncclCommInitRankConfig";
 
 /// What the ranks of a communicator must have in common before they know each other. Made by one of them, and brought to
 /// the others by whatever means there are.
@@ -95,12 +99,12 @@ impl Communicator {
         timeout: Duration,
     ) -> Result<Self> {
         let begun = Self::begin(id, rank, world, device, Some(timeout))?;
-        begun.inner.settle("ncclCommInitRankConfig", IN_PROGRESS)?;
+        begun.inner.settle(MAKING, IN_PROGRESS)?;
         Ok(begun)
     }
 
-    /// Starts to make a communicator; it can be used once it has settled.
-    pub(super) fn begin(
+    /// Starts to make a communicator; it can be used once [`Communicator::is_made`] says so.
+    pub(crate) fn begin(
         id: &UniqueId,
         rank: usize,
         world: usize,
@@ -110,7 +114,7 @@ impl Communicator {
         let nccl = nccl()?;
         let (raw_rank, raw_world) = (number("rank", rank)?, number("world size", world)?);
         if rank >= world {
-            return Err(Error::RankOutOfRange { op: "ncclCommInitRankConfig", rank, world });
+            return Err(Error::RankOutOfRange { op: MAKING, rank, world });
         }
         let activity = Activity::new(device, 0)?;
         let mut config = RawConfig::new(nccl.loaded.version);
@@ -123,10 +127,15 @@ impl Communicator {
         };
         let raw = out.value();
         if !matches!(code, SUCCESS | IN_PROGRESS) || raw.is_null() {
-            return Err(error(nccl, "ncclCommInitRankConfig", code, ptr::null_mut()));
+            return Err(error(nccl, MAKING, code, ptr::null_mut()));
         }
         let parts = Parts { nccl, raw, device: device.clone(), rank, world, owner: Owner::Ours, timeout };
         Ok(Self { inner: Arc::new(Inner::new(parts, activity)) })
+    }
+
+    /// Whether NCCL has done what [`Communicator::begin`] began. Never waits.
+    pub(crate) fn is_made(&self) -> Result<bool> {
+        self.inner.settled(MAKING, IN_PROGRESS)
     }
 
     /// One communicator for each of `devices`, which must differ; their ranks are in that order. All of this process, so

@@ -1,5 +1,7 @@
 //! Failures of NCCL as errors of this crate: its own text for the code, and the last thing it had to say.
 
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
 use std::ffi::{CStr, c_char};
 
 use super::bindings::{Code, RawComm, TIMEOUT};

@@ -4,6 +4,8 @@
 //! the group in the thread, and so does this guard. What it guarantees: a group that was started is ended, whatever
 //! happens in it; and every communicator that takes part stays this thread's until then.
 
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::ptr;

@@ -3,6 +3,8 @@
 //! Called by the rest of `nccl`. What it guarantees is what `communicator.rs` promises: whoever is in NCCL has its turn, waits
 //! end at their deadline or with an abort, and what has ended is not touched again.
 
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
 use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -18,9 +20,9 @@ use super::error::{error, too_late};
 use super::group_call;
 use super::library::Nccl;
 use super::turn::Turn;
+use crate::cuda::activity::Activity;
+use crate::cuda::capture::Relaxed;
 use crate::cuda::{Device, Stream};
-use crate::engine::cuda::Activity;
-use crate::provider::vmm::graveyard::Relaxed;
 use crate::sys::fork;
 use crate::{Error, Result};
 

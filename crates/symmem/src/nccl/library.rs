@@ -4,6 +4,8 @@
 //! function of [`Functions`], and is never unloaded; where there is none, or it is too old, every call gives the same one
 //! sentence. What a version lacks is asked for by [`Nccl::need`], whose error names the version that has it.
 
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::path::{Path, PathBuf};

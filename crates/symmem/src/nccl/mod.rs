@@ -26,10 +26,10 @@
 //! |---|---|
 //! | `library.rs`, `version.rs` | which NCCL, and why |
 //! | `bindings.rs` | its C interface, by hand; what came with which version |
-//! | `communicator.rs`, `join.rs`, `inner.rs`, `turn.rs` | ranks that know each other: made, watched, ended |
+//! | `communicator.rs`, `inner.rs`, `turn.rs` | ranks that know each other: made, watched, ended |
 //! | `collectives.rs`, `raw.rs`, `types.rs` | the operations: checked, and as NCCL has them |
 //! | `group_call.rs` | several operations as one |
-//! | `window.rs` | memory that NCCL allocates, and registers with all ranks |
+//! | `memory.rs`, `window.rs` | memory that NCCL allocates, and registers with all ranks |
 
 pub(crate) mod bindings;
 mod collectives;
@@ -37,8 +37,8 @@ mod communicator;
 pub(crate) mod error;
 mod group_call;
 mod inner;
-pub(crate) mod join;
 mod library;
+pub(crate) mod memory;
 mod raw;
 mod turn;
 mod types;

@@ -3,6 +3,8 @@
 //! Types and reductions are NCCL's numbers, counts its elements. Nothing is checked but that the communicator lives and the
 //! stream is of its device.
 
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
 use std::ffi::c_int;
 
 use super::bindings::{SIGNALS, WaitSignal};

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use super::bindings::FP8;
 use super::library::Nccl;
-use crate::{DType, Error, ReduceOp, Result};
+use crate::numeric::{DType, ReduceOp};
+use crate::{Error, Result};
 
 /// The number of `dtype` for operations that only move; how many of NCCL's elements one of ours is. What NCCL does not
 /// have moves as bytes.

@@ -2,6 +2,8 @@
 //!
 //! The choice of the instruction set is local and never changes the bits.
 
+#![allow(unsafe_code, reason = "kernels over raw elements")]
+
 use std::sync::OnceLock;
 
 use super::environment::Environment;
@@ -11,10 +13,9 @@ use super::lanes::{Item, Lanes};
 use super::number::{Bits, Number};
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
-use super::{op, scalar};
+use super::{DType, ReduceOp, avx2, avx512, op, scalar};
+use crate::Result;
 use crate::sys::copy::Stores;
-use crate::{DType, ReduceOp, Result};
 
 /// An instruction set that kernels are compiled for, the better the later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,6 +3,8 @@
 //! A thread may have asked its processor to flush subnormals (numeric libraries offer that). A kernel on such a thread would
 //! give other bits than on the other ranks, so kernels for floats run between `enter` and the drop of its guard.
 
+#![allow(unsafe_code, reason = "the processor's control word")]
+
 /// The default environment until it is dropped, then the thread's own again.
 pub(super) struct Environment {
     /// What to put back, if it had to be changed.

@@ -1,5 +1,7 @@
 //! What a kernel works on, and what the two ways to loop over it share.
 
+#![allow(unsafe_code, reason = "kernels over raw elements")]
+
 use bytemuck::Zeroable;
 
 use super::ReduceOp;

@@ -3,6 +3,8 @@
 //! Portable lanes have units as small as can be, mostly one element, and the compiler makes vector code of the loops over
 //! them; those of an instruction set fill its registers.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 #[cfg(target_arch = "x86_64")]
 use std::marker::PhantomData;
 

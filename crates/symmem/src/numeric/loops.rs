@@ -4,6 +4,8 @@
 //! time. As destinations may be sources, no loop here reads a source and writes a destination but where both are the same
 //! pointer, or known to be apart.
 
+#![allow(unsafe_code, reason = "kernels over raw elements")]
+
 use std::mem::MaybeUninit;
 
 use super::fold::Fold;

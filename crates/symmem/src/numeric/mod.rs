@@ -1,4 +1,4 @@
-//! Numbers: element types beyond Rust's own, the reduce operations, and the kernels that collectives are built on.
+//! Numbers: the types of elements, the reduce operations, and the kernels that collectives are built on.
 //!
 //! Collectives take a [`Kernel`] for their element type and operation, and let it run over the ranks' buffers. What it
 //! guarantees, on every path, is the contract in `docs/numerics.md`: ranks in order, small floats accumulated in f32
@@ -14,6 +14,7 @@ mod avx2;
 mod avx512;
 mod boolean;
 mod dispatch;
+pub(crate) mod element;
 mod environment;
 mod f8;
 mod fold;
@@ -36,5 +37,6 @@ pub use half::{bf16, f16};
 
 pub use self::boolean::Bool;
 pub(crate) use self::dispatch::{Isa, Kernel};
+pub use self::element::{DType, Element};
 pub use self::f8::{F8E4M3, F8E5M2};
 pub use self::op::ReduceOp;

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::{DType, Error, Result};
+use super::DType;
+use crate::{Error, Result};
 
 /// How the elements of all ranks become one. `docs/numerics.md` has the exact rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

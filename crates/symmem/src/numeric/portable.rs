@@ -1,5 +1,7 @@
 //! The kernels for any processor: compiled for what every processor of the architecture has (SSE2, NEON).
 
+#![allow(unsafe_code, reason = "kernels over raw elements")]
+
 use std::marker::PhantomData;
 
 use bytemuck::Pod;

@@ -2,6 +2,8 @@
 //!
 //! Each unit is read from all sources before it is written to any destination, so a destination may be a source.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 use std::marker::PhantomData;
 
 use super::fold::Fold;

@@ -3,13 +3,15 @@
 //! It shares no arithmetic with them: f16 and bf16 are converted by `half`, integers divide as `i128`, floats are ordered
 //! by `total_cmp`.
 
+#![allow(unsafe_code, reason = "kernels over raw elements")]
+
 use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::boolean::Bool;
 use super::f8::{F8E4M3, F8E5M2};
 use super::job::{Job, Run};
-use crate::{DType, ReduceOp};
+use super::{DType, ReduceOp};
 
 /// The reference for elements of `dtype`, for every operation that makes sense for it.
 pub(super) fn kernel(dtype: DType) -> Run {

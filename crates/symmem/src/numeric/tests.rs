@@ -1,14 +1,15 @@
 //! Every kernel against the reference, bit by bit; and the reference against the contract.
 
+#![allow(unsafe_code, reason = "kernels over raw elements")]
+
 use half::{bf16, f16};
 
 use super::dispatch::Isa;
 use super::environment::control;
 use super::op::check;
 use super::testing::{Random, special_f32};
-use super::{F8E4M3, F8E5M2, Kernel};
+use super::{DType, F8E4M3, F8E5M2, Kernel, ReduceOp};
 use crate::sys::copy::Stores;
-use crate::{DType, ReduceOp};
 
 /// Bytes that must not change lie around every buffer.
 const GUARD: usize = 64;

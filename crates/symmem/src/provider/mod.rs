@@ -3,6 +3,8 @@
 //! A provider makes local memory, and from everybody's exported handles a table of peer addresses with what keeps
 //! them alive. It never works on the memory; that is an engine's part.
 
+#![allow(unsafe_code, reason = "addresses of mapped memory")]
+
 pub(crate) mod device;
 pub(crate) mod nccl;
 mod shm;

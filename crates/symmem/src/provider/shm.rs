@@ -3,9 +3,10 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Memory, Peer, Provider};
+use crate::Result;
+use crate::config::Config;
+use crate::provider::{Memory, Peer, Provider};
 use crate::sys::memfd::{Mapping, Segment};
-use crate::{Config, Result};
 
 /// The provider of host memory.
 #[derive(Debug)]

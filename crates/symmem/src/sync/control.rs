@@ -3,12 +3,14 @@
 //! It holds what ranks must know of each other while they run and what a person needs to see when they hang. A
 //! fixed [`Control`], then one slot per rank, then the staging of the exchange, then one seat per rank.
 
+#![allow(unsafe_code, reason = "words in shared memory")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::Result;
 use crate::error::Cause;
-use crate::op::Op;
+use crate::operation::{MAX_ROOTS, Op};
 use crate::sync::about::{About, Seat, Text};
 use crate::sync::protocol::{ALIVE_WORDS, Ballot, Bell, Slot};
 use crate::sync::waiting::Waiting;
@@ -35,6 +37,7 @@ pub(crate) fn staging_bytes(world: usize) -> usize {
 /// Most ranks a group can have: as many as a ballot has room for.
 pub(crate) const MAX_WORLD: usize = 64 * ALIVE_WORDS;
 const _: () = assert!(MAX_WORLD == 1024);
+const _: () = assert!(MAX_WORLD <= MAX_ROOTS, "every rank is a root that fits");
 /// Bytes of an abort reason that are kept.
 const REASON: usize = 240;
 const LAST_OPS: usize = 32;
@@ -141,6 +144,12 @@ impl Control {
     #[inline]
     pub(crate) fn is_unusual(&self) -> bool {
         self.verdict.0.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether operations of the group are to be recorded.
+    #[inline]
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.verdict.0.load(Ordering::Relaxed) & RECORDED != 0
     }
 
     /// Has operations of all ranks recorded from now on, or no longer. On the first rank's control.

@@ -11,6 +11,7 @@ use symmem_store::{Interrupt, Wait};
 
 use super::control::CounterWords;
 use super::protocol::Bell;
+use crate::sys::cpu;
 
 /// Polls before the first look at the clock: a few microseconds at most. Short waits never look at it.
 const FIRST_POLLS: u32 = 64;
@@ -242,7 +243,7 @@ impl Ladder {
     ) -> Option<T> {
         let mut before = start;
         loop {
-            rustix::thread::sched_yield();
+            cpu::give_way();
             CounterWords::add(&counters.yields, 1);
             let found = poll();
             let now = self.now();

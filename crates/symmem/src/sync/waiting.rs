@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::protocol::ALIVE_WORDS;
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sys::clock;
 
 /// A wait in a control segment. All zero: none.
@@ -105,6 +105,7 @@ impl Waiting {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "makes words of zeros")]
 mod tests {
     use super::*;
 

@@ -3,6 +3,8 @@
 //! Anybody may call it. It counts nanoseconds since boot, suspend included, and never goes back. (A time namespace
 //! may shift it: good for showing how long ago, not for deciding anything.)
 
+#![allow(unsafe_code, reason = "the processor's clock")]
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// A clock that takes a few nanoseconds to read, for who looks at it in every operation. All processes of this host read the same one;

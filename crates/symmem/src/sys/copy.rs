@@ -9,6 +9,8 @@
 //! seen together is published with a Release store and read after an Acquire load. Copies of 1, 2, 4 or 8
 //! bytes that are aligned on the shared side are not torn.
 
+#![allow(unsafe_code, reason = "copies of memory that others write")]
+
 #[cfg(test)]
 mod tests;
 #[cfg(any(test, miri, not(target_arch = "x86_64")))]

@@ -1,11 +1,19 @@
-//! Which core a thread runs on.
+//! Which core a thread runs on, and letting others have it.
 //!
-//! Called where a thread is about to enter the kernel anyhow: by who wakes a sleeper, and by who was woken.
+//! Called by the wait ladder, and where a thread is about to enter the kernel anyhow: by who wakes a sleeper, and by who was woken.
+
+#![allow(unsafe_code, reason = "system calls")]
 
 /// The core that this thread runs on now, or none where the system does not tell.
 pub(crate) fn current() -> Option<u32> {
     // SAFETY: takes nothing and touches nothing. With glibc it is a load from the thread's rseq area, or a call of the vDSO.
     u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// Lets other threads run that wait for this core. The kernel lets who calls this run last.
+#[inline]
+pub(crate) fn give_way() {
+    rustix::thread::sched_yield();
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Called by the group module, once. The call runs on `exit` and on return from `main`, never in a forked child,
 //! and not after a crash or a kill (peers see those through the pidfd).
 
+#![allow(unsafe_code, reason = "system calls")]
+
 use std::panic;
 use std::sync::OnceLock;
 

@@ -11,6 +11,7 @@
 //!
 //! A thread rank calls [`arm_panic`] and [`inject`] on its own thread.
 
+#![allow(unsafe_code, reason = "system calls")]
 // Without the feature nothing outside can reach this, and nothing inside asks for names.
 #![cfg_attr(not(feature = "faults"), allow(unreachable_pub, dead_code))]
 
@@ -116,8 +117,7 @@ pub enum Failure {
 pub(crate) use absent::{fail, point, set_rank, start_epoch, start_tag};
 #[cfg(feature = "faults")]
 pub use active::{
-    advance_tag, arm_panic, calls_of_all, fail, inject, point, set_rank, set_start_epoch, set_start_tag,
-    start_epoch, start_tag,
+    arm_panic, fail, inject, point, set_rank, set_start_epoch, set_start_tag, start_epoch, start_tag,
 };
 
 #[cfg(not(feature = "faults"))]
@@ -198,16 +198,6 @@ mod active {
     /// Where the exchanges of a new group start.
     pub fn start_tag() -> u64 {
         START_TAG.get()
-    }
-
-    /// Counts `steps` exchanges of descriptors on `group` that did not happen: the same on all ranks.
-    pub fn advance_tag(group: &crate::Group, steps: u64) {
-        group.inner.fd_tag.fetch_add(steps, Ordering::Relaxed);
-    }
-
-    /// The names of all calls that all ranks of a group make together.
-    pub fn calls_of_all() -> Vec<&'static str> {
-        crate::op::Op::calls_of_all()
     }
 
     /// Dies here if told so.

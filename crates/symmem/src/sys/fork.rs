@@ -4,6 +4,8 @@
 //! which costs two loads: the guard is a page that the kernel fills with zeros in the child (`MADV_WIPEONFORK`),
 //! so it sees every fork, also those that bypass libc. [`arm`] is called before the first group exists.
 
+#![allow(unsafe_code, reason = "system calls")]
+
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

@@ -25,6 +25,7 @@ pub(crate) fn wake_all(word: &AtomicU32) {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "looks at one page through two mappings")]
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering;

@@ -4,6 +4,8 @@
 //! not for reused process numbers, not across pid namespaces. Where there is none, `/proc` and the start time
 //! tell, within one pid namespace. A peer is never called dead on a guess.
 
+#![allow(unsafe_code, reason = "system calls")]
+
 use std::fmt::Display;
 use std::fs;
 use std::io;

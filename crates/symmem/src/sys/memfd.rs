@@ -5,6 +5,8 @@
 //! vanishes with its last user whatever kills them, and a received fd is not mapped before seals and size were
 //! checked.
 
+#![allow(unsafe_code, reason = "system calls")]
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;

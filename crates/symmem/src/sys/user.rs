@@ -1,4 +1,4 @@
-//! Whether a uid tells this user from others.
+//! Who runs this process, and whether a uid tells this user from others.
 //!
 //! The fd channel asks before it takes a peer's uid for a proof. In a user namespace the kernel shows every uid that the
 //! namespace does not map as the overflow uid. A process that has that uid itself cannot tell its own user from strangers.
@@ -10,12 +10,22 @@ const OVERFLOW: u32 = 65534;
 /// How many uids there are: the length of the map of a namespace that hides none.
 const ALL: u32 = u32::MAX;
 
+/// The user who started this process.
+pub(crate) fn uid() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+/// The user with whose rights it runs.
+pub(crate) fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Whether only processes of this user show as this process' effective uid. What cannot be read counts against it.
 pub fn uid_is_proof() -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW);
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    is_proof(rustix::process::geteuid().as_raw(), overflow, &map)
+    is_proof(effective_uid(), overflow, &map)
 }
 
 fn is_proof(euid: u32, overflow: u32, map: &str) -> bool {

@@ -17,8 +17,7 @@ mod nvml;
 
 use cudarc::driver::sys::CUdevice_attribute;
 
-use crate::cuda::device::Facts;
-use crate::cuda::{Device, Fabric};
+use crate::cuda::device::{Device, Fabric, Facts};
 use crate::{Error, Result};
 
 /// A square table: a row per device, a column per device.
@@ -123,10 +122,17 @@ impl Topology {
     }
 }
 
-/// The place in a fabric of the GPU at this bus id.
-pub(crate) fn fabric_of(bus_id: &str) -> Option<Fabric> {
+impl Device {
+    /// Its place in a fabric of several machines; `None` where there is none, or NVML cannot tell.
+    pub fn fabric(&self) -> Option<Fabric> {
+        fabric_of(self.facts())
+    }
+}
+
+fn fabric_of(device: &Facts) -> Option<Fabric> {
+    let bus_id = device.bus_id().ok()?;
     let nvml = nvml::nvml().inspect_err(|problem| tracing::debug!(problem, "no NVML")).ok()?;
-    nvml.fabric(nvml.device(bus_id).ok()?)
+    nvml.fabric(nvml.device(&bus_id).ok()?)
 }
 
 /// The version of the kernel's driver, or why NVML does not tell.
@@ -151,7 +157,7 @@ fn node(device: &Facts) -> Result<Node> {
         uuid: device.uuid,
         bus_id: device.bus_id()?,
         is_mig: device.is_mig,
-        fabric: device.fabric(),
+        fabric: fabric_of(device),
         has_multicast: device.has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED),
         has_mps: device.has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED),
     })

@@ -3,13 +3,15 @@
 //! Called by the topology only. What it guarantees: a missing library, symbol or driver is an answer in words; the bindings'
 //! own methods, which panic, are not called.
 
+#![allow(unsafe_code, reason = "calls of NVML")]
+
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
 use nvml_wrapper_sys::bindings::{self as sys, NvmlLib, nvmlDevice_t, nvmlReturn_t};
 
 use super::nvlink::Remote;
-use crate::cuda::Fabric;
+use crate::cuda::device::Fabric;
 
 /// The state of a fabric whose members found each other.
 const COMPLETED: u8 = sys::NVML_GPU_FABRIC_STATE_COMPLETED as u8;

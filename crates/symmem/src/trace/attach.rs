@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::inspect::{GroupState, find};
 use crate::sync::control::{ControlMap, Examined, PREFIX};
-use crate::sync::record;
+use crate::sync::record::{self, Reader};
 use crate::sys::memfd::Mapping;
 
 /// How often processes are looked at for new rings.
@@ -18,7 +18,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 pub(super) struct Attached {
     controls: Vec<ControlMap>,
     pids: Vec<u32>,
-    /// Files that were found before, by device and number.
+    /// Rings that were found before, by the device and number of their files.
     known: HashSet<(u64, u64)>,
     looked: Option<Instant>,
 }
@@ -46,15 +46,25 @@ impl Attached {
     }
 
     /// Rings that were not there at the last look.
-    pub(super) fn look(&mut self) -> Vec<OwnedFd> {
+    pub(super) fn look(&mut self) -> Vec<Reader> {
         if self.looked.is_some_and(|looked| looked.elapsed() < BETWEEN_LOOKS) {
             return Vec::new();
         }
         self.looked = Some(Instant::now());
         let files = self.pids.iter().flat_map(|pid| find::open_files(*pid, record::NAME));
-        let fresh = files
-            .filter(|file| file.metadata().is_ok_and(|meta| self.known.insert((meta.dev(), meta.ino()))));
-        fresh.map(OwnedFd::from).collect()
+        let known = &mut self.known;
+        let fresh = files.filter_map(|file| {
+            let meta = file.metadata().ok()?;
+            let key = (meta.dev(), meta.ino());
+            if known.contains(&key) {
+                return None;
+            }
+            // One that its rank is just making is no ring yet: it is looked at again.
+            let reader = Reader::of(OwnedFd::from(file))?;
+            known.insert(key);
+            Some(reader)
+        });
+        fresh.collect()
     }
 
     /// Has the next look happen, however long ago the last one was.
@@ -73,5 +83,40 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         self.controls.iter().for_each(|map| map.control().set_recorded(false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::sync::record::{Owner, Part, Recorder};
+    use crate::sys::memfd::Segment;
+
+    fn file(segment: &Segment) -> File {
+        File::from(segment.fd().try_clone_to_owned().unwrap())
+    }
+
+    #[test]
+    fn a_ring_that_was_found_while_it_was_made_is_found_again() {
+        let (group, id, pid) = ("attach".to_owned(), "found again".to_owned(), std::process::id());
+        let owner = Owner { group, id, rank: 0, world: 1, pid, part: Part::Host };
+        let other = Recorder::new(&owner).unwrap();
+        let mut ring = vec![0; file(other.segment()).metadata().unwrap().len() as usize];
+        file(other.segment()).read_exact_at(&mut ring, 0).unwrap();
+        drop(other);
+        let (controls, pids) = (Vec::new(), vec![pid]);
+        let mut attached = Attached { controls, pids, known: HashSet::new(), looked: None };
+        let mut look = || {
+            attached.hurry();
+            // Other tests of this process have rings, too.
+            attached.look().into_iter().filter(|reader| reader.owner == owner).count()
+        };
+        let made = Segment::create(&format!("{}attach", record::NAME), ring.len()).unwrap();
+        assert_eq!(look(), 0, "it is empty");
+        file(&made).write_all_at(&ring, 0).unwrap();
+        assert_eq!((look(), look()), (1, 0));
     }
 }

@@ -14,7 +14,7 @@ pub struct Meeting {
     pub arrivals: Vec<Arrival>,
 }
 
-/// A rank's part in a meeting, as places in a [`Trace`].
+/// A rank's part in a meeting, or in a message, as places in a [`Trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Arrival {
@@ -32,9 +32,8 @@ impl Trace {
         for (track, operations) in self.tracks.iter().enumerate() {
             for (operation, one) in operations.operations.iter().enumerate() {
                 let Some(number) = one.meeting else { continue };
-                // Devices of a group meet by themselves, whatever their numbers on each rank.
-                let place = operations.device.map(|_| 0);
-                let key = (operations.id.as_str(), place, number);
+                // Devices of a group meet by themselves, lane by lane, whatever their numbers on each rank.
+                let key = (operations.id.as_str(), operations.lane, number);
                 found.entry(key).or_default().push(Arrival { track, operation });
             }
         }
@@ -46,7 +45,7 @@ impl Trace {
         meetings.map(in_order).collect()
     }
 
-    /// What a rank did at a meeting of this trace.
+    /// What a rank did at a meeting, or with a message, of this trace.
     pub fn operation(&self, arrival: Arrival) -> &Operation {
         &self.tracks[arrival.track].operations[arrival.operation]
     }

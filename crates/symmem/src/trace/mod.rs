@@ -5,7 +5,7 @@
 //! pays a few ten nanoseconds per operation.
 //!
 //! Operations that all ranks make together have the number of their meeting in common, so the last rank to arrive at each is
-//! known ([`Trace::meetings`]). All times are nanoseconds since boot, alike for all processes of a host.
+//! known ([`Trace::meetings`]); and which receive got the message of which send ([`Trace::messages`]). All times are nanoseconds since boot, alike for all processes of a host.
 //!
 //! ```
 //! use symmem::trace::Tracer;
@@ -22,6 +22,7 @@
 
 mod attach;
 mod meeting;
+mod message;
 mod scale;
 
 use std::collections::HashSet;
@@ -30,17 +31,17 @@ use symmem_store::TICK;
 
 use self::attach::Attached;
 use self::scale::Scale;
+use crate::Result;
 use crate::group::recording::TRACE_TO;
-use crate::group::signature;
 use crate::inspect::GroupState;
-use crate::sync::record::{Reader, Recorded};
+use crate::numeric::{DType, ReduceOp};
+use crate::operation::signature;
+use crate::sync::record::{Detail, Part, Reader, Recorded};
 use crate::sys::channel::{Endpoint, Peers};
 use crate::sys::ids;
-use crate::sys::memfd::Mapping;
-use crate::tuning::Algorithm;
-use crate::{DType, ReduceOp, Result};
 
 pub use self::meeting::{Arrival, Meeting};
+pub use self::message::Message;
 
 /// Reads what the ranks of a job record, until [`Tracer::finish`].
 #[derive(Debug)]
@@ -107,8 +108,8 @@ impl Tracer {
     pub fn poll(&mut self) -> Result<()> {
         let sent = self.listener.drain()?.into_iter().flat_map(|message| message.fds);
         let found = self.attached.as_mut().map(Attached::look).unwrap_or_default();
-        let rings = sent.chain(found).filter_map(|fd| Mapping::import(fd, Reader::bytes()).ok());
-        self.rings.extend(rings.filter_map(Reader::new).map(|reader| Ring { reader, records: Vec::new() }));
+        let readers = sent.filter_map(Reader::of).chain(found);
+        self.rings.extend(readers.map(|reader| Ring { reader, records: Vec::new() }));
         for ring in &mut self.rings {
             self.lost += ring.reader.take(&mut ring.records);
         }
@@ -129,10 +130,11 @@ impl Tracer {
         if let Some(attached) = &mut self.attached {
             attached.hurry();
         }
+        self.rings.iter_mut().for_each(|ring| ring.reader.hurry());
         self.poll()?;
         let scale = self.scale.end();
         let mut tracks: Vec<Track> = self.rings.iter().map(|ring| Track::of(ring, &scale)).collect();
-        tracks.sort_by(|a, b| (&a.group, &a.id, a.rank, a.device).cmp(&(&b.group, &b.id, b.rank, b.device)));
+        tracks.sort_by(|a, b| a.place().cmp(&b.place()));
         Ok(Trace { tracks, lost: self.lost })
     }
 }
@@ -141,7 +143,7 @@ impl Tracer {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Trace {
-    /// One per rank and group, and one per device of a rank.
+    /// One per rank and group, one per lane of each device of a rank, and one per mailbox of a rank.
     pub tracks: Vec<Track>,
     /// Operations that were written over before they were read.
     pub lost: u64,
@@ -163,7 +165,11 @@ pub struct Track {
     pub pid: u32,
     /// The device, for operations of one.
     pub device: Option<usize>,
-    /// In the order in which they ended.
+    /// The lane of that device.
+    pub lane: Option<usize>,
+    /// The mailbox, for messages: its number, by which all ranks of the group know it. Several threads may have used it at once.
+    pub mailbox: Option<u64>,
+    /// In the order in which they ended; those of a device in the order in which they began.
     pub operations: Vec<Operation>,
 }
 
@@ -179,9 +185,9 @@ pub struct Operation {
     pub end_ns: Option<u64>,
     /// The number of the meeting of all ranks that it ended with, if it was one that all ranks make together.
     pub meeting: Option<u64>,
-    /// Whether the group had failed when it ended.
+    /// Whether the group had failed when it ended; of a message, whether the call ended in an error.
     pub failed: bool,
-    /// Bytes of each rank, where the operation has a size.
+    /// Bytes of each rank, where the operation has a size; of a message its own.
     pub bytes: Option<u64>,
     /// The channel, where it has one.
     pub channel: Option<usize>,
@@ -189,40 +195,95 @@ pub struct Operation {
     pub dtype: Option<DType>,
     /// How a collective reduces.
     pub reduce: Option<ReduceOp>,
-    /// Which algorithm carried a collective.
-    pub algorithm: Option<Algorithm>,
+    /// Which algorithm carried a collective: the name of one of the host's, or of the device's.
+    pub algorithm: Option<&'static str>,
+    /// The other rank of a message, as far as it is known: a receive from anybody that got none has no other.
+    pub peer: Option<usize>,
+    /// The tag of a message, as far as it is known.
+    pub tag: Option<u64>,
+    /// Which message from its sender to its receiver it is, in their mailbox, once it was sent or received: see [`Trace::messages`].
+    pub message: Option<u64>,
 }
 
 impl Track {
+    /// Where it stands among others.
+    fn place(&self) -> (&str, &str, usize, Option<usize>, Option<usize>, Option<u64>) {
+        (&self.group, &self.id, self.rank, self.device, self.lane, self.mailbox)
+    }
+
     fn of(ring: &Ring, scale: &Scale) -> Self {
         let owner = &ring.reader.owner;
-        let ns = |ticks: u64| scale.nanoseconds(ring.reader.ticks, ticks);
-        let operation = |recorded: &Recorded| {
-            let said = signature::announced(recorded.signature);
-            Operation {
-                name: recorded.what.op.name(),
-                begin_ns: ns(recorded.begin),
-                end_ns: recorded.end.map(ns),
-                meeting: (recorded.epoch > 0).then_some(recorded.epoch),
-                failed: recorded.what.failed,
-                bytes: said.and_then(|said| said.bytes),
-                channel: recorded.what.channel,
-                dtype: said.and_then(|said| said.dtype),
-                reduce: said.and_then(|said| said.reduce),
-                algorithm: said.and_then(|said| said.algorithm),
-            }
-        };
         let open = ring.reader.open();
-        let operations = ring.records.iter().chain(open.as_ref()).map(operation).collect();
-        let (group, id) = (owner.group.clone(), owner.id.clone());
+        let recorded = ring.records.iter().chain(&open);
+        let operations = recorded.map(|one| operation(one, &ring.reader, scale)).collect();
+        let (device, lane, mailbox) = match owner.part {
+            Part::Host => (None, None, None),
+            Part::Device(on) => (Some(on.device), Some(on.lane), None),
+            Part::Mailbox(number) => (None, None, Some(number)),
+        };
         Self {
-            group,
-            id,
+            group: owner.group.clone(),
+            id: owner.id.clone(),
             rank: owner.rank,
             world: owner.world,
             pid: owner.pid,
-            device: owner.device,
+            device,
+            lane,
+            mailbox,
             operations,
         }
     }
+}
+
+fn operation(recorded: &Recorded, reader: &Reader, scale: &Scale) -> Operation {
+    let ns = |ticks: u64| scale.nanoseconds(reader.ticks, ticks);
+    let bare = Operation {
+        name: recorded.what.op.name(),
+        begin_ns: ns(recorded.begin),
+        end_ns: recorded.end.map(ns),
+        meeting: (recorded.epoch > 0).then_some(recorded.epoch),
+        failed: recorded.what.failed,
+        bytes: None,
+        channel: recorded.what.channel,
+        dtype: None,
+        reduce: None,
+        algorithm: None,
+        peer: None,
+        tag: None,
+        message: None,
+    };
+    match recorded.detail {
+        Detail::Announced(signature) => match signature::announced(signature) {
+            Some(said) => Operation {
+                bytes: said.bytes,
+                dtype: said.dtype,
+                reduce: said.reduce,
+                algorithm: said.algorithm.map(|algorithm| algorithm.name()),
+                ..bare
+            },
+            None => bare,
+        },
+        Detail::Launched(launched, bytes) => {
+            let number = |plus_one: u8| usize::from(plus_one).checked_sub(1);
+            Operation {
+                bytes: Some(bytes).filter(|bytes| *bytes > 0),
+                dtype: number(launched.dtype)
+                    .and_then(|at| DType::ALL.into_iter().find(|one| *one as usize == at)),
+                reduce: number(launched.reduce)
+                    .and_then(|at| ReduceOp::ALL.into_iter().find(|one| *one as usize == at)),
+                algorithm: number(launched.algorithm).and_then(algorithm_of_devices),
+                ..bare
+            }
+        }
+        Detail::Message(said) => {
+            Operation { bytes: said.bytes, peer: said.peer, tag: said.tag, message: said.number, ..bare }
+        }
+    }
+}
+
+/// The name of the device's algorithm with this number.
+fn algorithm_of_devices(number: usize) -> Option<&'static str> {
+    use crate::engine::cuda::Algorithm;
+    let all = Algorithm::ALL.into_iter().chain([Algorithm::Multimem]);
+    all.into_iter().find(|one| *one as usize == number).map(Algorithm::name)
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Tuning;
+use crate::config::folders;
 use crate::{Error, Result};
 
 /// Tunings by machine and number of ranks. One file can serve a shared home folder.
@@ -17,9 +18,7 @@ pub struct Book {
 impl Book {
     /// Where the book lies unless `SYMMEM_TUNING` says otherwise: `symmem/tuning.json` in the user's cache folder.
     pub fn default_path() -> Option<PathBuf> {
-        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-        Some(cache.join("symmem/tuning.json"))
+        folders::tuning()
     }
 
     /// Reads the book at `path`; an empty one if there is none.

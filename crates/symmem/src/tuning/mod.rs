@@ -4,19 +4,19 @@
 //! ranks when a group is made, so the choice depends on nothing but what all ranks agree on. It is built in, or
 //! what `symmem tune` measured on this machine (a [`Book`] in the user's cache folder), and can be forced.
 
-mod algorithm;
 mod book;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::algorithm::{Algorithm, Collective};
 pub use self::book::{Book, machine};
+use crate::Result;
 use crate::config::Config;
+use crate::operation::each_forced;
+pub use crate::operation::{Algorithm, Collective};
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::PARCEL_WORDS;
-use crate::{Error, Result};
 
 /// Most ranks whose parcels an operation takes up at once, on its stack.
 pub(crate) const PUSH_RANKS: usize = 16;
@@ -73,12 +73,7 @@ impl Tuning {
     /// Uses `algorithm` for `collective` wherever it can: where a message is too large for it, the one for any size.
     /// An algorithm that cannot carry the collective at all is an error.
     pub fn force(&mut self, collective: Collective, algorithm: Algorithm) -> Result<()> {
-        let possible = collective.algorithms();
-        if !possible.contains(&algorithm) {
-            let names = possible.map(Algorithm::name).join(", ");
-            let problem = format!("{algorithm} cannot carry {collective}, which has {names}");
-            return Err(Error::invalid("algorithm", problem));
-        }
+        collective.check(algorithm)?;
         self.forced.insert(collective, algorithm);
         Ok(())
     }
@@ -112,13 +107,9 @@ impl Tuning {
 
     /// Forces what `choice` says: `"staged"`, or `"all_reduce=push,broadcast=direct"`.
     pub fn force_by_text(&mut self, choice: &str) -> Result<()> {
-        for forced in choice.split(',').filter(|part| !part.is_empty()) {
-            match forced.split_once('=') {
-                Some((collective, algorithm)) => self.force(collective.parse()?, algorithm.parse()?)?,
-                None => self.force_everywhere(forced.parse()?),
-            }
-        }
-        Ok(())
+        each_forced(choice, |collective, algorithm| {
+            self.forced.insert(collective, algorithm);
+        })
     }
 
     /// Whether `algorithm` can carry `bytes` per rank in a group of `world`.
@@ -128,15 +119,6 @@ impl Tuning {
             Algorithm::Push => world <= PUSH_RANKS && bytes <= PARCEL_WORDS * 8,
             Algorithm::Staged => bytes <= staging_bytes(world),
             _ => true,
-        }
-    }
-
-    /// Forces `algorithm` for all collectives that it can carry.
-    fn force_everywhere(&mut self, algorithm: Algorithm) {
-        for collective in Collective::ALL {
-            if collective.algorithms().contains(&algorithm) {
-                self.forced.insert(collective, algorithm);
-            }
         }
     }
 }

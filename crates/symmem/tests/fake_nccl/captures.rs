@@ -234,9 +234,9 @@ type Run = fn(&Stage, &mut Given) -> Result<()>;
 
 /// Every operation that takes a stream, by where it is.
 const ROWS: &[(&str, Row)] = &[
-    ("cuda/allocation.rs write", Refused(|stage, given| given.input.write(1.0, &stage.stream))),
-    ("cuda/allocation.rs read", Refused(|stage, given| given.input.read(&stage.stream).map(drop))),
-    ("cuda/bench_support.rs copy", Nothing("unsafe: its caller keeps the memory")),
+    ("memory/device/allocation.rs write", Refused(|stage, given| given.input.write(1.0, &stage.stream))),
+    ("memory/device/allocation.rs read", Refused(|stage, given| given.input.read(&stage.stream).map(drop))),
+    ("engine/cuda/bench_support.rs copy", Nothing("unsafe: its caller keeps the memory")),
     (
         "cuda/buffer.rs from_slice",
         Refused(|stage, _| Buffer::from_slice(&stage.device, &[1.0f32], &stage.stream).map(drop)),
@@ -266,8 +266,11 @@ const ROWS: &[(&str, Row)] = &[
             graph.launch(&stage.stream)
         }),
     ),
-    ("cuda/memory.rs write", Refused(|stage, given| given.engine().0.write(&[1.0; WHOLE], &stage.stream))),
-    ("cuda/memory.rs read", Refused(|stage, given| given.engine().0.read(&stage.stream).map(drop))),
+    (
+        "memory/device/handle.rs write",
+        Refused(|stage, given| given.engine().0.write(&[1.0; WHOLE], &stage.stream)),
+    ),
+    ("memory/device/handle.rs read", Refused(|stage, given| given.engine().0.read(&stage.stream).map(drop))),
     (
         "cuda/module.rs launch",
         // SAFETY: it takes no parameters and does nothing.
@@ -547,7 +550,7 @@ fn operations(folder: &Path, root: &Path, found: &mut Vec<String>) {
 fn every_operation_that_takes_a_stream_is_in_the_list() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
-    for folder in ["cuda", "engine/cuda", "nccl"] {
+    for folder in ["cuda", "engine/cuda", "memory/device", "nccl"] {
         operations(&root.join(folder), &root, &mut found);
     }
     let mut listed: Vec<_> = ROWS.iter().map(|(name, _)| (*name).to_owned()).collect();

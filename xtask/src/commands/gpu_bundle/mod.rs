@@ -229,10 +229,12 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     result.with_context(|| format!("{} cannot be copied to {}", from.display(), to.display())).map(drop)
 }
 
+/// Copies the sources of the kernels.
 fn copy_kernels(from: &Path, to: &Path) -> Result<()> {
+    let is_source = |path: &Path| path.extension().is_some_and(|end| end == "cu" || end == "cuh");
     for entry in fs::read_dir(from).with_context(|| format!("{} cannot be read", from.display()))? {
         let path = entry?.path();
-        if let (true, Some(name)) = (path.is_file(), path.file_name()) {
+        if let (true, Some(name)) = (is_source(&path), path.file_name()) {
             copy(&path, &to.join(name))?;
         }
     }

@@ -66,7 +66,8 @@ def compile_one(job):
     log = take(nvrtc, program, "ProgramLog").rstrip(b"\0").decode()
     if code != 0:
         return f"{file} for {arch}: nvrtcCompileProgram gave {code}\n{log}"
-    stem = out / f"{pathlib.Path(file).name}.{arch}"
+    variant = ".recorded" if "SYMMEM_RECORDED" in macros else ""
+    stem = out / f"{pathlib.Path(file).name}.{arch}{variant}"
     pathlib.Path(f"{stem}.log").write_text(log)
     pathlib.Path(f"{stem}.ptx").write_bytes(take(nvrtc, program, "PTX").rstrip(b"\0"))
     if arch.startswith("sm_"):

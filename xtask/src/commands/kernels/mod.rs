@@ -7,17 +7,22 @@ mod nvrtc;
 mod ptx;
 mod resources;
 mod rules;
+/// The one list of kernels: the library's own.
+#[path = "../../../../crates/symmem/src/engine/cuda/sources.rs"]
+#[expect(dead_code, reason = "headers are known by their ending, and texts are read from the files")]
+mod table;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::bounded;
 use crate::plan::{Job, Outcome};
 use crate::workspace::Workspace;
+use embedded::{Files, Text};
 pub(crate) use nvrtc::Nvrtc;
 use resources::Resources;
 use rules::Kind;
@@ -32,6 +37,9 @@ const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
 
 /// Those that have multimem instructions.
 const WITH_MULTIMEM: [&str; 2] = ["sm_90a", "sm_100a"];
+
+/// What kernels that can be recorded are compiled for: where they differ from others has nothing of an architecture.
+const RECORDED_ARCH: &str = "sm_90a";
 
 /// For the command; a step has the limit of its plan.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -60,27 +68,27 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// The step of `cargo xtask test`.
 pub(crate) fn check(job: &Job) -> Result<Outcome> {
     let sources = Sources::read(&job.workspace.path(FOLDER))?;
-    for file in sources.embedded() {
-        embedded::check_head(&sources.embedded_path(file), sources.hash(file))?;
-    }
-    if let Some(left) = sources.left_over()?.first() {
-        bail!("{} belongs to no kernel any more; run `cargo xtask kernels --write`", left.display());
-    }
+    let texts = sources.files.read()?;
+    embedded::check_fresh(&texts, &sources.wanted())?;
+    texts.iter().try_for_each(|text| obey(&text.name, &text.ptx))?;
     let nvrtc = match Nvrtc::set_up(job) {
         Ok(nvrtc) => nvrtc,
         Err(error) if bounded::is_interrupted() => return Err(error),
         Err(error) => return Ok(Outcome::Skipped(format!("NVRTC cannot be had: {error:#}"))),
     };
     let user = job.workspace.path(USER).display().to_string();
+    let requests = sources.requests().chain(embedded_requests()).chain(for_every_architecture(&user));
+    let recorded = || sources.kernels().filter(|file| *file != table::BENCH.0);
     let requests: Vec<_> =
-        sources.requests().chain(sources.embedded_requests()).chain(for_every_architecture(&user)).collect();
+        requests.chain(recorded().map(|file| format!("{file}:{RECORDED_ARCH}:SYMMEM_RECORDED"))).collect();
     let out = nvrtc.compile(job, FOLDER, &requests)?;
     for arch in ARCHITECTURES {
-        let files = sources.files().filter(|file| architectures(file).contains(&arch));
+        let files = sources.kernels().filter(|file| architectures(file).contains(&arch));
         judge(files.chain(["user.cu"]), &out, arch)?;
     }
-    for file in sources.embedded() {
-        embedded::check(&sources.embedded_path(file), &sources.render(&out, file)?)?;
+    judge(recorded(), &out, &format!("{RECORDED_ARCH}.recorded"))?;
+    for expected in sources.compiled(&out)? {
+        embedded::check(&texts, &expected.name, &expected.ptx)?;
     }
     Ok(Outcome::Passed)
 }
@@ -88,24 +96,11 @@ pub(crate) fn check(job: &Job) -> Result<Outcome> {
 /// Compiles the PTX in the repository anew. It must keep the rules as well.
 fn write(job: &Job) -> Result<()> {
     let sources = Sources::read(&job.workspace.path(FOLDER))?;
-    let requests: Vec<_> = sources.embedded_requests().collect();
+    let requests: Vec<_> = embedded_requests().collect();
     let out = Nvrtc::set_up(job)?.compile(job, FOLDER, &requests)?;
-    let texts: Vec<_> =
-        sources.embedded().map(|file| Ok((file, sources.render(&out, file)?))).collect::<Result<_>>()?;
-    embedded::check_size(texts.iter().map(|(_, text)| text.len()).sum())?;
-    texts.iter().try_for_each(|(file, text)| obey(file, text))?;
-    let folder = sources.embedded_folder();
-    fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
-    for (file, text) in texts {
-        let path = sources.embedded_path(file);
-        fs::write(&path, &text).with_context(|| format!("{} cannot be written", path.display()))?;
-        println!("{}: {} bytes", path.display(), text.len());
-    }
-    for path in sources.left_over()? {
-        fs::remove_file(&path).with_context(|| format!("{} cannot be removed", path.display()))?;
-        println!("{}: removed", path.display());
-    }
-    Ok(())
+    let texts = sources.compiled(&out)?;
+    texts.iter().try_for_each(|text| obey(&text.name, &text.ptx))?;
+    sources.files.write(&texts)
 }
 
 /// Looks at what every file compiled to for one architecture.
@@ -143,11 +138,11 @@ fn for_every_architecture(file: &str) -> impl Iterator<Item = String> {
     architectures(file).iter().map(move |arch| format!("{file}:{arch}"))
 }
 
-/// The kernels and their headers.
+/// The kernels and their headers, and the PTX of them that is in the repository.
 struct Sources {
-    folder: PathBuf,
     /// Text by file name.
     texts: BTreeMap<String, String>,
+    files: Files,
 }
 
 impl Sources {
@@ -162,59 +157,58 @@ impl Sources {
                 texts.insert(name.to_owned(), text);
             }
         }
-        let sources = Self { folder: folder.to_owned(), texts };
-        ensure!(sources.files().next().is_some(), "there is no kernel in {}", folder.display());
+        let sources = Self { texts, files: Files::of(folder) };
+        sources.check_listed()?;
         Ok(sources)
     }
 
-    fn files(&self) -> impl Iterator<Item = &str> {
+    /// An error if a kernel is in no list. That what is listed exists is known: else nothing would compile.
+    fn check_listed(&self) -> Result<()> {
+        let lists = || table::ENGINE.iter().chain(&table::MULTIMEM).chain([&table::BENCH]);
+        let unknown = self.kernels().find(|file| !lists().any(|(name, _)| name == file));
+        unknown.map_or(Ok(()), |file| {
+            Err(anyhow!("{file} is in no list of crates/symmem/src/engine/cuda/sources.rs; add it there"))
+        })
+    }
+
+    fn kernels(&self) -> impl Iterator<Item = &str> {
         self.texts.keys().map(String::as_str).filter(|name| name.ends_with(".cu"))
     }
 
-    /// The files that the library loads on every device. Of the others, some belong to the bench; those with multimem instructions are for few
-    /// machines, which can have the compiler.
-    fn embedded(&self) -> impl Iterator<Item = &str> {
-        self.files().filter(|file| Kind::of(file) == Kind::Protocol)
-    }
-
     fn requests(&self) -> impl Iterator<Item = String> {
-        self.files().flat_map(for_every_architecture)
+        self.kernels().flat_map(for_every_architecture)
     }
 
-    fn embedded_requests(&self) -> impl Iterator<Item = String> {
-        self.embedded().map(|file| format!("{file}:{}:{}", embedded::ARCH, embedded::MACRO))
-    }
-
-    fn embedded_folder(&self) -> PathBuf {
-        self.folder.join("ptx")
-    }
-
-    fn embedded_path(&self, file: &str) -> PathBuf {
-        self.embedded_folder().join(file).with_extension("ptx")
-    }
-
-    /// Embedded files whose source is gone.
-    fn left_over(&self) -> Result<Vec<PathBuf>> {
-        let folder = self.embedded_folder();
-        let known: Vec<_> = self.embedded().map(|file| self.embedded_path(file)).collect();
-        let entries =
-            fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))?;
-        let paths: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-        Ok(paths.into_iter().filter(|path| !known.contains(path)).collect())
+    /// What the packed PTX must be made of: names of sources, and hashes.
+    fn wanted(&self) -> Vec<(&'static str, String)> {
+        embedded().map(|file| (file, self.hash(file))).collect()
     }
 
     /// Of the file and of all headers: which of them it includes is not worth finding out.
-    fn hash(&self, file: &str) -> u64 {
+    fn hash(&self, file: &str) -> String {
         let counts = |name: &str| name == file || name.ends_with(".cuh");
         embedded::hash(self.texts.iter().filter(|(name, _)| counts(name)).map(|(_, text)| text.as_str()))
     }
 
-    /// The embedded file that the compiler's output makes.
-    fn render(&self, out: &Path, file: &str) -> Result<String> {
-        let path = out.join(format!("{file}.{}.ptx", embedded::ARCH));
-        let text = fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
-        Ok(embedded::render(self.hash(file), &text))
+    /// The PTX to pack, of what the compiler left in `out`.
+    fn compiled(&self, out: &Path) -> Result<Vec<Text>> {
+        let text = |file: &str| {
+            let path = out.join(format!("{file}.{}.ptx", embedded::ARCH));
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+            Ok(Text { name: file.to_owned(), sources: self.hash(file), ptx: embedded::render(&text) })
+        };
+        embedded().map(text).collect()
     }
+}
+
+/// The kernels whose PTX is packed: what the library loads on every device.
+fn embedded() -> impl Iterator<Item = &'static str> {
+    table::ENGINE.iter().map(|(name, _)| *name)
+}
+
+fn embedded_requests() -> impl Iterator<Item = String> {
+    embedded().map(|file| format!("{file}:{}:{}", embedded::ARCH, embedded::MACRO))
 }
 
 #[cfg(test)]
@@ -223,20 +217,35 @@ mod tests {
 
     fn sources(texts: &[(&str, &str)]) -> Sources {
         let texts = texts.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();
-        Sources { folder: "kernels".into(), texts }
+        Sources { texts, files: Files::of(Path::new("kernels")) }
     }
 
     #[test]
     fn every_kernel_is_compiled_for_every_architecture() {
-        let sources = sources(&[("a.cuh", ""), ("bench.cu", ""), ("multimem.cu", ""), ("signals.cu", "")]);
+        let multimem = "barrier_multimem.cu";
+        let sources = sources(&[("a.cuh", ""), ("bench.cu", ""), (multimem, ""), ("signals.cu", "")]);
         let requests: Vec<_> = sources.requests().collect();
         assert_eq!(requests.len(), 2 * ARCHITECTURES.len() + WITH_MULTIMEM.len());
-        assert!(requests.contains(&"multimem.cu:sm_90a".to_owned()));
-        assert!(!requests.contains(&"multimem.cu:sm_80".to_owned()));
+        assert!(requests.contains(&format!("{multimem}:sm_90a")));
+        assert!(!requests.contains(&format!("{multimem}:sm_80")));
         assert!(requests.contains(&"signals.cu:sm_90a".to_owned()));
-        let embedded: Vec<_> = sources.embedded_requests().collect();
-        assert_eq!(embedded, ["signals.cu:compute_80:SYMMEM_ANY_ONLY"]);
-        assert_eq!(sources.embedded_path("signals.cu"), Path::new("kernels/ptx/signals.ptx"));
+        assert!(embedded_requests().any(|request| request == "signals.cu:compute_80:SYMMEM_ANY_ONLY"));
+        assert_eq!(embedded_requests().count(), table::ENGINE.len());
+    }
+
+    #[test]
+    fn a_kernel_that_is_in_no_list_is_named() {
+        let error = sources(&[("signals.cu", ""), ("forgotten.cu", "")]).check_listed().expect_err("no list");
+        assert!(error.to_string().starts_with("forgotten.cu is in no list"), "{error}");
+    }
+
+    #[test]
+    fn the_host_build_has_every_kernel() {
+        let workspace = Workspace::find().expect("this workspace");
+        let text = fs::read_to_string(workspace.path(FOLDER).join("host/operation.hpp")).expect("a source");
+        for (name, _) in table::ENGINE.iter().chain(&table::MULTIMEM) {
+            assert!(text.contains(&format!("#include \"../{name}\"\n")), "{name}");
+        }
     }
 
     #[test]
@@ -245,18 +254,6 @@ mod tests {
             |header, other| sources(&[("a.cu", "kernel"), ("b.cu", other), ("c.cuh", header)]).hash("a.cu");
         assert_eq!(hash("header", "one"), hash("header", "two"));
         assert_ne!(hash("header", "one"), hash("changed", "one"));
-    }
-
-    #[test]
-    fn embedded_files_without_a_kernel_are_found() {
-        let folder = std::env::temp_dir().join(format!("xtask-kernels-{}", std::process::id()));
-        fs::create_dir_all(folder.join("ptx")).expect("a new folder");
-        for name in ["signals.ptx", "gone.ptx"] {
-            fs::write(folder.join("ptx").join(name), "").expect("a new file");
-        }
-        let found = Sources { folder: folder.clone(), ..sources(&[("signals.cu", "")]) }.left_over();
-        fs::remove_dir_all(&folder).expect("the folder is ours");
-        assert_eq!(found.expect("a readable folder"), [folder.join("ptx/gone.ptx")]);
     }
 
     #[test]

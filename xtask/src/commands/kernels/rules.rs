@@ -4,6 +4,7 @@
 
 use super::multicast;
 use super::ptx::{self, Function};
+use super::table::{BENCH, MULTIMEM as MULTICAST};
 
 /// Which rules a source file is under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +18,11 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// By the list that `file` is in; what is in none is under the strictest rules.
     pub(super) fn of(file: &str) -> Self {
         match file {
-            "bench.cu" => Self::Local,
-            _ if file.contains("multimem") => Self::Multimem,
+            _ if file == BENCH.0 => Self::Local,
+            _ if MULTICAST.iter().any(|(name, _)| *name == file) => Self::Multimem,
             _ => Self::Protocol,
         }
     }
@@ -119,7 +121,7 @@ const MEET_ALL: [&str; 7] = [
 
 /// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
 /// end. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 22] = [
+const SHAPES: [(&str, &[&[&str]]); 25] = [
     ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
     ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
     ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
@@ -139,6 +141,9 @@ const SHAPES: [(&str, &[&[&str]]); 22] = [
     ("put_signal", &[&SIGNAL]),
     ("wait_signal", &[&SIGNAL]),
     ("copy", &[]),
+    ("begin_work", &[]),
+    ("end_work", &[]),
+    ("open_records", &[]),
     ("user_signals", &[&SIGNAL, &SIGNAL]),
     ("user_barrier", &[&["bar.sync"], &SIGNAL, &SIGNAL, &["bar.red.and.pred"]]),
     ("user_packets", &[&PACKETS]),
@@ -182,7 +187,7 @@ fn why_not(kind: Kind, opcode: &str, in_kernel: bool) -> Option<&'static str> {
         return Some("the read-only cache does not see what a peer writes");
     }
     if kind != Kind::Multimem && (parts[0] == "multimem" || has("proxy")) {
-        return Some("only files named multimem* may touch a multicast address");
+        return Some("only files of the list MULTIMEM may touch a multicast address");
     }
     if kind == Kind::Local {
         return None;
@@ -250,7 +255,9 @@ fn release_problem(kernel: &Function) -> Option<String> {
 
 /// Whether the engine may launch a kernel of this name before the one ahead of it has ended.
 fn takes_turn(name: &str) -> bool {
-    !["put_signal", "wait_signal", "copy", "user_"].iter().any(|prefix| name.starts_with(prefix))
+    const OTHERS: [&str; 7] =
+        ["put_signal", "wait_signal", "copy", "begin_work", "end_work", "open_records", "user_"];
+    !OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// A kernel that may be launched early waits before it touches memory, calls anything or goes anywhere, in every thread, and lets the next one come after that:
@@ -304,7 +311,8 @@ mod tests {
 
     /// The kind of file that a kernel with this name is in.
     fn kind(name: &str) -> Kind {
-        Kind::of(&format!("{name}.cu"))
+        let is_in = |file: &str| file.strip_suffix(".cu").is_some_and(|stem| name.starts_with(stem));
+        if MULTICAST.iter().any(|(file, _)| is_in(file)) { Kind::Multimem } else { Kind::Protocol }
     }
 
     /// What the rules say about one more instruction in a kernel that is fine without it.
@@ -476,7 +484,7 @@ mod tests {
         {
             assert!(said(Kind::Multimem, opcode).contains(opcode), "{opcode}");
         }
-        assert_eq!(Kind::of("all_reduce_multimem.cu"), Kind::Multimem);
+        assert_eq!(Kind::of("all_reduce_multimem_two_shot.cu"), Kind::Multimem);
         assert_eq!(Kind::of("all_reduce_one_shot.cu"), Kind::Protocol);
         assert_eq!(Kind::of("bench.cu"), Kind::Local);
     }

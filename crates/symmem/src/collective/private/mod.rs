@@ -16,12 +16,11 @@ mod traffic;
 use super::Call;
 use super::pipelined::{self, Pieces};
 use super::push;
-use crate::group::Running;
-use crate::memory::Element;
+use crate::Result;
+use crate::group::{Group, Running};
+use crate::numeric::Element;
+use crate::operation::{Algorithm, Collective, Signature};
 use crate::sync::control::staging_bytes;
-use crate::sync::protocol::Signature;
-use crate::tuning::{Algorithm, Collective};
-use crate::{Group, Result};
 
 /// Elements that large pieces are made of: no two ranks write into one cache line.
 const LINE: usize = 64;

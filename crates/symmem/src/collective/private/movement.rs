@@ -1,19 +1,20 @@
 //! Collectives that move private memory without changing it.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use std::ops::Range;
 
 use super::splits::{self, Splits};
 use super::traffic::{Pattern, Traffic};
 use super::{LINE, Private};
+use crate::Result;
 use crate::collective::pipelined::{Laid, Pieces, Room};
 use crate::collective::rooted::check_even;
 use crate::collective::{Call, check_len};
-use crate::group::Shape;
-use crate::memory::Element;
-use crate::op::Op;
+use crate::group::Group;
+use crate::numeric::Element;
+use crate::operation::{Algorithm, Collective, Op, Shape};
 use crate::sys::copy::{self, Stores};
-use crate::tuning::{Algorithm, Collective};
-use crate::{Group, Result};
 
 impl Group {
     /// Collective. `out` becomes everybody's `input`, in rank order; all inputs are as long.

@@ -5,18 +5,19 @@
 //! own staging after the next meeting: twice the bytes of a piece cross between the ranks, whatever their number, and each
 //! cache line of staging goes to one rank and back. Either way the ranks are in order, so the bits are the same.
 
+#![allow(unsafe_code, reason = "elements in the memory of peers")]
+
 use std::ops::Range;
 
+use crate::Result;
 use crate::collective::pipelined::{Laid, Pieces, Room};
 use crate::collective::rooted::check_even;
 use crate::collective::two_shot::slice_of;
 use crate::collective::{Call, Strided, check_len};
-use crate::memory::Element;
-use crate::numeric::{Kernel, ReduceOp};
-use crate::op::Op;
+use crate::group::Group;
+use crate::numeric::{Element, Kernel, ReduceOp};
+use crate::operation::{Algorithm, Op};
 use crate::sys::copy::Stores;
-use crate::tuning::Algorithm;
-use crate::{Group, Result};
 
 /// Most ranks that own a slice of every piece: more would make the pieces too small.
 const MOST_OWNERS: usize = 32;

@@ -9,7 +9,7 @@ use super::plan::{Agreed, Limits, Routine, limit};
 use crate::cuda::Device;
 use crate::cuda::driver::driver;
 use crate::group::Running;
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sys::ids;
 use crate::{Error, Result};
 

@@ -5,23 +5,27 @@
 //! rounds them. Kernels of NCCL's have no deadline, so the stream says when one of them begins and ends, and whoever watches
 //! the engine (`status.rs`) fails the group when that takes too long; a graph cannot say it anew with every replay, and does not.
 
+#![allow(unsafe_code, reason = "kernel launches on device memory")]
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
 
 use super::Engine;
-use super::lane::Activity;
 use super::launch::Uses;
+use super::statement::Statement;
 use super::status::Ending;
+use crate::cuda::Stream;
+use crate::cuda::activity::Activity;
+use crate::cuda::capture::Relaxed;
 use crate::cuda::driver::check;
 use crate::cuda::owner::{Owner, Place};
-use crate::cuda::{Stream, SymmetricMemory};
-use crate::memory::Element;
+use crate::memory::device::SymmetricMemory;
 use crate::nccl::{Carried, Communicator};
-use crate::op::Op;
-use crate::provider::vmm::graveyard::Relaxed;
-use crate::{Error, ReduceOp, Result};
+use crate::numeric::{Element, ReduceOp};
+use crate::operation::Op;
+use crate::{Error, Result};
 
 /// The end of `communicator`: at once, or once `activity` is over, where kernels of ours are at work on its windows.
 pub(super) fn ending(communicator: &Communicator, activity: Option<&Arc<Activity>>) -> Ending {
@@ -71,15 +75,22 @@ impl Engine {
             return Err(Error::invalid(op.name(), problem));
         }
         let lane = &self.inner.body.lanes[self.lane];
+        let recorded = self.recorded(&Statement::plain(op, None, (0, 0), 1));
+        let kernels = &self.inner.body.kernels;
         let needs = || self.needs(uses);
         let given = lane.run(stream, op, &self.inner.watched, &needs, |bound, _| {
             let number = (lane.launches() as u32).wrapping_add(1).max(1);
             let is_captured = stream.capture_id_in(bound)?.is_some();
             let say = |number| if is_captured { Ok(()) } else { self.say(number, stream) };
+            let note = |kernel| match recorded {
+                0 => Ok(()),
+                mode => self.note(op, kernel, (stream, bound), mode),
+            };
             say(number)?;
+            note(&kernels.begin_work)?;
             let given = give(communicator);
             // What was refused before NCCL was called is over as well.
-            given.and(say(0))
+            given.and(note(&kernels.end_work)).and(say(0))
         });
         match &given {
             Err(error @ (Error::Nccl { .. } | Error::Cuda { .. })) => self.group().abort(&error.to_string()),
@@ -136,7 +147,7 @@ impl<T: Element> SymmetricMemory<T> {
             rank: self.rank(),
             peer,
             problem:
-                "they are not in one load and store domain; all_reduce, barrier and signals go through NCCL"
+                "they are not in one load and store domain; collectives, barrier and signals go through NCCL"
                     .to_owned(),
         }
     }

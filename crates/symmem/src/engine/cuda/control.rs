@@ -73,9 +73,10 @@ impl Header {
 pub(crate) struct LaneHead {
     entry: u64,
     exited: u32,
-    unused: u32,
+    steps: u32,
     told: u64,
-    unused_too: [u64; 13],
+    records: u64,
+    unused_too: [u64; 12],
 }
 
 impl LaneHead {
@@ -209,6 +210,8 @@ pub(crate) const IDLE: u32 = 2;
 pub(crate) const ONE_DEVICE: u32 = 4;
 /// The next kernel of the stream may be launched while this one runs.
 pub(crate) const NEXT_EARLY: u32 = 8;
+/// What it does is recorded: see `recorded.rs`.
+pub(crate) const RECORDED: u32 = 16;
 
 /// What every kernel is told, with room for `N` ranks.
 #[repr(C)]
@@ -234,7 +237,7 @@ pub(crate) struct Launch<const N: usize> {
     pub(crate) op: u32,
     pub(crate) signature: u32,
     pub(crate) peer: u32,
-    /// Of [`AVERAGE`], [`IDLE`], [`ONE_DEVICE`] and [`NEXT_EARLY`].
+    /// Of [`AVERAGE`], [`IDLE`], [`ONE_DEVICE`], [`NEXT_EARLY`] and [`RECORDED`].
     pub(crate) mode: u32,
     lanes: [u64; N],
     pub(crate) data: [u64; N],

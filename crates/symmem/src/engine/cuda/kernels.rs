@@ -10,38 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::control::SMALL_WORLD;
 use super::embedded;
 use super::plan::{Limits, NUMBERS, Routine};
+use super::sources::{ENGINE, HEADERS, MULTIMEM, Source};
 use crate::cuda::Device;
 use crate::cuda::module::{Function, Module, cached_in};
 use crate::cuda::nvrtc;
 use crate::{Error, Result};
-
-/// A file: its name, and its text.
-type Source = (&'static str, &'static str);
-
-/// What is compiled, each file for itself.
-const SOURCES: [Source; 10] = [
-    ("all_reduce_low_latency.cu", include_str!("../../../kernels/all_reduce_low_latency.cu")),
-    ("all_reduce_low_latency_whole.cu", include_str!("../../../kernels/all_reduce_low_latency_whole.cu")),
-    (
-        "all_reduce_low_latency_together.cu",
-        include_str!("../../../kernels/all_reduce_low_latency_together.cu"),
-    ),
-    ("all_reduce_one_shot.cu", include_str!("../../../kernels/all_reduce_one_shot.cu")),
-    ("all_reduce_two_shot.cu", include_str!("../../../kernels/all_reduce_two_shot.cu")),
-    ("all_reduce_two_shot_out.cu", include_str!("../../../kernels/all_reduce_two_shot_out.cu")),
-    ("all_reduce_two_trip.cu", include_str!("../../../kernels/all_reduce_two_trip.cu")),
-    ("reduce_portion.cu", include_str!("../../../kernels/reduce_portion.cu")),
-    ("pull.cu", include_str!("../../../kernels/pull.cu")),
-    ("signals.cu", include_str!("../../../kernels/signals.cu")),
-];
-
-/// What is compiled where there is multicast: the routines of [`Routine::MULTIMEM`], and the barrier.
-const MULTIMEM_SOURCES: [Source; 4] = [
-    ("all_reduce_multimem_one_shot.cu", include_str!("../../../kernels/all_reduce_multimem_one_shot.cu")),
-    ("all_reduce_multimem_two_shot.cu", include_str!("../../../kernels/all_reduce_multimem_two_shot.cu")),
-    ("all_gather_multimem.cu", include_str!("../../../kernels/all_gather_multimem.cu")),
-    ("barrier_multimem.cu", include_str!("../../../kernels/barrier_multimem.cu")),
-];
 
 /// The oldest devices that have multimem instructions, by compute capability.
 const MULTIMEM_CAPABILITY: (u32, u32) = (9, 0);
@@ -49,31 +22,16 @@ const MULTIMEM_CAPABILITY: (u32, u32) = (9, 0);
 /// The oldest devices whose kernels can wait for those before them: `wait_for_kernel_before` of primitives.cuh. What is built in is for older ones.
 const WAITING_CAPABILITY: (u32, u32) = (9, 0);
 
-/// What they include.
-const HEADERS: [Source; 11] = [
-    ("control.cuh", include_str!("../../../kernels/control.cuh")),
-    ("entries.cuh", include_str!("../../../kernels/entries.cuh")),
-    ("multimem.cuh", include_str!("../../../kernels/multimem.cuh")),
-    ("multimem_entries.cuh", include_str!("../../../kernels/multimem_entries.cuh")),
-    ("number.cuh", include_str!("../../../kernels/number.cuh")),
-    ("packets.cuh", include_str!("../../../kernels/packets.cuh")),
-    ("primitives.cuh", include_str!("../../../kernels/primitives.cuh")),
-    ("protocol.cuh", include_str!("../../../kernels/protocol.cuh")),
-    ("reduce.cuh", include_str!("../../../kernels/reduce.cuh")),
-    ("units.cuh", include_str!("../../../kernels/units.cuh")),
-    ("whole.cuh", include_str!("../../../kernels/whole.cuh")),
-];
-
-/// Where [`SOURCES`] has the barrier, the signals and the copy.
-const SIGNALS: usize = Routine::ALL.len();
-
 /// Options of the compiler beside the architecture. The arithmetic is that of docs/numerics.md: subnormals stay, divisions
 /// are exact, nothing is fused.
 const OPTIONS: [&str; 4] = ["--std=c++17", "--ftz=false", "--prec-div=true", "--fmad=false"];
 
+/// The option for kernels that can be recorded: see `kernels/record.cuh`.
+const RECORDED: &str = "--define-macro=SYMMEM_RECORDED";
+
 /// Tells sources apart: ranks that run different kernels must not meet.
 pub(crate) fn source_hash() -> u64 {
-    let texts = SOURCES.iter().chain(&MULTIMEM_SOURCES).chain(&HEADERS).map(|(_, text)| text.as_bytes());
+    let texts = ENGINE.iter().chain(&MULTIMEM).chain(&HEADERS).map(|(_, text)| text.as_bytes());
     let options = OPTIONS.iter().map(|option| option.as_bytes());
     texts.chain(options).fold(FNV_BASIS, fnv)
 }
@@ -103,20 +61,28 @@ pub(crate) struct Kernels {
     pub(crate) put_signal: Kernel,
     pub(crate) wait_signal: Kernel,
     pub(crate) copy: Kernel,
+    /// Before and after work of another library that is recorded.
+    pub(crate) begin_work: Kernel,
+    pub(crate) end_work: Kernel,
+    /// Tells a lane where it records, and the host what the device's clock shows.
+    pub(crate) open_records: Kernel,
     /// Whether those that take a turn wait for the kernel before, however early they are launched.
     pub(crate) wait_for_kernel_before: bool,
+    /// Whether they can be recorded.
+    pub(crate) are_recordable: bool,
     /// For the engines that come after this one.
     _modules: Arc<Modules>,
 }
 
 impl Kernels {
-    /// Loads what a group of `world` ranks needs. `cache` is where compiled code is kept.
-    pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>) -> Result<Self> {
-        let modules = Modules::of(device, &SOURCES, cache)?;
+    /// Loads what a group of `world` ranks needs, to be `recorded` or not. `cache` is where compiled code is kept.
+    pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>, recorded: bool) -> Result<Self> {
+        let modules = Modules::of(device, &ENGINE, cache, recorded)?;
         let class = class_of(world);
         let is_large = world > SMALL_WORLD;
         let mut routines = Vec::with_capacity(Routine::ALL.len() * NUMBERS.len());
-        for (routine, module) in Routine::ALL.iter().zip(&modules.modules) {
+        for routine in Routine::ALL {
+            let module = modules.of_source(routine.name())?;
             for number in NUMBERS {
                 routines.push(match routine {
                     Routine::Pull => untyped(module, routine.name(), is_large)?,
@@ -124,7 +90,7 @@ impl Kernels {
                 });
             }
         }
-        let signals = &modules.modules[SIGNALS];
+        let signals = modules.of_source("signals")?;
         let named = |name: &str, is_large: bool| untyped(signals, name, is_large);
         Ok(Self {
             routines,
@@ -133,7 +99,11 @@ impl Kernels {
             put_signal: named("put_signal", is_large)?,
             wait_signal: named("wait_signal", is_large)?,
             copy: named("copy", false)?,
+            begin_work: named("begin_work", is_large)?,
+            end_work: named("end_work", is_large)?,
+            open_records: named("open_records", is_large)?,
             wait_for_kernel_before: modules.are_compiled && device.compute_capability() >= WAITING_CAPABILITY,
+            are_recordable: recorded && modules.are_compiled,
             _modules: modules,
         })
     }
@@ -167,16 +137,17 @@ pub(crate) struct MultimemKernels {
 
 impl MultimemKernels {
     /// Loads what a group of `world` ranks needs. There is no PTX of it that was built in: it needs the compiler, or its cache.
-    pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>) -> Result<Self> {
+    pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>, recorded: bool) -> Result<Self> {
         let (major, minor) = device.compute_capability();
         if (major, minor) < MULTIMEM_CAPABILITY {
             let problem = format!("{device} has compute capability {major}.{minor}, they need 9.0");
             return Err(Error::invalid("multimem instructions", problem));
         }
-        let modules = Modules::of(device, &MULTIMEM_SOURCES, cache)?;
+        let modules = Modules::of(device, &MULTIMEM, cache, recorded)?;
         let is_large = world > SMALL_WORLD;
         let mut routines = Vec::with_capacity(Routine::MULTIMEM.len() * NUMBERS.len());
-        for (routine, module) in Routine::MULTIMEM.iter().zip(&modules.modules) {
+        for routine in Routine::MULTIMEM {
+            let module = modules.of_source(routine.name())?;
             for number in NUMBERS {
                 let name = match routine {
                     Routine::MultimemGather => routine.name().to_owned(),
@@ -185,7 +156,7 @@ impl MultimemKernels {
                 routines.push(untyped(module, &name, is_large)?);
             }
         }
-        let barrier = untyped(&modules.modules[Routine::MULTIMEM.len()], "barrier_multimem", is_large)?;
+        let barrier = untyped(modules.of_source("barrier_multimem")?, "barrier_multimem", is_large)?;
         Ok(Self { routines, barrier, _modules: modules })
     }
 
@@ -228,35 +199,48 @@ fn untyped(module: &Module, name: &str, is_large: bool) -> Result<Kernel> {
     module.function(name).map(|function| Kernel { function, is_large }).or_else(|_| any())
 }
 
-/// Everything of some sources that is loaded on one device, in their order.
+/// Everything of some sources that is loaded on one device.
 #[derive(Debug)]
 struct Modules {
-    modules: Vec<Module>,
+    /// By the name of its source.
+    modules: Vec<(&'static str, Module)>,
     /// For this device, all of them; else some are what was built in.
     are_compiled: bool,
 }
 
-/// What is loaded: on which device, of which sources.
-type Loaded = (usize, &'static [Source], Weak<Modules>);
+/// What is loaded: on which device, of which sources, and whether it can be recorded.
+type Loaded = (usize, &'static [Source], bool, Weak<Modules>);
 
 /// Held while something is compiled: ranks that are threads wait for the first of them.
 static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
 impl Modules {
-    fn of(device: &Device, sources: &'static [Source], cache: Option<&Path>) -> Result<Arc<Self>> {
+    fn of(
+        device: &Device,
+        sources: &'static [Source],
+        cache: Option<&Path>,
+        recorded: bool,
+    ) -> Result<Arc<Self>> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|(.., modules)| modules.strong_count() > 0);
-        let here = loaded.iter().find(|(ordinal, of, _)| *ordinal == device.ordinal() && *of == sources);
+        let wanted = (device.ordinal(), sources, recorded);
+        let here = loaded.iter().find(|(ordinal, of, is, _)| (*ordinal, *of, *is) == wanted);
         if let Some(modules) = here.and_then(|(.., modules)| modules.upgrade()) {
             return Ok(modules);
         }
-        let modules = Arc::new(Self::load(device, sources, cache)?);
-        loaded.push((device.ordinal(), sources, Arc::downgrade(&modules)));
+        let modules = Arc::new(Self::load(device, sources, cache, recorded)?);
+        loaded.push((device.ordinal(), sources, recorded, Arc::downgrade(&modules)));
         Ok(modules)
     }
 
-    fn load(device: &Device, sources: &'static [Source], cache: Option<&Path>) -> Result<Self> {
-        let options = options(device.compute_capability());
+    fn load(
+        device: &Device,
+        sources: &'static [Source],
+        cache: Option<&Path>,
+        recorded: bool,
+    ) -> Result<Self> {
+        let mut options = options(device.compute_capability());
+        options.extend(recorded.then(|| RECORDED.to_owned()));
         let images: Vec<Result<(Vec<u8>, bool)>> = std::thread::scope(|scope| {
             let image = |source: &'static Source| image_of(source, &options, cache);
             let threads: Vec<_> = sources.iter().map(|source| scope.spawn(move || image(source))).collect();
@@ -264,19 +248,31 @@ impl Modules {
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
         });
         let images = images.into_iter().collect::<Result<Vec<_>>>()?;
-        let modules = images.iter().map(|(image, _)| Module::load(device, image));
+        let load =
+            |((name, _), (image, _)): (&Source, &(Vec<u8>, bool))| Ok((*name, Module::load(device, image)?));
+        let modules = sources.iter().zip(&images).map(load);
         Ok(Self {
             modules: modules.collect::<Result<_>>()?,
             are_compiled: images.iter().all(|(_, is_compiled)| *is_compiled),
         })
     }
+
+    /// What the source `{stem}.cu` was compiled to.
+    fn of_source(&self, stem: &str) -> Result<&Module> {
+        let is_it = |name: &str| name.strip_suffix(".cu") == Some(stem);
+        let found = self.modules.iter().find(|(name, _)| is_it(name));
+        found
+            .map(|(_, module)| module)
+            .ok_or_else(|| Error::invalid("kernels", format!("there is no {stem}.cu")))
+    }
 }
 
 /// Compiles everything for devices of compute capability `capability`, into the cache `folder`. Needs NVRTC, and no device.
+#[cfg(feature = "bench-support")]
 pub(crate) fn compile_into(folder: &Path, capability: (u32, u32)) -> Result<()> {
     let options = options(capability);
-    let multimem: &[Source] = if capability >= MULTIMEM_CAPABILITY { &MULTIMEM_SOURCES } else { &[] };
-    for source in SOURCES.iter().chain(multimem) {
+    let multimem: &[Source] = if capability >= MULTIMEM_CAPABILITY { &MULTIMEM } else { &[] };
+    for source in ENGINE.iter().chain(multimem) {
         compiled(source, &options, Some(folder))?;
     }
     Ok(())
@@ -289,15 +285,28 @@ fn options((major, minor): (u32, u32)) -> Vec<String> {
 
 /// The code of one source: from the cache or the compiler, or (false) as it was built in.
 fn image_of(source: &Source, options: &[String], cache: Option<&Path>) -> Result<(Vec<u8>, bool)> {
+    // No compiler, or one that is older than the device.
+    let error = match compiled(source, options, cache) {
+        Ok(image) => return Ok((image, true)),
+        Err(error) => error,
+    };
     let name = source.0;
-    match (compiled(source, options, cache), embedded::ptx(name)) {
-        // No compiler, or one that is older than the device.
-        (Err(error), Some(ptx)) => {
+    match embedded::ptx(name) {
+        Ok(Some(ptx)) => {
             tracing::debug!(name, %error, "taking the PTX that was built in");
-            Ok((ptx.to_vec(), false))
+            Ok((ptx, false))
         }
-        (compiled, _) => Ok((compiled?, true)),
+        Ok(None) => Err(error),
+        Err(problem) => Err(damaged(&error, &problem)),
     }
+}
+
+/// The error of who can neither compile a kernel nor use the one that was built in.
+fn damaged(error: &Error, problem: &str) -> Error {
+    let problem = format!(
+        "{error}; and the PTX that was built in is damaged: {problem}. Hint: build or install symmem anew, or install NVRTC"
+    );
+    Error::invalid("kernels", problem)
 }
 
 /// The code of one source from the cache, or from the compiler.
@@ -324,7 +333,7 @@ mod tests {
 
     #[test]
     fn every_include_is_embedded() {
-        for (name, text) in SOURCES.iter().chain(&MULTIMEM_SOURCES).chain(&HEADERS) {
+        for (name, text) in ENGINE.iter().chain(&MULTIMEM).chain(&HEADERS) {
             for line in text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")) {
                 let included = line.trim_end_matches('"');
                 assert!(HEADERS.iter().any(|(known, _)| *known == included), "{name} includes {included}");
@@ -333,15 +342,48 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_in_the_order_of_the_kernels() {
-        for (routine, (name, _)) in Routine::ALL.iter().zip(&SOURCES) {
-            assert_eq!(*name, format!("{}.cu", routine.name()));
+    fn every_kernel_has_its_source() {
+        let has =
+            |sources: &[Source], stem: &str| sources.iter().any(|(name, _)| *name == format!("{stem}.cu"));
+        assert!(Routine::ALL.iter().all(|routine| has(&ENGINE, routine.name())));
+        assert!(Routine::MULTIMEM.iter().all(|routine| has(&MULTIMEM, routine.name())));
+        assert!(has(&ENGINE, "signals") && has(&MULTIMEM, "barrier_multimem"));
+        assert_eq!(ENGINE.len(), Routine::ALL.len() + 1);
+        assert_eq!(MULTIMEM.len(), Routine::MULTIMEM.len() + 1);
+    }
+
+    #[test]
+    fn what_cannot_be_compiled_is_taken_as_it_was_built_in() {
+        // No compiler knows it, where there is one.
+        let options = ["--gpu-architecture=sm_1".to_owned()];
+        for source in &ENGINE {
+            let (image, is_compiled) = image_of(source, &options, None).unwrap();
+            assert!(image.starts_with(b".version") && !is_compiled, "{}", source.0);
         }
-        assert_eq!(SOURCES[SIGNALS].0, "signals.cu");
-        for (routine, (name, _)) in Routine::MULTIMEM.iter().zip(&MULTIMEM_SOURCES) {
-            assert_eq!(*name, format!("{}.cu", routine.name()));
+        for source in &MULTIMEM {
+            assert!(image_of(source, &options, None).is_err(), "{}", source.0);
         }
-        assert_eq!(MULTIMEM_SOURCES[Routine::MULTIMEM.len()].0, "barrier_multimem.cu");
+    }
+
+    #[test]
+    fn damaged_kernels_are_said_beside_the_first_cause() {
+        let error = damaged(&Error::invalid("NVRTC", "it is not there"), "pull.cu cannot be unpacked");
+        let text = error.to_string();
+        for part in ["it is not there", "is damaged: pull.cu cannot be unpacked", "Hint: "] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn kernels_that_are_recorded_compile_to_other_code() {
+        if let Err(error) = nvrtc::version() {
+            return eprintln!("skipped: {error}");
+        }
+        let plain = options((9, 0));
+        let recorded = [&plain[..], &[RECORDED.to_owned()]].concat();
+        let signals = ENGINE.iter().find(|(name, _)| *name == "signals.cu").unwrap();
+        let code = |options: &[String]| compiled(signals, options, None).unwrap();
+        assert_ne!(code(&plain), code(&recorded));
     }
 
     #[test]

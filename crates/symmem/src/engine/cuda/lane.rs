@@ -7,21 +7,18 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::{Launch, Layout, MAX_WORLD, SMALL_WORLD};
-use super::status::Watched;
-use super::watchdog;
+use super::status::{Watched, user_of};
+use crate::cuda::activity::{Activity, PER_THREAD};
 use crate::cuda::device::Bound;
 use crate::cuda::{Device, Event, Stream, queues};
-use crate::op::Op;
-use crate::provider::vmm::graveyard;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Captures of one lane that are told apart at the same time. The oldest is forgotten beyond that.
 const CAPTURES: usize = 8;
-/// The handle of the per-thread default stream: one number for many streams.
-const PER_THREAD: usize = 2;
 
 /// What is kept alive by a graph.
 pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
@@ -38,63 +35,6 @@ pub(crate) enum Behind {
     Other,
     /// In the same capture, if anywhere.
     Captured,
-}
-
-/// What an engine's work has come to: shared with whoever must know when it is done.
-#[derive(Debug)]
-pub(crate) struct Activity {
-    /// The last uncaptured launch of each lane.
-    lanes: Vec<Event>,
-    /// The last copy on each stream. The streams are kept, so that no new one has the handle of one that is waited for.
-    copies: Mutex<Vec<(Stream, Event)>>,
-}
-
-/// Of every engine that lives, by the number of its device.
-static ACTIVITIES: Mutex<Vec<(usize, Weak<Activity>)>> = Mutex::new(Vec::new());
-
-/// Whether every engine's work on the device with this number is done: for memory that any of them may have been given.
-pub(crate) fn all_idle(device: usize) -> bool {
-    let all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let here = all.iter().filter(|(of, _)| *of == device);
-    here.filter_map(|(_, activity)| activity.upgrade()).all(|activity| activity.is_idle())
-}
-
-impl Activity {
-    pub(crate) fn new(device: &Device, lanes: usize) -> Result<Arc<Self>> {
-        let lanes = (0..lanes).map(|_| Event::new(device)).collect::<Result<_>>()?;
-        let activity = Arc::new(Self { lanes, copies: Mutex::default() });
-        let mut all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(_, activity)| activity.strong_count() > 0);
-        all.push((device.ordinal(), Arc::downgrade(&activity)));
-        Ok(activity)
-    }
-
-    /// Whether everything that was launched is done. Of a lost context nothing runs any more.
-    pub(crate) fn is_idle(&self) -> bool {
-        let done = |event: &Event| event.query().unwrap_or(true);
-        self.lanes.iter().all(done) && self.copies().iter().all(|(_, event)| done(event))
-    }
-
-    fn copies(&self) -> MutexGuard<'_, Vec<(Stream, Event)>> {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes that `stream` was given a copy. An event that has happened is free for another stream.
-    pub(crate) fn copied(&self, stream: &Stream) -> Result<()> {
-        let _relaxed = graveyard::Relaxed::enter();
-        let mut copies = self.copies();
-        let known = copies.iter().position(|(of, _)| of.is(stream) && stream.raw() as usize != PER_THREAD);
-        let at = known.or_else(|| copies.iter().position(|(_, event)| event.query().unwrap_or(false)));
-        let at = match at {
-            Some(at) => at,
-            None => {
-                copies.push((stream.clone(), Event::new(stream.device())?));
-                copies.len() - 1
-            }
-        };
-        copies[at].0 = stream.clone();
-        copies[at].1.record(stream)
-    }
 }
 
 /// One lane of this rank.
@@ -209,7 +149,7 @@ impl Lane {
         launch: impl FnOnce(Behind) -> Result<()>,
     ) -> Result<()> {
         let handle = stream.raw() as usize;
-        let event = &self.activity.lanes[self.index];
+        let event = self.activity.lane(self.index);
         let is_same = order.last.as_ref().is_some_and(|last| last.is(stream));
         if !is_same || handle == PER_THREAD {
             check_owner(watched, handle)?;
@@ -287,7 +227,7 @@ fn check_owner(watched: &Watched, stream: usize) -> Result<()> {
     if !watched.shares_device || stream == PER_THREAD {
         return Ok(());
     }
-    match watchdog::user_of(watched, stream) {
+    match user_of(watched, stream) {
         None => Ok(()),
         Some(rank) => Err(Error::invalid(
             "stream",

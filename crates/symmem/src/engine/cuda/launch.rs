@@ -3,6 +3,8 @@
 //! Called by `ops`. Nothing here allocates, waits or logs while all is well; the only lock is the lane's, which nobody
 //! contends for unless two threads of a rank use one lane.
 
+#![allow(unsafe_code, reason = "kernel launches on device memory")]
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use super::{Engine, EngineInner};
 use crate::cuda::device::Bound;
 use crate::cuda::owner::{Owner, Place};
 use crate::cuda::{Device, Stream, nvtx, queues};
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -83,7 +85,7 @@ impl<'a> Call<'a> {
     }
 
     /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns. `early`: whether it may be on the
-    /// device beside the launches before and after.
+    /// device beside the launches before and after. `recorded`: 0, or the mode of launches that are.
     #[inline]
     fn launch<const N: usize>(
         &self,
@@ -91,6 +93,7 @@ impl<'a> Call<'a> {
         kernel: &Kernel,
         (stream, bound): (&Stream, &Bound<'_>),
         early: Early,
+        recorded: u32,
     ) -> Result<()> {
         let mut launch = *template;
         launch.count = self.count;
@@ -99,7 +102,7 @@ impl<'a> Call<'a> {
         launch.op = self.statement.op as u32;
         launch.signature = self.statement.signature();
         launch.peer = self.peer as u32;
-        launch.mode |= self.mode | if early == Early::No { 0 } else { NEXT_EARLY };
+        launch.mode |= self.mode | recorded | if early == Early::No { 0 } else { NEXT_EARLY };
         launch.set_data(self.data);
         launch.multicast = self.multicast;
         let mut parameters = [(&raw mut launch).cast::<c_void>()];
@@ -149,11 +152,12 @@ impl Engine {
             return Err(self.not_direct(call));
         }
         let lane = self.inner.lane(self.lane);
+        let recorded = self.recorded(&call.statement);
         let needs = || self.needs(&call.uses());
         let overlaps = call.is_small && self.inner.overlaps;
         let _range = nvtx::range(call.statement.op.name(), self.group().name());
         lane.run(stream, call.statement.op, &self.inner.watched, &needs, |bound, behind| {
-            put(lane, kernel, (stream, bound), call, Early::of(overlaps, behind))
+            put(lane, kernel, (stream, bound), call, Early::of(overlaps, behind), recorded)
         })
     }
 
@@ -170,10 +174,22 @@ impl Engine {
         Error::NoPeerAccess { rank, peer, problem }
     }
 
+    /// On this handle's lane, whose turn it is: records in the order of `stream` that work of another library begins or ends, by `kernel`.
+    pub(super) fn note(
+        &self,
+        op: Op,
+        kernel: &Kernel,
+        stream: (&Stream, &Bound<'_>),
+        recorded: u32,
+    ) -> Result<()> {
+        let call = Call::plain(Statement::plain(op, None, (0, 0), 1));
+        put(self.inner.lane(self.lane), kernel, stream, &call, Early::No, recorded)
+    }
+
     /// Launches `kernel`, which waits for nobody, beside the lane.
     pub(crate) fn launch_beside(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
         let lane = self.inner.lane(self.lane);
-        self.beside(stream, &call.uses(), |bound| put(lane, kernel, (stream, bound), call, Early::No))
+        self.beside(stream, &call.uses(), |bound| put(lane, kernel, (stream, bound), call, Early::No, 0))
     }
 
     /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this engine's memory.
@@ -216,11 +232,12 @@ fn put(
     stream: (&Stream, &Bound<'_>),
     call: &Call<'_>,
     early: Early,
+    recorded: u32,
 ) -> Result<()> {
     match &lane.small {
-        Some(template) if !kernel.is_large => call.launch(template, kernel, stream, early),
+        Some(template) if !kernel.is_large => call.launch(template, kernel, stream, early, recorded),
         // The copy has small parameters in a large group too; it looks at nothing behind what both have in common.
-        _ => call.launch(&lane.large, kernel, stream, early),
+        _ => call.launch(&lane.large, kernel, stream, early, recorded),
     }
 }
 

@@ -6,9 +6,11 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::cuda::{Allocation, Device, Stream, SymmetricMemory};
-use crate::memory::Element;
-use crate::{Error, Group, Result};
+use crate::cuda::{Device, Stream};
+use crate::group::{Group, spawn};
+use crate::memory::device::{Allocation, SymmetricMemory};
+use crate::numeric::Element;
+use crate::{Error, Result};
 
 /// All ranks of a group, one per device, in the hands of one thread.
 ///
@@ -37,7 +39,7 @@ pub struct LocalRanks {
 impl Group {
     /// A group with one rank per device, for one thread that drives them all. Not collective: it needs nobody else.
     pub fn all_local(devices: &[Device]) -> Result<LocalRanks> {
-        let engines = crate::spawn(devices.len(), |group| Engine::new(&group, &devices[group.rank()]))?;
+        let engines = spawn(devices.len(), |group| Engine::new(&group, &devices[group.rank()]))?;
         if engines.iter().any(|engine| !engine.is_direct()) {
             let problem = "some do not reach each other, and what NCCL carries waits for all ranks. Hint: give each rank a thread (spawn)";
             return Err(Error::invalid("devices", problem));

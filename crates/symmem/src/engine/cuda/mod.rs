@@ -14,14 +14,21 @@
 //! | `launch.rs`, `lane.rs` | the hot path; order of launches across streams and captures |
 //! | `carried.rs` | operations that NCCL carries, where a rank is out of reach |
 //! | `multimem.rs` | what multicast needs besides the user's memory |
-//! | `status.rs`, `watchdog.rs` | failures, between device and host |
+//! | `status.rs` | failures, between device and host |
 //! | `ops/` | the operations |
+//! | `bench_support.rs` | for the program `symmem` only |
 //! | `local.rs` | all ranks in the hands of one thread |
 
+#![allow(unsafe_code, reason = "kernel launches on device memory")]
+
 mod agree;
+mod archive;
+#[cfg(feature = "bench-support")]
+pub mod bench_support;
 mod carried;
 pub(crate) mod control;
 mod embedded;
+mod host_block;
 pub(crate) mod kernels;
 mod lane;
 mod launch;
@@ -29,10 +36,11 @@ mod local;
 mod multimem;
 mod ops;
 pub(crate) mod plan;
+mod recorded;
+pub(crate) mod sources;
 mod statement;
 pub(crate) mod status;
 mod sync;
-mod watchdog;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -42,26 +50,30 @@ use std::time::Duration;
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD, ONE_DEVICE};
 use self::kernels::Kernels;
 use self::lane::Lane;
-pub(crate) use self::lane::{Activity, all_idle};
 pub use self::local::LocalRanks;
 use self::multimem::Multimem;
-use self::plan::{Agreed, all_reducer, number_of};
-pub use self::plan::{Algorithm, Form, Plan, Tune};
+use self::plan::{Agreed, Tune, all_reducer, number_of};
+pub use self::plan::{Algorithm, Form, Plan};
+use self::recorded::Rings;
 pub use self::status::Status;
 use self::status::{StatusBlock, Watched, Words};
-use self::watchdog::Leash;
-use crate::cuda::exchange::{self, PeerMemory};
+use crate::config::{Config, Provider};
+use crate::cuda::activity::Activity;
+use crate::cuda::capture::check_no_capture;
 use crate::cuda::queues::Sharing;
-use crate::cuda::{Allocation, Device, Stream};
+use crate::cuda::{Device, Stream, deferred};
 use crate::error::{Context, Halt};
-use crate::group::Running;
-use crate::memory::Element;
-use crate::nccl::{self, Communicator};
-use crate::op::Op;
-use crate::provider::device::Provider;
-use crate::provider::vmm::{DeviceMemory, Vmm, check_no_capture, graveyard};
+use crate::group::watch::Leash;
+use crate::group::{Group, Running};
+use crate::memory::device::Allocation;
+use crate::nccl::Communicator;
+use crate::numeric::{DType, Element};
+use crate::operation::Op;
+use crate::provider::nccl;
+use crate::provider::vmm::exchange::{self, PeerMemory};
+use crate::provider::vmm::{DeviceMemory, Vmm};
 use crate::sys::fork;
-use crate::{Config, DType, Error, Group, Result};
+use crate::{Error, Result};
 
 /// How the name of an engine's memory file begins, by which who looks on from outside finds it.
 pub(crate) const DEVICE_PREFIX: &str = "symmem-device:";
@@ -214,6 +226,7 @@ struct Body {
     control: Arc<DeviceMemory>,
     activity: Arc<Activity>,
     status: StatusBlock,
+    rings: Rings,
     _peers: Vec<PeerMemory>,
     communicator: Option<Communicator>,
 }
@@ -232,7 +245,7 @@ impl Parts {
         settings.check()?;
         check_no_capture("engine")?;
         let cache = group.context().config().get_cache_dir();
-        let kernels = Kernels::load(device, layout.world, cache)?;
+        let kernels = Kernels::load(device, layout.world, cache, group.inner.is_recorded())?;
         let control = Vmm::alloc(device, layout.bytes())?;
         let deadline = nanoseconds(settings.deadline.or(group.terms.timeout));
         let header = Header::new(layout, deadline, settings.on_error == OnError::Trap);
@@ -297,7 +310,7 @@ impl Engine {
         let group = running.group();
         let world = group.size();
         let layout = Layout::new(world, settings.lanes.clamp(1, MAX_LANES) as usize);
-        let sound = adopted.map_or(Ok(()), |adopted| nccl::join::check_same(adopted, group));
+        let sound = adopted.map_or(Ok(()), |adopted| nccl::check_same(adopted, group));
         let parts = sound.and_then(|()| Parts::make(group, device, &settings, &layout));
         let occupancies = parts.as_ref().map_err(|error| error.to_string());
         let occupancies =
@@ -323,7 +336,7 @@ impl Engine {
                 watched = watched.with_communicator(ending, settings.deadline.or(group.terms.timeout));
             }
             let watched = Arc::new(watched);
-            Ok((Leash::new(&watched)?, watched))
+            Ok((Leash::new(Arc::clone(&watched) as _)?, watched))
         };
         let control = Ok(vec![Arc::clone(&parts.control)]);
         let (mut peers, (leash, watched)) = match is_direct {
@@ -337,7 +350,11 @@ impl Engine {
         let peers = peers.swap_remove(0);
         let scratch = layout.lane(0) + layout.scratch();
         let multimem = match is_direct {
-            true => multimem::set_up(running, device, &parts.control, settings.lanes, &mut agreed.limits)?,
+            true => {
+                let recorded = parts.kernels.are_recordable;
+                let (control, limits) = (&parts.control, &mut agreed.limits);
+                multimem::set_up(running, device, control, settings.lanes, limits, recorded)?
+            }
             false => Err("a rank is out of reach of another".to_owned()),
         };
         let mode = if agreed.one_device { ONE_DEVICE } else { 0 };
@@ -402,6 +419,7 @@ impl Engine {
 
     /// The same engine with other values than the dispatcher's table, for sweeps.
     #[doc(hidden)]
+    #[cfg(feature = "bench-support")]
     pub fn tuned(&self, tune: Tune) -> Self {
         Self { tune, ..self.clone() }
     }
@@ -484,7 +502,8 @@ impl Body {
                 .with_multicast(multicast)
         };
         let lanes = (0..layout.lanes).map(lane).collect();
-        Self { lanes, kernels, multimem, control, activity, status, _peers: peers, communicator }
+        let rings = Rings::new(layout.lanes);
+        Self { lanes, kernels, multimem, control, activity, status, rings, _peers: peers, communicator }
     }
 }
 
@@ -500,7 +519,7 @@ impl Drop for EngineInner {
         // Kernels may still be at work on it. Peers that are at work on this rank's control block have mappings of
         // their own, so what they hold stays with them, poisoned or not.
         let activity = Arc::clone(&body.activity);
-        graveyard::bury_until(Box::new(move || activity.is_idle()), Box::new(body));
+        deferred::bury_until(Box::new(move || activity.is_idle()), Box::new(body));
     }
 }
 

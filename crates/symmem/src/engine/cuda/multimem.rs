@@ -9,9 +9,9 @@ use super::agree::multiprocessors;
 use super::kernels::{Kernel, MultimemKernels};
 use super::plan::{Algorithm, Limits, NUMBERS, Routine, limit};
 use super::{Engine, EngineInner};
-use crate::cuda::{Device, exchange};
+use crate::cuda::Device;
 use crate::group::Running;
-use crate::provider::vmm::{DeviceMemory, Multicast};
+use crate::provider::vmm::{DeviceMemory, Multicast, exchange};
 use crate::{Error, Result};
 
 use std::sync::Arc;
@@ -42,13 +42,14 @@ struct Loaded {
     problem: Option<String>,
 }
 
-/// Collective: everything, or why there is nothing. Enters what the ranks agree on in `limits`.
+/// Collective: everything, `recorded` or not, or why there is nothing. Enters what the ranks agree on in `limits`.
 pub(super) fn set_up(
     running: &Running<'_>,
     device: &Device,
     control: &Arc<DeviceMemory>,
     lanes: u32,
     limits: &mut Limits,
+    recorded: bool,
 ) -> Result<Result<Multimem, String>> {
     let control = match exchange::share_multicast(running, device, control)? {
         Ok(control) => control,
@@ -56,7 +57,7 @@ pub(super) fn set_up(
     };
     // Only now: elsewhere nobody would use them.
     let cache = running.group().context().config().get_cache_dir();
-    let kernels = MultimemKernels::load(device, running.inner().world, cache);
+    let kernels = MultimemKernels::load(device, running.inner().world, cache, recorded);
     let loaded = kernels.and_then(|kernels| Ok((rows(&kernels, device, lanes)?, kernels)));
     let mine = match &loaded {
         Ok((limits, _)) => Loaded { limits: *limits, problem: None },

@@ -6,7 +6,8 @@
 use std::fmt;
 
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
-use crate::{DType, Error, Result};
+use crate::numeric::DType;
+use crate::{Error, Result};
 
 /// Up to how many bytes which algorithm carries a message, for groups of at most so many ranks on one device. Measured on an H200.
 const TOGETHER: [Row; 4] = [
@@ -148,6 +149,7 @@ pub struct Plan {
 
 /// What a sweep sets instead of the table's values. All ranks must set the same.
 #[doc(hidden)]
+#[cfg_attr(not(feature = "bench-support"), allow(unreachable_pub))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tune {
     /// Up to how many bytes packets carry a message.

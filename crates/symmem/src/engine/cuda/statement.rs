@@ -4,8 +4,8 @@
 use std::fmt;
 
 use super::plan::Algorithm;
-use crate::op::Op;
-use crate::{DType, ReduceOp};
+use crate::numeric::{DType, ReduceOp};
+use crate::operation::Op;
 
 /// One launch, as all ranks must make it.
 #[derive(Clone, Copy, Debug)]

@@ -7,26 +7,27 @@
 //!
 //! What of it concerns NCCL is in `carrier.rs`.
 
+#![allow(unsafe_code, reason = "words that kernels write")]
+
 pub(crate) mod board;
 mod carrier;
 
-use std::ptr;
+use std::any::Any;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-
-use cudarc::driver::sys;
 
 use self::board::Board;
 pub(crate) use self::carrier::Ending;
 use super::MAX_LANES;
 use super::control::{DeviceCause, StatusWords, Word};
+use super::host_block::HostBlock;
 use super::statement::op_of;
 use crate::cuda::Device;
-use crate::cuda::driver::check;
 use crate::error::{Cause, Context};
 use crate::group::Inner as GroupInner;
-use crate::op::Op;
+use crate::group::watch::{self, Look};
+use crate::operation::Op;
 use crate::sync::control::Verdict;
 use crate::sys::memfd::{Mapping, Segment};
 use crate::{Error, Result};
@@ -155,47 +156,29 @@ impl Words {
     }
 }
 
+impl AsRef<Mapping> for Words {
+    fn as_ref(&self) -> &Mapping {
+        self.0.mapping()
+    }
+}
+
 /// [`Words`] as a device reaches them.
 #[derive(Debug)]
-pub(crate) struct StatusBlock {
-    words: Arc<Words>,
-    device: Device,
-    address: u64,
-}
+pub(crate) struct StatusBlock(HostBlock<Words>);
 
 impl StatusBlock {
     pub(crate) fn new(device: &Device, words: &Arc<Words>) -> Result<Self> {
-        let mapping = words.0.mapping();
-        let _bound = device.bind()?;
-        let flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_PORTABLE;
-        // SAFETY: whole pages of this process, which stay mapped until `drop` has taken them back.
-        check("cuMemHostRegister", unsafe {
-            sys::cuMemHostRegister_v2(mapping.ptr().cast(), mapping.len(), flags)
-        })?;
-        let mut block = Self { words: Arc::clone(words), device: device.clone(), address: 0 };
-        // SAFETY: registered memory; writes one address.
-        check("cuMemHostGetDevicePointer", unsafe {
-            sys::cuMemHostGetDevicePointer_v2(&mut block.address, mapping.ptr().cast(), 0)
-        })?;
-        Ok(block)
+        HostBlock::new(device, words).map(Self)
     }
 
     /// Where kernels find them.
     pub(crate) fn address(&self) -> u64 {
-        self.address
+        self.0.address()
     }
 
     /// Where streams find the word of NCCL's operations on `lane`.
     pub(crate) fn carried(&self, lane: usize) -> u64 {
-        self.address + Words::carried_at(lane) as u64
-    }
-}
-
-impl Drop for StatusBlock {
-    fn drop(&mut self) {
-        let pages = self.words.0.mapping().ptr().cast();
-        // SAFETY: registered when this was made; kernels that could write it are done, or their context is lost.
-        self.device.release("cuMemHostUnregister", || unsafe { sys::cuMemHostUnregister(pages) });
+        self.address() + Words::carried_at(lane) as u64
     }
 }
 
@@ -267,17 +250,6 @@ impl Watched {
         let verdict = self.group.verdict()?;
         self.abort(verdict);
         Some(verdict)
-    }
-
-    /// One look of the watchdog: the verdict, or a death that becomes one.
-    pub(crate) fn look(&self) {
-        if self.verdict().is_some() {
-            return;
-        }
-        if let Some(dead) = self.group.find_dead() {
-            self.abort(self.convict(Verdict { culprit: dead, cause: Cause::Died }));
-        }
-        self.look_at_carried();
     }
 
     /// Fails the group because this rank cannot launch its part of an operation, for the reason that `error` gives.
@@ -404,13 +376,35 @@ impl Watched {
     }
 }
 
-/// Whether `a` and `b` are the same engine's.
-pub(crate) fn is_same(a: &Arc<Watched>, b: &Arc<Watched>) -> bool {
-    ptr::eq(Arc::as_ptr(a), Arc::as_ptr(b))
+impl Look for Watched {
+    /// The verdict, or a death that becomes one.
+    fn look(&self) {
+        if self.verdict().is_some() {
+            return;
+        }
+        if let Some(dead) = self.group.find_dead() {
+            self.abort(self.convict(Verdict { culprit: dead, cause: Cause::Died }));
+        }
+        self.look_at_carried();
+    }
+}
+
+/// The other rank of this process in the group of `own` that used `stream` last on one of its lanes.
+pub(crate) fn user_of(own: &Watched, stream: usize) -> Option<usize> {
+    watch::find(|other| {
+        let other = (other as &dyn Any).downcast_ref::<Watched>()?;
+        let is_other = other.device == own.device
+            && other.group.rank != own.group.rank
+            && other.group.id == own.group.id;
+        let uses = || other.streams.iter().any(|last| last.load(Ordering::Relaxed) == stream);
+        (is_other && uses()).then_some(other.group.rank)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::Group;
 
@@ -519,5 +513,33 @@ mod tests {
         assert_eq!((verdict.culprit, verdict.cause), (1, Cause::Left));
         let error = watched.failure(watched.context(Op::AllReduce, None), verdict);
         assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn failures_reach_devices_without_anybody_asking() {
+        crate::spawn(2, |group| {
+            let words = Arc::new(Words::new("watched").unwrap());
+            let watched = Arc::new(Watched::new(&group.inner, &words, 0, true, 1));
+            let leash = watch::Leash::new(Arc::clone(&watched) as _)?;
+            watched.streams[0].store(1000 + group.rank(), Ordering::Relaxed);
+            group.barrier()?;
+            let peer = 1 - group.rank();
+            assert_eq!(user_of(&watched, 1000 + peer), Some(peer));
+            assert_eq!(user_of(&watched, 1000 + group.rank()), None, "one's own stream");
+            group.barrier()?;
+            if group.rank() == 0 {
+                group.abort("enough");
+            }
+            let start = Instant::now();
+            while !words.is_aborted() {
+                assert!(start.elapsed() < Duration::from_secs(10), "waiting kernels were not told");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(leash);
+            let still = watch::find(|other| std::ptr::addr_eq(other, Arc::as_ptr(&watched)).then_some(()));
+            assert!(still.is_none());
+            Ok(())
+        })
+        .unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use crate::cuda::Stream;
-use crate::op::Op;
+use crate::operation::Op;
 use crate::sys::fork;
 use crate::{Error, Result};
 

@@ -5,15 +5,12 @@
 //! `torchrun`, whose scripts need no other; the store must be served already, for no rank serves it.
 
 use std::ffi::OsStr;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
-
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::Placement;
 use crate::Result;
 use crate::group::env::FRESH_RUN;
-use crate::sys::{cores, ids};
+use crate::sys::{exec, ids};
 
 /// Ranks are never restarted.
 pub(super) const ATTEMPT: &str = "0";
@@ -88,11 +85,7 @@ impl Launcher {
                 command.env(name, value);
             }
         }
-        let launcher = getpid();
-        let cpus = self.placement.cpus(seat.local_rank);
-        let stay = move || if cpus.is_empty() { Ok(()) } else { cores::stay_on(&cpus) };
-        // SAFETY: runs between fork and exec and makes only async-signal-safe system calls.
-        unsafe { command.pre_exec(move || die_with(launcher).and_then(|()| stay())) };
+        exec::die_with_us(command, self.placement.cpus(seat.local_rank));
     }
 
     fn environment(&self, command: &Command, seat: Seat) -> Vec<(&'static str, String)> {
@@ -117,15 +110,6 @@ impl Launcher {
 
 fn sets(command: &Command, name: &OsStr) -> bool {
     command.get_envs().any(|(own, value)| own == name && value.is_some())
-}
-
-/// In the child, before exec: ask to be killed when `launcher` dies, unless it has died already.
-fn die_with(launcher: Pid) -> std::io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid() != Some(launcher) {
-        return Err(std::io::Error::other("the launcher is gone"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! Ranks for programs that nobody launched: as threads of this process, or as copies of this program.
 
 mod launcher;
-mod pipe;
 mod placement;
 mod processes;
 mod threads;
 
 pub use self::launcher::{Launcher, Seat};
 pub use self::placement::{Pin, Placement};
-pub(crate) use self::processes::NAME as SPAWN_NAME;
 pub use self::processes::{ProcessSpawner, spawn_processes};
 pub use self::threads::{ThreadSpawner, spawn};
 

@@ -2,33 +2,30 @@
 //!
 //! The launcher serves the store and sets the environment as `torchrun` does, plus the name of the call. A child runs
 //! the program from its start until it comes to the call of that name, is a rank there, sends its result through a
-//! pipe (`pipe`), and exits: nothing after the call runs in it. Children die with their launcher (`PR_SET_PDEATHSIG`).
+//! pipe (`sys/pipe.rs`), and exits: nothing after the call runs in it. Children die with their launcher (`PR_SET_PDEATHSIG`).
 
 use std::io::Write;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use rustix::io::{FdFlags, fcntl_setfd};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use symmem_store::{ServerLimits, Store, TcpStore, TcpStoreServer, Wait};
 
 use super::launcher::ATTEMPT;
-use super::pipe::{Reading, Writing};
 use super::threads::is_secondary;
 use super::{Failure, Launcher, Pin, Placement, Seat, first_failure, panic_message};
+use crate::config::{Config, SPAWN_NAME as NAME};
 use crate::group::Group;
 use crate::group::env::world_boot;
 use crate::group::join::{GONE, Gone};
-use crate::{Config, Error, Result};
+use crate::sys::pipe::{self, Reading, Writing};
+use crate::{Error, Result};
 
-/// The variable with the name of the call that a rank's process is for.
-pub(crate) const NAME: &str = "SYMMEM_SPAWN_NAME";
 const RESULT_FD: &str = "SYMMEM_SPAWN_RESULT_FD";
 /// How many launchers there are above a rank, and how many there may be.
 const DEPTH: &str = "SYMMEM_SPAWN_DEPTH";
@@ -202,7 +199,7 @@ impl ProcessSpawner {
 
     fn start(&self, rank: usize, depth: usize, launcher: &Launcher) -> Result<Rank> {
         let program = std::env::current_exe().map_err(|error| Error::sys("finding this program", error))?;
-        let (reader, writer) = super::pipe::new()?;
+        let (reader, writer) = pipe::new()?;
         let mut command = Command::new(program);
         command
             .env(NAME, &self.name)
@@ -218,9 +215,7 @@ impl ProcessSpawner {
         };
         let ranks = self.ranks;
         launcher.prepare(&mut command, Seat { rank, world: ranks, local_rank: rank, local_world: ranks });
-        let inherited = writer.as_raw_fd();
-        // SAFETY: runs between fork and exec and makes one system call, which is safe there.
-        unsafe { command.pre_exec(move || inherit(inherited)) };
+        writer.hand_down(&mut command);
         let child = command.spawn().map_err(|error| Error::sys("starting a rank's process", error))?;
         Ok(Rank { rank, child, reader })
     }
@@ -243,13 +238,6 @@ fn tell_the_others(port: u16, run: &str, gone: Gone) {
         // The first death is the cause.
         let _ = store.compare_set(&key, b"", &value, &wait);
     }
-}
-
-/// In the child, before exec: let the new program have the pipe.
-fn inherit(fd: RawFd) -> std::io::Result<()> {
-    // SAFETY: the parent keeps the pipe open until the child has exec'ed.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    Ok(fcntl_setfd(fd, FdFlags::empty())?)
 }
 
 /// A started process. Dropping it kills what still runs.

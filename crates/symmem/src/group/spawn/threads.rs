@@ -7,9 +7,8 @@ use std::thread;
 use symmem_store::{CancelToken, HashStore, Store};
 
 use super::{Failure, Pin, Placement, first_failure, panic_message};
-use crate::context::RankContext;
-use crate::group::Group;
 use crate::group::join::Join;
+use crate::group::{Group, RankContext};
 use crate::{Error, Result};
 
 /// Runs `f` on `n` ranks, each a thread of this process, and returns their results in rank order.

@@ -30,14 +30,16 @@ fn receive(desk: &mut Desk, from: Option<usize>, tag: u64, buffer: Buffer) -> u6
 
 fn received(desk: &mut Desk, number: u64) -> Vec<u8> {
     match desk.take(number) {
-        Some(Outcome::Received(buffer, Delivery { source: 0, .. })) => buffer.take_back::<Vec<u8>>().unwrap(),
+        Some(Outcome::Received(buffer, Delivery { source: 0, .. }, _)) => {
+            buffer.take_back::<Vec<u8>>().unwrap()
+        }
         _ => panic!("not received"),
     }
 }
 
 /// Runs `test` with the desks of two ranks, by one thread, and the bytes of a message that fills a ring and a half.
 fn with_desks(test: impl Fn(&Rings, &mut Desk, &mut Desk, &[u8]) + Sync) {
-    let trial = |group: crate::Group| -> Result<()> {
+    let trial = |group: crate::group::Group| -> Result<()> {
         let rings = Rings::new(&group)?;
         let room = rings.free_slot(0, 1).map_or(0, |free| free.room());
         let bytes: Vec<u8> = (0..room * SLOTS as usize * 3 / 2).map(|at| (at / 3) as u8).collect();
@@ -47,7 +49,7 @@ fn with_desks(test: impl Fn(&Rings, &mut Desk, &mut Desk, &[u8]) + Sync) {
         }
         group.barrier()
     };
-    crate::spawn(2, trial).unwrap();
+    crate::group::spawn(2, trial).unwrap();
 }
 
 /// Moves everything that moves.
@@ -159,7 +161,10 @@ fn half_a_message_of_who_left_is_in_nobodys_way() {
             let number = matched.unwrap_or_else(|| receive(receiver, None, TAG, inbound(bytes.len())));
             assert!(!receiver.has_ended(number) && receiver.awaited(number) == Some(Awaited::Anybody));
             send(receiver, 1, TAG, outbound(bytes.to_vec()));
-            assert!(matches!(receiver.take(number), Some(Outcome::Received(_, Delivery { source: 1, .. }))));
+            assert!(matches!(
+                receiver.take(number),
+                Some(Outcome::Received(_, Delivery { source: 1, .. }, _))
+            ));
             sender.withdraw(half);
             settle(rings, [sender, receiver]);
         }
@@ -239,5 +244,48 @@ fn a_receive_of_any_size_outlives_a_void_message_and_gives_up_one_that_half_came
         let next = receive(receiver, None, TAG, inbound(bytes.len() - 1));
         settle(rings, [sender, receiver]);
         assert!(received(receiver, next) == bytes[1..]);
+    });
+}
+
+#[test]
+fn both_desks_count_a_message_alike() {
+    with_desks(|rings, sender, receiver, bytes| {
+        let ask = |receiver: &mut Desk, tag: u64| {
+            let number = receiver.next();
+            receiver.receive_any(number, Some(0), Some(tag));
+            number
+        };
+        // One that never begins, one that is void, and one that comes for a receive that is withdrawn.
+        let early = ask(receiver, 1);
+        let void = send(sender, 1, 0, outbound(bytes.to_vec()));
+        let never = send(sender, 1, 0, outbound(vec![0]));
+        sender.progress(rings);
+        receiver.progress(rings);
+        assert!(sender.withdraw(void) && sender.withdraw(never));
+        let sent: Vec<u64> = [1, 2, 3, 1, 2]
+            .into_iter()
+            .map(|tag| {
+                send(sender, 1, tag, outbound(if tag == 3 { bytes.to_vec() } else { vec![tag as u8] }))
+            })
+            .collect();
+        let withdrawn = ask(receiver, 3);
+        sender.progress(rings);
+        receiver.progress(rings);
+        receiver.withdraw(withdrawn);
+        settle(rings, [sender, receiver]);
+        let asked = [3, 2, 1, 2].map(|tag| ask(receiver, tag));
+        settle(rings, [sender, receiver]);
+        let mut count_of = |number| match sender.take(number) {
+            Some(Outcome::Sent(_, count)) => count,
+            _ => panic!("not sent"),
+        };
+        let sent: Vec<u64> = sent.into_iter().map(&mut count_of).collect();
+        assert_eq!(sent, [2, 3, 4, 5, 6], "the void one had begun");
+        let mut received = |number| match receiver.take(number) {
+            Some(Outcome::Received(_, what, count)) => (what.tag, count),
+            _ => panic!("not received"),
+        };
+        assert_eq!(received(early), (1, 2));
+        assert_eq!(asked.map(received), [(3, 4), (2, 3), (1, 5), (2, 6)]);
     });
 }

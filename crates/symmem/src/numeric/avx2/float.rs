@@ -1,5 +1,7 @@
 //! Registers of f32 and f64.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 use std::arch::x86_64::*;
 
 use bytemuck::{Pod, Zeroable};

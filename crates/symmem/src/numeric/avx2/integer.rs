@@ -1,5 +1,7 @@
 //! Registers of integers, and of truth values.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 use std::arch::x86_64::*;
 
 use bytemuck::{Pod, Zeroable, cast};

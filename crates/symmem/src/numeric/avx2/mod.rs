@@ -3,6 +3,8 @@
 //! Vectors of numbers are made by the lanes here only, and these are used by kernels only that run where the processor has
 //! the instruction set: that is what makes the intrinsics inside safe arithmetic sound.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 mod float;
 mod integer;
 mod small;

@@ -1,5 +1,7 @@
 //! Lanes of the floats that accumulate in f32: f16 by F16C, bf16 in pairs, f8 by way of f16.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 use std::arch::x86_64::*;
 
 use super::float::F32x8;

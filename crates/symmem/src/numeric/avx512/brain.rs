@@ -3,6 +3,8 @@
 //! The instruction rounds to nearest even whatever the thread has set, but it takes subnormals for zero and keeps the
 //! payload of a NaN. Where there is either, integer arithmetic rounds instead, as without the instruction.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 use std::arch::x86_64::*;
 
 use super::float::F32x16;

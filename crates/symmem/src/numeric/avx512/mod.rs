@@ -5,6 +5,8 @@
 //! As in [`avx2`](super::avx2), vectors of numbers are made by the lanes here only, and these are used by kernels only that run
 //! where the processor has the instruction set.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 mod brain;
 mod float;
 mod small;

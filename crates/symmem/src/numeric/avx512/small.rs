@@ -1,5 +1,7 @@
 //! Lanes of the floats that accumulate in f32: f16 by its conversions, bf16 in pairs.
 
+#![allow(unsafe_code, reason = "SIMD instructions")]
+
 use std::arch::x86_64::*;
 
 use super::Bytes;

@@ -5,13 +5,18 @@
 //! it stopped, and the windows of other memory go with it; whether everybody is in reach of everybody is the same answer on
 //! every rank; and a window goes before its memory, which goes before its communicator.
 
+mod join;
+mod memory;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use self::join::check_same;
+pub(crate) use self::memory::{Mark, NcclMemory};
 use crate::error::{Cause, Halt};
 use crate::group::Running;
 use crate::nccl::Communicator;
-use crate::nccl::window::{Mark, NcclMemory, Window};
+use crate::nccl::window::Window;
 use crate::sync::control::Verdict;
 use crate::{Error, Result};
 
@@ -40,8 +45,9 @@ pub(crate) fn share(
     is_near: impl Fn(usize) -> bool,
 ) -> Result<Shared> {
     let tag = running.next_tag()?;
-    let made = Window::register(running, communicator, memory).and_then(|window| {
-        let addresses = window.peers(marks).map_err(Halt::from)?;
+    let wait = |settled: &dyn Fn() -> Result<bool>| running.wait_in_step(settled);
+    let made = Window::register(communicator, memory.whole(), wait).and_then(|window| {
+        let addresses = memory.peers(&window, communicator.rank(), marks).map_err(Halt::from)?;
         Ok((window, addresses))
     });
     let (window, mut addresses) =

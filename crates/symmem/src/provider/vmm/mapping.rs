@@ -1,5 +1,7 @@
 //! Physical memory in an address range, readable and writable by one device.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUmemAccess_flags, CUmemAccessDesc};
@@ -64,7 +66,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this owner; kernels that may use it kept it alive (see `graveyard`).
+        // SAFETY: mapped by this owner; kernels that may use it kept it alive (see `cuda/deferred.rs`).
         let unmapped = give_back(self.device(), "cuMemUnmap", || unsafe {
             sys::cuMemUnmap(self.address(), self.bytes())
         });

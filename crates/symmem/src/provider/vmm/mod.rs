@@ -1,11 +1,13 @@
 //! Device memory through the driver's virtual memory management: physical memory, address ranges, and mappings.
 //!
-//! Called by allocations, by the exchange between ranks (`cuda/exchange.rs`) and by the engine for its control block.
+//! Called by allocations, by the exchange between ranks ([`exchange`]) and by the engine for its control block.
 //! What it guarantees: whatever is made is given back in the only right order (unmap, release, free the addresses;
 //! multicast before all of that), by ownership and on every path of failure; memory that kernels may still use waits
-//! in the [`graveyard`]; a forked child gives nothing back, since the driver is not its own.
+//! in [`deferred`]; a forked child gives nothing back, since the driver is not its own.
 
-pub(crate) mod graveyard;
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
+pub(crate) mod exchange;
 mod mapping;
 pub(crate) mod multicast;
 mod physical;
@@ -16,12 +18,12 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice_attribute, CUresult};
 
-use self::graveyard::Relaxed;
 pub(crate) use self::mapping::Mapping;
 pub(crate) use self::multicast::Multicast;
 pub(crate) use self::physical::Physical;
+use crate::cuda::capture::{Relaxed, check_no_capture};
 use crate::cuda::driver::trace_release;
-use crate::cuda::{Device, Stream, buffer, stream};
+use crate::cuda::{Device, Stream, buffer, deferred};
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -36,7 +38,7 @@ impl Vmm {
     pub(crate) fn alloc(device: &Device, bytes: usize) -> Result<Arc<DeviceMemory>> {
         check_no_capture("allocation of device memory")?;
         check_supported(device)?;
-        graveyard::reap();
+        deferred::reap();
         // Another thread may be capturing; that is no concern of this memory.
         let _relaxed = Relaxed::enter();
         let physical = Physical::create(device, bytes)?;
@@ -99,17 +101,6 @@ impl DeviceMemory {
         // SAFETY: in range, as just checked.
         unsafe { buffer::write(self.address() + offset as u64, len, bytes, &stream) }
     }
-}
-
-/// Memory is made and exchanged before a capture: nothing of that can be part of a graph.
-pub(crate) fn check_no_capture(what: &str) -> Result<()> {
-    if !stream::is_capturing_here() {
-        return Ok(());
-    }
-    Err(Error::invalid(
-        what,
-        "this thread is capturing a graph. Hint: allocate and rendezvous before begin_capture",
-    ))
 }
 
 fn check_supported(device: &Device) -> Result<()> {

@@ -3,6 +3,8 @@
 //! The steps are collective and blocking in the driver (binding waits until every device was added), so the exchange
 //! puts a vote between them; each step here is local and undone by dropping what it made.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::sync::Arc;
 
 use cudarc::driver::sys::{

@@ -3,6 +3,8 @@
 //! Made by [`Physical::create`], by an import (`shareable.rs`) or as a multicast object; released when the last owner
 //! goes. Mappings own the handle they map, so it goes after them.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,

@@ -1,5 +1,7 @@
 //! A range of device addresses with nothing behind it. Freed when its owner goes.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use cudarc::driver::sys;
 
 use super::give_back;

@@ -3,16 +3,18 @@
 //! The device attribute for fabric handles is set on machines where none can be made (it takes a running IMEX service
 //! and its channel), so what counts is one that was made.
 
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUmemAllocationHandleType, CUmemFabricHandle};
-use rustix::io::FdFlags;
 
 use super::physical::{Physical, granularity, properties};
 use crate::cuda::Device;
 use crate::cuda::driver::check;
+use crate::sys::fd::close_on_exec;
 use crate::{Error, Result};
 
 const FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -22,7 +24,7 @@ const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HAND
 pub(crate) type FabricHandle = [u8; 64];
 
 /// Every kind of handle that memory of `device` can be exported as. None at all is no error here: a rank alone needs none, and
-/// ranks that meet are told which of them cannot (`cuda/exchange/card.rs`).
+/// ranks that meet are told which of them cannot (`exchange/card.rs`).
 pub(crate) fn kinds(device: &Device) -> Result<CUmemAllocationHandleType> {
     let fd = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
     Ok(match (device.attribute(fd)? != 0, has_fabric(device)) {
@@ -86,8 +88,7 @@ pub(crate) fn export_fd(physical: &Physical) -> Result<OwnedFd> {
     // SAFETY: the driver made it for this caller, who closes it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // Nothing that a rank starts may inherit its memory.
-    rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC)
-        .map_err(|error| Error::sys("fcntl of an exported descriptor", error))?;
+    close_on_exec(&fd).map_err(|error| Error::sys("fcntl of an exported descriptor", error))?;
     Ok(fd)
 }
 

@@ -10,8 +10,8 @@
 //! The epoch and what is owed are private to the rank, and whatever lets one operation run after the other orders them
 //! (`busy`, of the group). What a peer wrote and read before it announced comes with the announcement, which `wait` acquires.
 
-use super::Signature;
 use super::atomic::{AtomicU64, Ordering, Site, is_kept};
+use crate::operation::Signature;
 
 /// What a rank announced last, if it has not heard from everybody there. Only the running operation uses it.
 #[derive(Debug)]

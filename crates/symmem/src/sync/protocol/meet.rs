@@ -8,7 +8,7 @@
 //! the peer wrote before announcing (signature, staging, its user memory) is visible to who saw the epoch.
 //!
 //! An announcement can carry a parcel of a few words, stored before its epoch like the signature. So is a shape that ranks must agree
-//! on, where the signature says that there is one ([`SHAPED`]): most meetings have none, and pay nothing for it.
+//! on, where the signature says that there is one ([`SHAPED`](crate::operation::SHAPED)): most meetings have none, and pay nothing for it.
 //!
 //! # Why two halves are enough
 //! Rank p writes epoch e+2 into the half of epoch e. It does so only after it saw every rank's e+1; a rank announces
@@ -20,18 +20,7 @@
 
 use super::Bell;
 use super::atomic::{AtomicU64, Ordering, Site, order};
-
-/// What a rank says it is doing: all ranks of a meeting must say the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Signature {
-    /// Op, channel, root, dtype and reduce op, packed by the caller.
-    pub(crate) word: u64,
-    /// Bytes, or whatever number else the caller wants agreed.
-    pub(crate) size: u64,
-}
-
-/// The bit of a signature's word that says that ranks must agree on a shape too.
-pub(crate) const SHAPED: u64 = 1 << 7;
+use crate::operation::Signature;
 
 /// Most words that an announcement can carry: three in its own cache line, the rest in the ones behind it. For loom two,
 /// which are enough to see what it must see.

@@ -17,8 +17,7 @@ pub(crate) use bell::Bell;
 pub(crate) use borrow::{Borrows, Refusal};
 pub(crate) use consumed::{Owed, hear, next_epoch};
 pub(crate) use meet::{
-    Meeting, PARCEL_WORDS, SHAPED, Signature, Slot, announce, announced, arrived, leave_shape, note, shape,
-    unpack,
+    Meeting, PARCEL_WORDS, Slot, announce, announced, arrived, leave_shape, note, shape, unpack,
 };
 pub(crate) use pad::{try_put, try_take};
 pub(crate) use ring::{Counts, SLOTS};

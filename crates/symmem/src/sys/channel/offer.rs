@@ -9,6 +9,8 @@
 //! once, and waits for one that is silent no longer than its terms say. A forked child has none of its parent's offers:
 //! it asks for them as any process does, and can make offers of its own.
 
+#![allow(unsafe_code, reason = "a desk that a forked child replaces")]
+
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;

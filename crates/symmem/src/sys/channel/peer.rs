@@ -4,6 +4,8 @@
 //! (`sys::user`), the process at the other end must be one that is known by other means, which is what the job secret is for:
 //! hellos that it sealed name the ranks' processes, and no stranger has the process number of a process that lives.
 
+#![allow(unsafe_code, reason = "system calls")]
+
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::{Error, Result};

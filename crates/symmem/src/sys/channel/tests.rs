@@ -1,5 +1,7 @@
 //! The channel between honest ranks, and against everybody else.
 
+#![allow(unsafe_code, reason = "system calls")]
+
 use super::*;
 use crate::sys::life::ProcessId;
 use crate::sys::memfd::{Mapping, Segment};

@@ -1,3 +1,5 @@
+#![allow(unsafe_code, reason = "copies of memory that others write")]
+
 use proptest::prelude::*;
 
 use super::{Stores, is_large, last_level_cache, parse_size};

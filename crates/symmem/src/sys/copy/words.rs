@@ -1,5 +1,7 @@
 //! The copies of any other processor: relaxed atomic accesses of the largest size that the shared side's alignment allows.
 
+#![allow(unsafe_code, reason = "copies of memory that others write")]
+
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// # Safety

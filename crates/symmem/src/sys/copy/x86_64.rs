@@ -11,6 +11,8 @@
 //! than two small registers is a call (`inline(never)`), as the registers that [`zero_upper`] takes from its caller are
 //! those that a call may change: the caller pays nothing for it. Where it is inlined all the same it is right too.
 
+#![allow(unsafe_code, reason = "copies of memory that others write")]
+
 use std::arch::asm;
 
 /// What a turn of the loops copies.

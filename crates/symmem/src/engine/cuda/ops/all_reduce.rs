@@ -1,14 +1,15 @@
 //! All-reduce, in its three forms.
 
 use crate::cuda::owner::Place;
-use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory};
+use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream};
 use crate::engine::cuda::control::AVERAGE;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::{Form, all_reducer, number_of};
 use crate::engine::cuda::statement::Statement;
-use crate::memory::Element;
-use crate::op::Op;
-use crate::{DType, Error, ReduceOp, Result};
+use crate::memory::device::SymmetricMemory;
+use crate::numeric::{DType, Element, ReduceOp};
+use crate::operation::Op;
+use crate::{Error, Result};
 
 impl Form {
     fn op(self) -> Op {

@@ -1,12 +1,14 @@
 //! The barrier.
 
 use super::meeting_threads;
-use crate::cuda::{Engine, Stream, SymmetricMemory};
+use crate::cuda::Stream;
+use crate::engine::cuda::Engine;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::Algorithm;
 use crate::engine::cuda::statement::Statement;
-use crate::memory::Element;
-use crate::op::Op;
+use crate::memory::device::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 impl Engine {

@@ -1,16 +1,19 @@
 //! Copies between this rank's memory and a peer's, from one side: by the copy engine, or by threads.
 
+#![allow(unsafe_code, reason = "kernel launches on device memory")]
+
 use cudarc::driver::sys;
 
 use crate::cuda::driver::check;
 use crate::cuda::owner::Place;
-use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, SymmetricMemory, queues};
+use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, queues};
 use crate::engine::cuda::control::MAX_THREADS;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::DEFAULT_BLOCKS;
 use crate::engine::cuda::statement::Statement;
-use crate::memory::Element;
-use crate::op::Op;
+use crate::memory::device::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Bytes that a thread of the copying kernel moves at least, where there are as many.

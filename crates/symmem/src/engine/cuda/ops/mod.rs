@@ -13,10 +13,12 @@ mod pull;
 mod signal;
 mod words;
 
-use super::{Algorithm, Engine, Tune};
-use crate::cuda::SymmetricMemory;
+#[cfg(feature = "bench-support")]
+use super::plan::Tune;
+use super::{Algorithm, Engine};
 use crate::cuda::owner::{Owner, Place};
-use crate::memory::Element;
+use crate::memory::device::SymmetricMemory;
+use crate::numeric::Element;
 use crate::{Error, Result};
 
 /// Threads of a block that only meets: one for each peer, whole warps.
@@ -37,6 +39,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// The same memory with other values than the dispatcher's table, for sweeps.
     #[doc(hidden)]
+    #[cfg(feature = "bench-support")]
     pub fn tuned(&self, tune: Tune) -> Self {
         self.on(self.engine.tuned(tune))
     }

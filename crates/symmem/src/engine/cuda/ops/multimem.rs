@@ -2,14 +2,15 @@
 
 use super::all_reduce::mode_of;
 use crate::cuda::owner::Place;
-use crate::cuda::{DeviceSlice, Stream, SymmetricMemory};
+use crate::cuda::{DeviceSlice, Stream};
 use crate::engine::cuda::control::IDLE;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::{Algorithm, Routine, number_of};
 use crate::engine::cuda::statement::Statement;
-use crate::memory::Element;
-use crate::op::Op;
-use crate::{DType, Error, ReduceOp, Result};
+use crate::memory::device::SymmetricMemory;
+use crate::numeric::{DType, Element, ReduceOp};
+use crate::operation::Op;
+use crate::{Error, Result};
 
 /// Multicast carries units of so many bytes, aligned to them.
 const UNIT: u64 = 16;

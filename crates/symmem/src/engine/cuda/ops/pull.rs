@@ -3,15 +3,16 @@
 
 use super::all_reduce::mode_of;
 use crate::cuda::owner::Place;
-use crate::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
+use crate::cuda::{DeviceSliceMut, Stream};
 use crate::engine::cuda::control::IDLE;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::plan::{Routine, number_of};
 use crate::engine::cuda::statement::Statement;
-use crate::memory::Element;
+use crate::memory::device::SymmetricMemory;
 use crate::nccl::Carried;
-use crate::op::Op;
-use crate::{DType, Error, ReduceOp, Result};
+use crate::numeric::{DType, Element, ReduceOp};
+use crate::operation::Op;
+use crate::{Error, Result};
 
 /// What a rank reads, and from whom.
 struct Reading<'a> {

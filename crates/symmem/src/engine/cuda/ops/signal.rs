@@ -1,12 +1,13 @@
 //! Signals between two ranks, on the pads of symmetric memory: PyTorch's protocol, so kernels written for it fit.
 
 use crate::Result;
-use crate::cuda::{Stream, SymmetricMemory};
+use crate::cuda::Stream;
 use crate::engine::cuda::kernels::Kernel;
 use crate::engine::cuda::launch::Call;
 use crate::engine::cuda::statement::Statement;
-use crate::memory::Element;
-use crate::op::Op;
+use crate::memory::device::SymmetricMemory;
+use crate::numeric::Element;
+use crate::operation::Op;
 
 impl<T: Element> SymmetricMemory<T> {
     /// In the order of `stream`: raises this rank's signal on `channel` at `rank`, once the previous one was consumed. What

@@ -1,10 +1,13 @@
 //! Single words in the order of a stream: memset32 and stream_write_value32, with PyTorch's checks in PyTorch's order.
 
+#![allow(unsafe_code, reason = "kernel launches on device memory")]
+
 use cudarc::driver::sys;
 
 use crate::cuda::driver::check;
-use crate::cuda::{DeviceSliceMut, Stream, SymmetricMemory, queues};
-use crate::op::Op;
+use crate::cuda::{DeviceSliceMut, Stream, queues};
+use crate::memory::device::SymmetricMemory;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Ranges as PyTorch's callers give them: numbers of any sign.

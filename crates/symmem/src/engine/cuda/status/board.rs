@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::super::MAX_LANES;
-use crate::op::{Kind, Op};
+use crate::operation::{Kind, Op};
 use crate::sync::about::Text;
 use crate::sys::clock;
 

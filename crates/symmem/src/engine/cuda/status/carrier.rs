@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Watched;
+use crate::cuda::deferred;
 use crate::engine::cuda::nanoseconds;
 use crate::error::Cause;
 use crate::sync::control::Verdict;
@@ -36,7 +37,7 @@ impl fmt::Debug for Ending {
 }
 
 impl Ending {
-    /// Waits for the kernels, for a while, and ends it.
+    /// Waits for the kernels, for a while, and ends it. What was dropped meanwhile and only waited for that goes, too.
     fn run(self) {
         let start = Instant::now();
         if let Some(is_idle) = self.is_idle {
@@ -46,6 +47,7 @@ impl Ending {
             }
         }
         (self.end)();
+        deferred::reap();
     }
 }
 

@@ -1,0 +1,39 @@
+//! What `symmem bench` puts around the operations it times: the kernels of `kernels/bench.cu`, and plain copies; and kernels made ahead for
+//! machines without a compiler.
+//!
+//! Not part of the interface: only the program `symmem` may call this. All systems that it compares run the same compiled kernels.
+
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
+use std::path::Path;
+
+use cudarc::driver::sys;
+
+use super::kernels;
+pub use super::plan::Tune;
+use super::sources::BENCH;
+use crate::Result;
+use crate::cuda::driver::check;
+use crate::cuda::{Device, Module, Stream};
+
+/// The bench's kernels, compiled for `device`.
+pub fn compile(device: &Device) -> Result<Vec<u8>> {
+    let (name, text) = BENCH;
+    Module::image(device, name, text)
+}
+
+/// Compiles the engine's kernels for devices of this compute capability, into a folder that `SYMMEM_CACHE_DIR` may name elsewhere. Needs NVRTC, and no
+/// device.
+pub fn compile_engine(folder: &Path, capability: (u32, u32)) -> Result<()> {
+    kernels::compile_into(folder, capability)
+}
+
+/// Puts a copy within the device of `stream` on it.
+///
+/// # Safety
+/// Both are memory of that device, of at least `bytes` bytes, that lives until the copy has run.
+pub unsafe fn copy(to: u64, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
+    let _bound = stream.device().bind()?;
+    // SAFETY: as promised by the caller; the context is current.
+    check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
+}

@@ -1,0 +1,286 @@
+//! The handle of symmetric memory on devices: where everybody's memory and pads are, as this rank's device sees them.
+//!
+//! Public. The operations on it are the engine's (`engine/cuda/ops`). What it guarantees: the addresses are valid as long
+//! as any handle, and after the last one until the work that the engine was given is done.
+
+#![allow(unsafe_code, reason = "calls of the CUDA driver")]
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use super::allocation::check_stream;
+use super::rendezvous::Table;
+use crate::cuda::{Device, DeviceSlice, Stream, buffer};
+use crate::engine::cuda::Engine;
+use crate::group::Group;
+use crate::numeric::{Element, element};
+use crate::{Error, Result};
+
+/// Memory that the devices of all ranks of a group reach. A light handle; clones and slices share the mappings.
+///
+/// The addresses are for kernels: operations of this crate, or your own, which take the tables
+/// ([`SymmetricMemory::peer_ptrs`] by value, [`SymmetricMemory::peer_ptrs_dev`] in device memory).
+#[derive(Debug)]
+pub struct SymmetricMemory<T: Element> {
+    pub(crate) engine: Engine,
+    /// Everybody's first element of this handle.
+    pub(crate) data: Arc<Vec<u64>>,
+    pub(crate) pads: Arc<Vec<u64>>,
+    pub(crate) pad_bytes: usize,
+    pub(crate) len: usize,
+    /// Bytes from the start of this rank's allocation to the handle's first element.
+    pub(crate) offset: usize,
+    /// Where operations that NCCL carries work instead of in this rank's memory, which is not at the same place on every
+    /// rank; 0: in the memory.
+    pub(crate) room: u64,
+    /// Which rendezvous of the group this is, the same on every rank.
+    pub(crate) number: u64,
+    /// Keeps the addresses valid.
+    pub(crate) keep: Arc<Table>,
+    pub(crate) element: PhantomData<T>,
+}
+
+impl<T: Element> Clone for SymmetricMemory<T> {
+    fn clone(&self) -> Self {
+        self.on(self.engine.clone())
+    }
+}
+
+impl<T: Element> SymmetricMemory<T> {
+    /// `len` elements from byte `offset` of this rank's allocation on; `offsets` are everybody's.
+    pub(super) fn new(engine: &Engine, keep: Arc<Table>, offsets: &[usize], len: usize) -> Self {
+        let data: Vec<u64> =
+            keep.data().iter().zip(offsets).map(|(base, offset)| moved(*base, *offset as u64)).collect();
+        let offset = offsets[engine.group().rank()];
+        let differ = offsets.iter().any(|theirs| *theirs != offset);
+        Self {
+            engine: engine.clone(),
+            pads: Arc::clone(keep.pads()),
+            pad_bytes: keep.pad_bytes(),
+            len,
+            offset,
+            room: if differ { moved(keep.room(), offset as u64) } else { 0 },
+            number: keep.number(),
+            data: Arc::new(data),
+            keep,
+            element: PhantomData,
+        }
+    }
+
+    /// The same memory for the operations of another lane of the engine.
+    pub(crate) fn on(&self, engine: Engine) -> Self {
+        Self {
+            engine,
+            data: Arc::clone(&self.data),
+            pads: Arc::clone(&self.pads),
+            keep: Arc::clone(&self.keep),
+            element: PhantomData,
+            ..*self
+        }
+    }
+
+    /// Where the handle begins in the allocation of rank 0: the same on every rank, whatever its own offset.
+    pub(crate) fn place(&self) -> u64 {
+        self.data[0] - self.keep.data()[0]
+    }
+
+    /// This rank in the group.
+    pub fn rank(&self) -> usize {
+        self.group().rank()
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.data.len()
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        self.engine.group()
+    }
+
+    /// The engine that carries the operations of this handle.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.engine.device()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The handle's first element in this rank's allocation.
+    pub fn offset(&self) -> usize {
+        self.offset / size_of::<T>()
+    }
+
+    /// Bytes of the whole allocation, the same on every rank.
+    pub fn buffer_size(&self) -> usize {
+        self.keep.bytes()
+    }
+
+    /// Where the handle's first element of rank `rank` is, for kernels on this rank's device. An error where it is out of
+    /// reach.
+    pub fn peer_ptr(&self, rank: usize) -> Result<u64> {
+        self.group().check_rank("peer_ptr", rank)?;
+        if self.data[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.data[rank]) }
+    }
+
+    /// Where the handle's first element of every rank is, in rank order; 0 for a rank that is out of reach.
+    pub fn peer_ptrs(&self) -> &[u64] {
+        &self.data
+    }
+
+    /// The device address of a table of [`SymmetricMemory::peer_ptrs`], valid as long as any handle of this memory. The
+    /// table of a rendezvous is there already; that of a slice is made when it is first asked for.
+    pub fn peer_ptrs_dev(&self) -> Result<u64> {
+        self.keep.table_of(&self.data)
+    }
+
+    /// Where rank `rank`'s signal pad is, for kernels on this rank's device.
+    pub fn pad_ptr(&self, rank: usize) -> Result<u64> {
+        self.group().check_rank("pad_ptr", rank)?;
+        if self.pads[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.pads[rank]) }
+    }
+
+    /// Where every rank's signal pad is, in rank order; 0 for a rank that is out of reach.
+    pub fn pad_ptrs(&self) -> &[u64] {
+        &self.pads
+    }
+
+    /// The device address of a table of [`SymmetricMemory::pad_ptrs`], valid as long as any handle of this memory.
+    pub fn pad_ptrs_dev(&self) -> Result<u64> {
+        self.keep.table_of(&self.pads)
+    }
+
+    /// Bytes of each rank's signal pad.
+    pub fn signal_pad_size(&self) -> usize {
+        self.pad_bytes
+    }
+
+    /// The address that reaches the handle's first element of all ranks at once, for multimem instructions only. `None`
+    /// where devices or ranks have none, and where the ranks' offsets differ.
+    pub fn multicast_ptr(&self) -> Option<u64> {
+        self.multicast().ok()
+    }
+
+    /// The same, or why there is none.
+    pub(crate) fn multicast(&self) -> Result<u64> {
+        let same = self
+            .data
+            .iter()
+            .zip(self.keep.data())
+            .all(|(address, base)| *base != 0 && address - base == self.offset as u64);
+        let base = match self.keep.multicast() {
+            Ok(_) if !same => Err("the offsets of the ranks differ"),
+            base => base,
+        };
+        let problem = |problem: &str| Error::NoMulticast { problem: problem.to_owned() };
+        base.map(|base| base + self.offset as u64).map_err(problem)
+    }
+
+    /// Where every rank's allocation begins, in rank order, whatever the offset of this handle.
+    pub fn base_ptrs(&self) -> &[u64] {
+        self.keep.data()
+    }
+
+    /// The device address of a table of [`SymmetricMemory::base_ptrs`], valid as long as any handle of this memory.
+    pub fn base_ptrs_dev(&self) -> Result<u64> {
+        self.keep.table_of(self.keep.data())
+    }
+
+    /// What keeps the addresses valid, and nothing else: neither the engine nor the membership in its group.
+    pub fn mappings(&self) -> Arc<dyn Any + Send + Sync> {
+        Arc::clone(&self.keep) as _
+    }
+
+    /// Local. A part of this memory. Operations work on what the handle covers, so all ranks must cut alike.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, len) = buffer::part::<T>(range, self.len)?;
+        let start = start * size_of::<T>();
+        let data: Vec<u64> = self.data.iter().map(|address| moved(*address, start as u64)).collect();
+        let mut slice = self.clone();
+        slice.data = Arc::new(data);
+        slice.offset += start;
+        slice.room = moved(slice.room, start as u64);
+        slice.len = len;
+        Ok(slice)
+    }
+
+    /// Local. The same memory as elements of `U`: everybody's first byte and the length must be multiples of their size.
+    ///
+    /// ```no_run
+    /// # fn view(mem: &symmem::cuda::SymmetricMemory<u8>) -> symmem::Result<()> {
+    /// let numbers = mem.slice(64..128)?.cast::<f32>()?;
+    /// assert_eq!((numbers.offset(), numbers.len()), (16, 16));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cast<U: Element>(&self) -> Result<SymmetricMemory<U>> {
+        let mut len = self.len;
+        for (address, base) in self.data.iter().zip(self.keep.data()) {
+            let offset = (address - base) as usize / size_of::<T>();
+            len = element::recount::<T, U>(offset, self.len)?.1;
+        }
+        Ok(SymmetricMemory {
+            engine: self.engine.clone(),
+            data: Arc::clone(&self.data),
+            pads: Arc::clone(&self.pads),
+            pad_bytes: self.pad_bytes,
+            len,
+            offset: self.offset,
+            room: self.room,
+            number: self.number,
+            keep: Arc::clone(&self.keep),
+            element: PhantomData,
+        })
+    }
+
+    /// This rank's memory, to be read by an operation.
+    pub fn local(&self) -> Result<DeviceSlice<'_, T>> {
+        // SAFETY: this rank's own memory, mapped as long as the handle, and longer if the engine works on it.
+        unsafe { DeviceSlice::from_parts(self.data[self.rank()], self.len, self.device(), Some(&self.keep)) }
+    }
+
+    /// Writes all elements of this rank's memory, after the work that is on `stream`, and waits until they are there.
+    pub fn write(&self, elements: &[T], stream: &Stream) -> Result<()> {
+        check_stream(self.device(), stream)?;
+        // SAFETY: this rank's own memory.
+        unsafe { buffer::write(self.data[self.rank()], self.len, elements, stream) }
+    }
+
+    /// Reads all elements of this rank's memory, after the work that is on `stream`.
+    pub fn read(&self, stream: &Stream) -> Result<Vec<T>> {
+        check_stream(self.device(), stream)?;
+        // SAFETY: this rank's own memory.
+        unsafe { buffer::read(self.data[self.rank()], self.len, stream) }
+    }
+}
+
+/// `address` and `bytes` more; what is out of reach stays so.
+pub(super) fn moved(address: u64, bytes: u64) -> u64 {
+    if address == 0 { 0 } else { address + bytes }
+}
+
+/// The error for a handle that would start beyond its allocation.
+pub(super) fn out_of_bounds<T>(offset: usize, len: usize) -> Error {
+    let size = size_of::<T>() as u64;
+    Error::OutOfBounds {
+        op: "rendezvous",
+        offset: (offset as u64).saturating_mul(size),
+        bytes: 0,
+        size: (len as u64).saturating_mul(size),
+    }
+}

@@ -1,0 +1,21 @@
+//! Operations as data: their names, the algorithms that carry them, and what ranks say of a call to be compared.
+//!
+//! Used by whatever announces, compares, chooses, records or shows operations. Nothing here runs one or knows of a group, so every
+//! room above may use it.
+
+mod algorithm;
+mod op;
+mod shape;
+pub(crate) mod signature;
+mod words;
+
+pub(crate) use self::algorithm::each_forced;
+pub use self::algorithm::{Algorithm, Collective};
+#[cfg(feature = "faults")]
+pub use self::op::calls_of_all;
+pub(crate) use self::op::{Kind, Op};
+pub(crate) use self::shape::Shape;
+pub(crate) use self::signature::{
+    Agreed, Announced, MAX_BYTES, MAX_NUMBER, MAX_ROOTS, announced, describe, is_refusal, signature,
+};
+pub(crate) use self::words::{SHAPED, Signature};

@@ -1,0 +1,330 @@
+//! What an op's signature says: packed for the slot, unpacked for the error message.
+//!
+//! Called by whatever meets. Nothing is cut off: calls that differ in anything have different signatures. What would not fit is
+//! refused before it comes here: a collective on more than [`MAX_BYTES`], and a memory's number beyond [`MAX_NUMBER`]. Shapes have
+//! a word of their own, see [`Shape`].
+
+use super::{Algorithm, Op, SHAPED, Shape, Signature};
+use crate::numeric::{DType, ReduceOp};
+
+/// Bits of the fields of a collective's word, from the lowest on: operation (and whether there is a shape), root, element type, reduce
+/// operation, algorithm, and the low bits of the memory's number.
+const FIELDS: [u32; 6] = [8, 16, 8, 8, 4, 20];
+/// Bits of a collective's bytes; the high bits of the memory's number are above them.
+const BYTES: u32 = 48;
+
+/// Most bytes of each rank in a collective.
+pub(crate) const MAX_BYTES: u64 = (1 << BYTES) - 1;
+/// The highest number of a memory.
+pub(crate) const MAX_NUMBER: u64 = (1 << (FIELDS[5] + 64 - BYTES)) - 1;
+
+/// How many ranks can be a root.
+pub(crate) const MAX_ROOTS: usize = 1 << FIELDS[1];
+
+/// What the ranks of a collective on memory say alike, as numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    pub(crate) root: u64,
+    pub(crate) dtype: u64,
+    /// 0 for none.
+    pub(crate) reduce: u64,
+    pub(crate) algorithm: u64,
+    /// 0 for private memory.
+    pub(crate) memory: u64,
+    /// Of each rank.
+    pub(crate) bytes: u64,
+    pub(crate) shape: Shape,
+}
+
+/// The first bit of field `index`.
+const fn first_bit(index: usize) -> u32 {
+    let (mut bit, mut field) = (0, 0);
+    while field < index {
+        bit += FIELDS[field];
+        field += 1;
+    }
+    bit
+}
+
+impl Agreed {
+    /// The signature of `op`.
+    #[inline]
+    pub(crate) fn signature(&self, op: Op) -> Signature {
+        let low = (1 << FIELDS[5]) - 1;
+        debug_assert!(self.root >> FIELDS[1] == 0 && self.dtype >> FIELDS[2] == 0);
+        debug_assert!(self.reduce >> FIELDS[3] == 0 && self.algorithm >> FIELDS[4] == 0);
+        debug_assert!(self.bytes <= MAX_BYTES && self.memory <= MAX_NUMBER);
+        let shaped = if self.shape == Shape::ANY { 0 } else { SHAPED };
+        let word = op as u64
+            | shaped
+            | self.root << const { first_bit(1) }
+            | self.dtype << const { first_bit(2) }
+            | self.reduce << const { first_bit(3) }
+            | self.algorithm << const { first_bit(4) }
+            | (self.memory & low) << const { first_bit(5) };
+        let size = self.bytes | (self.memory >> FIELDS[5]) << BYTES;
+        Signature { word, size }
+    }
+
+    fn of(signature: Signature, shape: u64) -> Self {
+        let field = |index: usize| signature.word >> first_bit(index) & ((1 << FIELDS[index]) - 1);
+        Self {
+            root: field(1),
+            dtype: field(2),
+            reduce: field(3),
+            algorithm: field(4),
+            memory: field(5) | (signature.size >> BYTES) << FIELDS[5],
+            bytes: signature.size & MAX_BYTES,
+            shape: if signature.word & SHAPED == 0 { Shape::ANY } else { Shape::from_word(shape) },
+        }
+    }
+}
+
+/// The signature of `op` on channel or with root `number`, over `size` bytes or on the memory of that number.
+#[inline]
+pub(crate) fn signature(op: Op, number: usize, size: u64) -> Signature {
+    Signature { word: op as u64 | (number as u64) << 8, size }
+}
+
+/// Whether it is what a rank announces in place of a call that it cannot make.
+pub(crate) fn is_refusal(signature: Signature) -> bool {
+    signature.word as u8 == Op::Refusal as u8
+}
+
+/// What ranks that disagree said, as people read it, in rank order, and what it is that they disagree on. What a rank's caller knows of
+/// comes first: how many elements, of which type. What only this library knows (algorithm, memory) is shown where nothing
+/// else differs.
+pub(crate) fn describe(said: &[Option<(Signature, u64)>]) -> (&'static str, Vec<String>) {
+    let ops: Vec<Option<Op>> =
+        said.iter().map(|said| said.and_then(|(signature, _)| op_of(signature))).collect();
+    let is_one = ops.iter().all(|op| op.is_some() && *op == ops[0]);
+    let fields: Vec<Vec<Field>> =
+        said.iter().zip(&ops).map(|(said, op)| said.zip(*op).map(fields).unwrap_or_default()).collect();
+    let differs = |at: usize| fields.iter().any(|theirs| theirs.get(at) != fields[0].get(at));
+    let any_known = |at: usize| fields[0].get(at).is_some_and(|field| field.known) && differs(at);
+    let known = (0..fields[0].len()).any(any_known);
+    let shown = |rank: usize| {
+        let shows = |(at, field): &(usize, &Field)| match is_one {
+            true => field.always || differs(*at) && (field.known || !known),
+            false => field.known,
+        };
+        let texts = fields[rank].iter().enumerate().filter(shows).map(|(_, field)| field.text.as_str());
+        texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
+    };
+    let whole = |rank: usize| match (ops[rank], shown(rank)) {
+        (None, _) => "something unknown".to_owned(),
+        (Some(op), shown) if shown.is_empty() => op.label().to_owned(),
+        (Some(_), shown) if is_one => shown,
+        (Some(op), shown) => format!("{}({shown})", op.label()),
+    };
+    let values = (0..said.len()).map(|rank| format!("rank {rank}: {}", whole(rank))).collect();
+    (if is_one { "the arguments" } else { "the operation" }, values)
+}
+
+/// What an announcement says, for who looks on from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    pub(crate) op: Op,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) channel: Option<usize>,
+    pub(crate) root: Option<usize>,
+    pub(crate) dtype: Option<DType>,
+    pub(crate) reduce: Option<ReduceOp>,
+    pub(crate) algorithm: Option<Algorithm>,
+}
+
+/// What `signature` says; none if no rank says so.
+pub(crate) fn announced(signature: Signature) -> Option<Announced> {
+    let op = op_of(signature)?;
+    let number = usize::try_from(signature.word >> 8).ok();
+    let bare =
+        Announced { op, bytes: None, channel: None, root: None, dtype: None, reduce: None, algorithm: None };
+    Some(match op {
+        Op::MemoryBarrier => Announced { channel: number, ..bare },
+        Op::Broadcast => Announced { root: number, bytes: Some(signature.size), ..bare },
+        Op::AllGather => Announced { bytes: Some(signature.size).filter(|bytes| *bytes > 0), ..bare },
+        _ if op.is_collective() => {
+            let agreed = Agreed::of(signature, 0);
+            Announced {
+                bytes: Some(agreed.bytes),
+                root: usize::try_from(agreed.root).ok().filter(|_| op.has_root()),
+                dtype: DType::ALL.iter().copied().find(|dtype| *dtype as u64 == agreed.dtype),
+                reduce: ReduceOp::ALL.iter().copied().find(|reduce| *reduce as u64 + 1 == agreed.reduce),
+                algorithm: Algorithm::ALL
+                    .iter()
+                    .copied()
+                    .find(|algorithm| *algorithm as u64 == agreed.algorithm),
+                ..bare
+            }
+        }
+        _ => bare,
+    })
+}
+
+/// The operation, if there is one of that number.
+fn op_of(signature: Signature) -> Option<Op> {
+    Op::from_u8((signature.word & !SHAPED) as u8)
+}
+
+/// One thing that ranks must agree on.
+#[derive(PartialEq, Eq)]
+struct Field {
+    text: String,
+    /// Whether the caller chose it.
+    known: bool,
+    /// Whether it is worth showing where it does not differ.
+    always: bool,
+}
+
+impl Field {
+    fn known(text: impl Into<String>) -> Self {
+        Self { text: text.into(), known: true, always: false }
+    }
+
+    fn inner(text: String) -> Self {
+        Self { text, known: false, always: false }
+    }
+}
+
+/// What a signature of `op` says.
+fn fields(((signature, shape), op): ((Signature, u64), Op)) -> Vec<Field> {
+    let number = signature.word >> 8;
+    match op {
+        Op::MemoryBarrier => {
+            vec![
+                Field::known(format!("channel {number}")),
+                Field::inner(format!("memory {}", signature.size)),
+            ]
+        }
+        Op::Close => vec![Field::inner(format!("memory {}", signature.size))],
+        Op::Broadcast => {
+            vec![Field::known(format!("root {number}")), Field::known(format!("{} bytes", signature.size))]
+        }
+        Op::AllGather if signature.size > 0 => vec![Field::known(format!("{} bytes", signature.size))],
+        _ if op.is_collective() => collective_fields(op, &Agreed::of(signature, shape)),
+        _ => Vec::new(),
+    }
+}
+
+fn collective_fields(op: Op, agreed: &Agreed) -> Vec<Field> {
+    let dtype = DType::ALL.iter().find(|dtype| **dtype as u64 == agreed.dtype);
+    let reduce = ReduceOp::ALL.iter().find(|reduce| **reduce as u64 + 1 == agreed.reduce);
+    let algorithm = Algorithm::ALL.iter().find(|algorithm| **algorithm as u64 == agreed.algorithm);
+    let elements = match dtype {
+        // Bytes of whatever it is.
+        Some(DType::U8) if agreed.shape == Shape::ANY => format!("{} bytes", agreed.bytes),
+        Some(dtype) => {
+            format!("{} x {dtype}", agreed.shape.describe(agreed.bytes / dtype.size() as u64))
+        }
+        None => format!("{} bytes of an unknown type", agreed.bytes),
+    };
+    let name = |name: Option<String>| name.unwrap_or_default();
+    let root = if op.has_root() { format!("root {}", agreed.root) } else { String::new() };
+    vec![
+        Field::known(name(reduce.map(ToString::to_string))),
+        Field { always: true, ..Field::known(elements) },
+        Field::known(root),
+        Field::inner(name(algorithm.map(|algorithm| format!("algorithm {algorithm}")))),
+        Field::inner(format!("memory {}", agreed.memory)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_differ_where_the_calls_differ() {
+        assert_ne!(signature(Op::MemoryBarrier, 0, 0), signature(Op::MemoryBarrier, 1, 0));
+        assert_ne!(signature(Op::AllGather, 0, 4), signature(Op::AllGather, 0, 8));
+    }
+
+    fn with_shape(agreed: Agreed, op: Op) -> (Signature, u64) {
+        (agreed.signature(op), agreed.shape.word())
+    }
+
+    fn said(signatures: [(Signature, u64); 2]) -> String {
+        let (what, values) = describe(&signatures.map(Some));
+        format!("{what}: {}", values.join("; "))
+    }
+
+    #[test]
+    fn what_differs_is_told_in_the_words_of_the_caller() {
+        let (f64, sum, max) = (DType::F64 as u64, ReduceOp::Sum as u64 + 1, ReduceOp::Max as u64 + 1);
+        let (push, pipelined) = (Algorithm::Push as u64, Algorithm::Pipelined as u64);
+        let four = Agreed {
+            root: 0,
+            dtype: f64,
+            reduce: sum,
+            algorithm: push,
+            memory: 0,
+            bytes: 32,
+            shape: Shape::ANY,
+        };
+        let reduced = |one: Agreed, other: Agreed| {
+            said([with_shape(one, Op::PrivateAllReduce), with_shape(other, Op::PrivateAllReduce)])
+        };
+        let five = Agreed { bytes: 40, algorithm: pipelined, ..four };
+        assert_eq!(reduced(four, five), "the arguments: rank 0: 4 x f64; rank 1: 5 x f64");
+        let other = Agreed { reduce: max, ..four };
+        assert_eq!(reduced(four, other), "the arguments: rank 0: sum, 4 x f64; rank 1: max, 4 x f64");
+        let square = |shape: &[usize]| Agreed { shape: Shape::of(shape), ..four };
+        assert_eq!(
+            reduced(square(&[2, 2]), square(&[4])),
+            "the arguments: rank 0: (2, 2) x f64; rank 1: 4 x f64"
+        );
+        let forced = Agreed { algorithm: pipelined, ..four };
+        assert_eq!(
+            reduced(four, forced),
+            "the arguments: rank 0: 4 x f64, algorithm push; rank 1: 4 x f64, algorithm pipelined"
+        );
+        let rooted = |root: u64| with_shape(Agreed { root, ..four }, Op::PrivateReduce);
+        assert_eq!(
+            said([rooted(0), rooted(1)]),
+            "the arguments: rank 0: 4 x f64, root 0; rank 1: 4 x f64, root 1"
+        );
+        let memory = with_shape(four, Op::AllReduce);
+        assert_eq!(
+            said([with_shape(four, Op::PrivateAllReduce), memory]),
+            "the operation: rank 0: all_reduce of private memory(sum, 4 x f64); rank 1: all_reduce(sum, 4 x f64)"
+        );
+        assert_eq!(
+            said([(signature(Op::Barrier, 0, 0), 0), memory]),
+            "the operation: rank 0: group barrier; rank 1: all_reduce(sum, 4 x f64)"
+        );
+        assert_eq!(
+            said([(signature(Op::MemoryBarrier, 3, 1), 0), (signature(Op::MemoryBarrier, 3, 2), 0)]),
+            "the arguments: rank 0: memory 1; rank 1: memory 2"
+        );
+        assert_eq!(
+            said([(signature(Op::Broadcast, 1, 8), 0), (signature(Op::Broadcast, 1, 4), 0)]),
+            "the arguments: rank 0: 8 bytes; rank 1: 4 bytes"
+        );
+    }
+
+    #[test]
+    fn no_field_of_a_collective_is_cut_off_or_reaches_into_another() {
+        assert_eq!(FIELDS.iter().sum::<u32>(), 64);
+        assert_eq!((MAX_BYTES, MAX_NUMBER), ((1 << 48) - 1, (1 << 36) - 1));
+        let zero =
+            Agreed { root: 0, dtype: 0, reduce: 0, algorithm: 0, memory: 0, bytes: 0, shape: Shape::ANY };
+        let ends = [
+            Agreed { root: MAX_ROOTS as u64 - 1, ..zero },
+            Agreed { dtype: 255, ..zero },
+            Agreed { reduce: 255, ..zero },
+            Agreed { algorithm: 15, ..zero },
+            Agreed { memory: MAX_NUMBER, ..zero },
+            Agreed { memory: 1 << 20, ..zero },
+            Agreed { memory: 1 << 35, ..zero },
+            Agreed { bytes: MAX_BYTES, ..zero },
+            Agreed { shape: Shape::of(&[3, 4]), ..zero },
+        ];
+        for (index, agreed) in ends.iter().enumerate() {
+            assert_eq!(Agreed::of(agreed.signature(Op::AllReduce), agreed.shape.word()), *agreed);
+            assert_eq!(op_of(agreed.signature(Op::AllReduce)), Some(Op::AllReduce));
+            let same =
+                |other: &Agreed| with_shape(*other, Op::AllReduce) == with_shape(*agreed, Op::AllReduce);
+            assert_eq!(ends.iter().filter(|other| same(other)).count(), 1, "{index}");
+        }
+    }
+}

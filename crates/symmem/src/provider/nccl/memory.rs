@@ -1,0 +1,126 @@
+//! The provider's memory: NCCL's, zeroed, with a mark at its end by which it is known again.
+//!
+//! What it guarantees: a pointer to a peer's memory is believed only after the mark that the peer left there was read through it.
+
+#![allow(unsafe_code, reason = "calls of NCCL")]
+
+use std::sync::Arc;
+
+use crate::cuda::capture::{Relaxed, check_no_capture};
+use crate::cuda::{Device, Stream, buffer};
+use crate::nccl::memory::Memory;
+use crate::nccl::window::Window;
+use crate::sys::ids;
+use crate::{Error, Result};
+
+/// What tells a rank's memory apart from all other memory: at its end, behind what was asked for.
+pub(crate) type Mark = [u8; 16];
+
+/// Where the mark begins: a multiple of this.
+const MARK_ALIGNMENT: usize = 16;
+
+/// Memory of this rank that NCCL has allocated, zeroed.
+#[derive(Debug)]
+pub(crate) struct NcclMemory {
+    memory: Arc<Memory>,
+    /// Bytes that were asked for.
+    bytes: usize,
+    mark: Mark,
+}
+
+impl NcclMemory {
+    /// Local: `bytes` zeroed bytes on `device`.
+    pub(crate) fn alloc(device: &Device, bytes: usize) -> Result<Arc<Self>> {
+        check_no_capture("allocation of device memory")?;
+        let mark = ids::random()?;
+        let memory = Arc::new(Memory::alloc(device, Self::total(bytes))?);
+        let memory = Self { memory, bytes, mark };
+        memory.begin()?;
+        Ok(Arc::new(memory))
+    }
+
+    fn mark_at(bytes: usize) -> usize {
+        bytes.next_multiple_of(MARK_ALIGNMENT)
+    }
+
+    fn total(bytes: usize) -> usize {
+        Self::mark_at(bytes) + size_of::<Mark>()
+    }
+
+    /// Writes zeros, and the mark behind them, and waits for that.
+    fn begin(&self) -> Result<()> {
+        // Another thread may be capturing; that is no concern of this memory.
+        let _relaxed = Relaxed::enter();
+        let stream = Stream::service(self.device())?;
+        let mark_at = Self::mark_at(self.bytes);
+        // SAFETY: this memory, which is as long as that and which nobody else knows yet.
+        unsafe {
+            buffer::fill_bytes(self.address(), mark_at, 0, &stream)?;
+            buffer::write(self.address() + mark_at as u64, self.mark.len(), &self.mark, &stream)
+        }
+    }
+
+    /// First byte, as kernels see it.
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Bytes that were asked for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.memory.device()
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// What NCCL registers: with the mark.
+    pub(super) fn whole(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Where everybody's memory is for kernels on this rank's device, of which this is `rank`'s; 0 for a rank that loads and
+    /// stores do not reach. `marks` are those that the ranks left in their memory.
+    pub(super) fn peers(&self, window: &Window, rank: usize, marks: &[Mark]) -> Result<Vec<u64>> {
+        let mut addresses = window.pointers()?;
+        for (peer, address) in addresses.iter_mut().enumerate() {
+            if peer != rank && *address != 0 && !self.is_marked(*address, &marks[peer]) {
+                tracing::warn!(
+                    peer,
+                    "NCCL's pointer does not lead to that rank's memory; it counts as out of reach"
+                );
+                *address = 0;
+            }
+        }
+        addresses[rank] = self.address();
+        Ok(addresses)
+    }
+
+    /// Whether `mark` can be read behind the memory, as long as this, that is said to be at `address`.
+    fn is_marked(&self, address: u64, mark: &Mark) -> bool {
+        let at = address.checked_add(Self::mark_at(self.bytes) as u64);
+        let _relaxed = Relaxed::enter();
+        let read = Stream::service(self.device()).and_then(|stream| {
+            let at = at.ok_or_else(|| Error::invalid("pointer of NCCL", "it is none"))?;
+            // SAFETY: the copy of the driver checks the address, and changes nothing.
+            unsafe { buffer::read::<u8>(at, mark.len(), &stream) }
+        });
+        read.is_ok_and(|read| read == mark)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_is_behind_what_was_asked_for() {
+        assert_eq!(NcclMemory::mark_at(1), 16);
+        assert_eq!(NcclMemory::mark_at(0), 0);
+        assert_eq!(NcclMemory::total(32), 48);
+    }
+}

@@ -1,0 +1,357 @@
+//! Records that kernels write, of operations on a device: `kernels/record.cuh` has the other half; change both.
+//!
+//! A ring of the same size as the host's, of one lane. Operations that take a turn have their place by epoch, and behind those are
+//! steps, which have no epoch. The words of a record arrive in any order, so each says in its low bits of which round of the ring it is;
+//! a record is there when all of them say the same. Nobody says how far the device has come: the reader looks at all places.
+//!
+//! Kernels know the signature of what they do, and no more, so that launches that nobody records carry no more words than they need; the
+//! host says in a table what a signature stands for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{CAPACITY, Detail, Head, Owner, Recorded, Recorder, Ring, What};
+use crate::Result;
+use crate::operation::Op;
+use crate::sys::memfd::{Mapping, Segment};
+
+/// Operations that take a turn, of which a ring has room; and as many steps.
+const RECORDS: usize = 1 << 16;
+/// Begin, end, what, and one that is free.
+type Slot = [AtomicU64; 4];
+const _: () = assert!(2 * RECORDS * size_of::<Slot>() == CAPACITY * size_of::<super::Record>());
+
+/// How often all places are looked at: the quickest kernels take twice as long for a round.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// Bits of a time.
+const TIME: u32 = 47;
+
+/// Launches of which a ring knows more than the name.
+const KNOWN: usize = 1024;
+
+/// What the host says of launches, by signature. Filled and never emptied.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Known([Entry; KNOWN]);
+
+/// Signature plus one (0: free), [`Launched`] plus one (0: not there yet), and bytes.
+#[repr(C)]
+#[derive(Debug)]
+struct Entry([AtomicU64; 3]);
+
+impl Known {
+    /// Where `signature` is, or may be put.
+    fn places(&self, signature: u32) -> impl Iterator<Item = &Entry> {
+        let first = signature as usize % KNOWN;
+        self.0[first..].iter().chain(&self.0[..first])
+    }
+
+    /// A launch with this signature is `launched`, of `bytes` bytes. Nothing happens if that is known, or the table is full.
+    fn add(&self, signature: u32, launched: impl FnOnce() -> (Launched, u64)) {
+        let key = u64::from(signature) + 1;
+        for Entry([at, what, bytes]) in self.places(signature) {
+            match at.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => {
+                    let (launched, size) = launched();
+                    bytes.store(size, Ordering::Relaxed);
+                    // Who sees this sees the bytes.
+                    what.store(launched.encode() + 1, Ordering::Release);
+                    return;
+                }
+                Err(found) if found == key => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn find(&self, signature: u32) -> Option<(Launched, u64)> {
+        let key = u64::from(signature) + 1;
+        let keys = self.places(signature).map(|entry| (entry, entry.0[0].load(Ordering::Relaxed)));
+        let (Entry([_, what, bytes]), _) =
+            keys.take_while(|(_, found)| *found != 0).find(|(_, found)| *found == key)?;
+        let launched = Launched::decode(what.load(Ordering::Acquire).checked_sub(1)?)?;
+        Some((launched, bytes.load(Ordering::Relaxed)))
+    }
+}
+
+/// What a launch is recorded as. Numbers are those of the types named, plus one; 0 where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Launched {
+    pub(crate) op: Op,
+    pub(crate) dtype: u8,
+    pub(crate) reduce: u8,
+    /// Of the engine that made the launch.
+    pub(crate) algorithm: u8,
+    pub(crate) channel: Option<usize>,
+}
+
+impl Launched {
+    /// Of a launch of which only the name is known.
+    fn named(op: Op) -> Self {
+        Self { op, dtype: 0, reduce: 0, algorithm: 0, channel: None }
+    }
+
+    /// In 48 bits.
+    fn encode(self) -> u64 {
+        let channel = self.channel.map_or(0, |channel| (channel as u16).saturating_add(1));
+        let [low, high] = channel.to_le_bytes();
+        u64::from_le_bytes([self.op as u8, self.dtype, self.reduce, self.algorithm, low, high, 0, 0])
+    }
+
+    fn decode(word: u64) -> Option<Self> {
+        let [op, dtype, reduce, algorithm, low, high, ..] = word.to_le_bytes();
+        let channel = usize::from(u16::from_le_bytes([low, high])).checked_sub(1);
+        Some(Self { op: Op::from_u8(op)?, dtype, reduce, algorithm, channel })
+    }
+}
+
+/// The ring of a lane, as its host has it.
+#[derive(Debug)]
+pub(crate) struct DeviceRing(Ring<Segment>);
+
+impl DeviceRing {
+    /// Where kernels find the records, from the start of the file.
+    pub(crate) const RECORDS: usize = size_of::<Head>();
+    /// Where they leave the time when they are asked for it.
+    pub(crate) const CLOCK: usize = std::mem::offset_of!(Head, clock);
+
+    /// A ring of `owner`'s.
+    pub(crate) fn new(owner: &Owner) -> Result<Self> {
+        Recorder::new(owner).map(|recorder| Self(recorder.ring))
+    }
+
+    /// The memory file.
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.0.0
+    }
+
+    /// A launch with this signature, which is about to be made, is `launched`, and of so many bytes.
+    pub(crate) fn know(&self, signature: u32, launched: impl FnOnce() -> (Launched, u64)) {
+        self.0.head().known.add(signature, launched);
+    }
+
+    /// What the device last said that its clock shows; 0 if it has not.
+    pub(crate) fn clock(&self) -> u64 {
+        self.0.head().clock.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn reset_clock(&self) {
+        self.0.head().clock.store(0, Ordering::Relaxed);
+    }
+
+    /// The device's clock showed `device_ns` when that of all processes showed `boot_ns`. Before this nothing is read.
+    pub(crate) fn set_clock(&self, device_ns: u64, boot_ns: u64) {
+        let head = self.0.head();
+        head.boot_ns.store(boot_ns, Ordering::Relaxed);
+        head.device_ns.store(device_ns, Ordering::Release);
+    }
+
+    /// Whether somebody reads it.
+    pub(crate) fn is_read(&self) -> bool {
+        self.0.is_read()
+    }
+}
+
+impl AsRef<Mapping> for DeviceRing {
+    fn as_ref(&self) -> &Mapping {
+        self.segment().mapping()
+    }
+}
+
+/// What a reader has seen of a ring.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// Of every place, the round that was last taken; 0: none.
+    rounds: Vec<u16>,
+    pub(super) looked: Option<Instant>,
+}
+
+impl Seen {
+    pub(super) fn nothing() -> Self {
+        Self { rounds: vec![0; 2 * RECORDS], looked: None }
+    }
+}
+
+impl<M: AsRef<Mapping>> Ring<M> {
+    fn slot(&self, at: usize) -> &Slot {
+        self.words_at(at)
+    }
+
+    /// Takes what is whole and new, in the order in which it began; how many were written over before that.
+    pub(super) fn take_from_device(&self, seen: &mut Seen, records: &mut Vec<Recorded>) -> u64 {
+        if seen.looked.is_some_and(|looked| looked.elapsed() < BETWEEN_LOOKS) || !self.has_clock() {
+            return 0;
+        }
+        seen.looked = Some(Instant::now());
+        let (first, mut lost) = (records.len(), 0);
+        for at in 0..2 * RECORDS {
+            let words = self.words(at);
+            let round = words[0] as u16;
+            let before = seen.rounds[at];
+            let [_, end, what] = words.map(|word| word as u16);
+            if round == 0 || round == before || end != round || what != round {
+                continue;
+            }
+            if before != 0 {
+                lost += u64::from(round.wrapping_sub(before).saturating_sub(1));
+            }
+            seen.rounds[at] = round;
+            records.extend(self.recorded(at, words, true));
+        }
+        records[first..].sort_by_key(|record| record.begin);
+        lost
+    }
+
+    /// Operations that began and have not ended: kernels that wait, or did when their device was lost.
+    pub(super) fn open_on_device(&self) -> Vec<Recorded> {
+        let open = |at: usize| {
+            let words = self.words(at);
+            let round = words[0] as u16;
+            let has_begun = round != 0 && words[2] as u16 == round;
+            let has_ended = words[1] as u16 == round;
+            if has_begun && !has_ended { self.recorded(at, words, false) } else { None }
+        };
+        if self.has_clock() { (0..2 * RECORDS).filter_map(open).collect() } else { Vec::new() }
+    }
+
+    fn has_clock(&self) -> bool {
+        self.head().device_ns.load(Ordering::Acquire) != 0
+    }
+
+    /// Begin, end and what, each with its round below.
+    fn words(&self, at: usize) -> [u64; 3] {
+        let slot = self.slot(at);
+        std::array::from_fn(|word| slot[word].load(Ordering::Relaxed))
+    }
+
+    fn recorded(&self, at: usize, [begin, end, what]: [u64; 3], has_ended: bool) -> Option<Recorded> {
+        let (op, signature) = (Op::from_u8((what >> 16) as u8)?, (what >> 24) as u32);
+        let known = self.head().known.find(signature).filter(|(launched, _)| launched.op == op);
+        let (launched, bytes) = known.unwrap_or((Launched::named(op), 0));
+        let round = u64::from(begin as u16) - 1;
+        let number = round * RECORDS as u64 + (at % RECORDS) as u64;
+        let failed = has_ended && end >> 16 & 1 != 0;
+        Some(Recorded {
+            what: What { op: launched.op, failed, channel: launched.channel },
+            begin: self.boot_ns(begin >> 16),
+            end: has_ended.then(|| self.boot_ns(end >> 17)),
+            epoch: if at < RECORDS { number } else { 0 },
+            detail: Detail::Launched(launched, bytes),
+        })
+    }
+
+    /// A time of the device as all processes count it. Its high bits are those nearest to when the clocks were compared.
+    fn boot_ns(&self, time: u64) -> u64 {
+        let head = self.head();
+        let (device, boot) = (head.device_ns.load(Ordering::Relaxed), head.boot_ns.load(Ordering::Relaxed));
+        let since = (time.wrapping_sub(device) << (64 - TIME)) as i64 >> (64 - TIME);
+        boot.saturating_add_signed(since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{mapped, owner};
+    use super::super::{OnDevice, Part, Reader};
+    use super::*;
+
+    const DEVICE_NS: u64 = (5 << TIME) - 1000;
+
+    fn pair() -> (DeviceRing, Reader) {
+        let part = Part::Device(OnDevice { device: 3, lane: 1 });
+        let ring = DeviceRing::new(&Owner { part, ..owner() }).unwrap();
+        let reader = mapped(ring.segment());
+        assert_eq!(reader.owner.part, part);
+        (ring, reader)
+    }
+
+    fn launched() -> Launched {
+        Launched { op: Op::AllReduce, dtype: 3, reduce: 1, algorithm: 2, channel: None }
+    }
+
+    fn tagged(value: u64, number: usize) -> u64 {
+        value << 16 | (((number / RECORDS) & 0x7fff) + 1) as u64
+    }
+
+    const SIGNATURE: u32 = 0xffff_ff10;
+
+    /// As a kernel does it; without an end if there is none.
+    fn write(ring: &DeviceRing, at: usize, number: usize, begin: u64, end: Option<u64>) {
+        let slot = ring.0.slot(at);
+        slot[0].store(tagged(begin, number), Ordering::Relaxed);
+        let what = u64::from(SIGNATURE) << 8 | launched().op as u64;
+        slot[2].store(tagged(what, number), Ordering::Relaxed);
+        if let Some(end) = end {
+            slot[1].store(tagged(end << 1, number), Ordering::Relaxed);
+        }
+    }
+
+    fn take(reader: &mut Reader) -> (Vec<Recorded>, u64) {
+        reader.hurry();
+        let mut records = Vec::new();
+        let lost = reader.take(&mut records);
+        (records, lost)
+    }
+
+    #[test]
+    fn launches_are_read_once_with_the_time_of_the_host() {
+        let (ring, mut reader) = pair();
+        ring.know(SIGNATURE, || (launched(), 4096));
+        write(&ring, 7, 7, DEVICE_NS + 500, Some(DEVICE_NS + 900));
+        assert_eq!(take(&mut reader), (vec![], 0), "there is no clock yet");
+        ring.set_clock(DEVICE_NS, 1_000_000);
+        // Times wrap between this record and the one before.
+        write(&ring, 8, 8, DEVICE_NS + 2000, Some(DEVICE_NS + 3000));
+        write(&ring, 9, 9, DEVICE_NS + 4000, None);
+        write(&ring, RECORDS, 0, DEVICE_NS - 100, Some(DEVICE_NS));
+        let (records, lost) = take(&mut reader);
+        let times: Vec<_> = records.iter().map(|one| (one.epoch, one.begin, one.end)).collect();
+        assert_eq!(
+            times,
+            [(0, 999_900, Some(1_000_000)), (7, 1_000_500, Some(1_000_900)), (8, 1_002_000, Some(1_003_000))]
+        );
+        assert_eq!((records[1].detail, lost), (Detail::Launched(launched(), 4096), 0));
+        let [open] = reader.open()[..] else { panic!("one operation runs") };
+        assert_eq!((open.epoch, open.begin, open.end), (9, 1_004_000, None));
+        assert_eq!(take(&mut reader), (vec![], 0));
+    }
+
+    #[test]
+    fn a_round_that_nobody_saw_is_lost_and_half_a_record_is_none() {
+        let (ring, mut reader) = pair();
+        ring.set_clock(DEVICE_NS, 1_000_000);
+        let number = |round: usize| 5 + round * RECORDS;
+        write(&ring, 5, number(0), DEVICE_NS, Some(DEVICE_NS));
+        assert_eq!(take(&mut reader).0.len(), 1);
+        write(&ring, 5, number(2), DEVICE_NS, Some(DEVICE_NS));
+        let (records, lost) = take(&mut reader);
+        assert_eq!((records[0].epoch, lost), (number(2) as u64, 1));
+        ring.0.slot(5)[0].store(tagged(DEVICE_NS, number(3)), Ordering::Relaxed);
+        assert_eq!((take(&mut reader), reader.open()), ((vec![], 0), vec![]));
+    }
+
+    #[test]
+    fn a_full_table_knows_names_only() {
+        let (ring, mut reader) = pair();
+        ring.set_clock(DEVICE_NS, 1_000_000);
+        for signature in 0..KNOWN as u32 {
+            ring.know(signature, || (Launched { channel: Some(signature as usize), ..launched() }, 1));
+            ring.know(signature, || panic!("it is known"));
+        }
+        ring.know(SIGNATURE, || (launched(), 4096));
+        let known = &ring.0.head().known;
+        let found = (0..KNOWN as u32).map(|signature| known.find(signature).unwrap().0.channel.unwrap());
+        assert!(found.eq(0..KNOWN));
+        write(&ring, 7, 7, DEVICE_NS, Some(DEVICE_NS));
+        assert_eq!(take(&mut reader).0[0].detail, Detail::Launched(Launched::named(Op::AllReduce), 0));
+    }
+
+    #[test]
+    fn what_a_launch_is_fits_its_word() {
+        for channel in [None, Some(0), Some(65_000)] {
+            let launched = Launched { channel, ..launched() };
+            assert!(launched.encode() < 1 << 48);
+            assert_eq!(Launched::decode(launched.encode()), Some(launched));
+        }
+    }
+}
