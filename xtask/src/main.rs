@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask test`, `lint`, `compare`, `kernels`, `peers` and `gpu-bundle`.
+//! Developer commands: `cargo xtask test`, `lint`, `layers`, `fences`, `listings`, `compare`, `kernels`, `peers` and `gpu-bundle`.
 
 mod bounded;
 mod checkout;
@@ -7,6 +7,7 @@ mod component;
 mod environment;
 mod plan;
 mod skips;
+mod source;
 mod workspace;
 
 use std::process::ExitCode;
@@ -25,8 +26,14 @@ struct Cli {
 enum Command {
     /// Run every test: build, tests, loom models, ThreadSanitizer, examples, a short bench.
     Test(plan::Options),
-    /// Check format, clippy, docs, licences and dependency sources.
+    /// Check format, clippy, docs, licences, dependency sources, and what is listed of the code.
     Lint(plan::Options),
+    /// Compare the public interface and the lines with `unsafe` with the files that list them.
+    Listings(commands::listings::Options),
+    /// Show which room of the library imports from which, and keep the list of those that should not.
+    Layers(commands::layers::Options),
+    /// Show where `unsafe` code is, and keep the lists of files with `unsafe` code, system calls and waits.
+    Fences(commands::fences::Options),
     /// Bench two builds in turns, count their instructions, and say what differs by more than chance.
     Compare(commands::compare::Options),
     /// Compile the CUDA kernels, check their PTX, and compare the PTX in the repository with it.
@@ -47,6 +54,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Test(options) => commands::test::run(&options),
         Command::Lint(options) => commands::lint::run(&options),
+        Command::Listings(options) => commands::listings::run(&options),
+        Command::Layers(options) => commands::layers::run(&options),
+        Command::Fences(options) => commands::fences::run(&options),
         Command::Compare(options) => commands::compare::run(&options),
         Command::Kernels(options) => commands::kernels::run(&options),
         Command::Peers(options) => commands::peers::run(&options),

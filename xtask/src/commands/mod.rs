@@ -2,8 +2,11 @@
 
 pub(crate) mod compare;
 pub(crate) mod endurance;
+pub(crate) mod fences;
 pub(crate) mod gpu_bundle;
 pub(crate) mod kernels;
+pub(crate) mod layers;
 pub(crate) mod lint;
+pub(crate) mod listings;
 pub(crate) mod peers;
 pub(crate) mod test;

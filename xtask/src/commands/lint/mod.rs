@@ -1,17 +1,25 @@
-//! `cargo xtask lint`: format, clippy, docs, licences and dependency sources.
+//! `cargo xtask lint`: format, layers, fences, clippy, docs, licences and dependency sources, and what is listed of the code.
 
 mod deny;
 
 use anyhow::Result;
 
+use crate::commands::{fences, layers, listings};
 use crate::component;
 use crate::plan::{self, Job, Options, Outcome, Step};
 
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 7] = [
     Step { name: "fmt", about: "the code is formatted", run: fmt },
+    Step { name: "layers", about: "rooms import only from the rooms below", run: layers::check },
+    Step {
+        name: "fences",
+        about: "unsafe code, system calls and waits are where they may be",
+        run: fences::check,
+    },
     Step { name: "clippy", about: "clippy has nothing to say", run: clippy },
     Step { name: "doc", about: "the docs build without a warning", run: doc },
     Step { name: "deny", about: "licences, bans and sources of the dependencies", run: deny::run },
+    Step { name: "listings", about: "the public interface and `unsafe` are as listed", run: listings::check },
 ];
 
 /// Runs the command.

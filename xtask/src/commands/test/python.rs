@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::commands::peers;
+use crate::commands::{listings, peers};
 use crate::environment;
 use crate::plan::{Job, Outcome};
 use crate::workspace::Workspace;
@@ -43,6 +43,7 @@ pub(super) fn run(job: &Job) -> Result<Outcome> {
     }
     let wheel = build_wheel(job, &venv)?;
     install_wheel(job, &venv, &wheel)?;
+    listings::check_size(job.workspace, &site(job, &venv)?)?;
     match find_torch(job).and_then(|packages| link(job, &venv, &packages)) {
         Ok(()) => {}
         Err(error) => println!("without torch, its tests are skipped: {error:#}"),
@@ -122,11 +123,16 @@ fn find_torch(job: &Job) -> Result<PathBuf> {
     Ok(folder.trim().into())
 }
 
+/// Where an environment keeps its packages.
+fn site(job: &Job, venv: &Path) -> Result<PathBuf> {
+    let site = job.output(job.workspace.program(venv.join("bin/python")).args(["-c", ASK_SITE]))?;
+    Ok(site.trim().into())
+}
+
 /// Lets the environment see the packages in `packages`, after its own.
 fn link(job: &Job, venv: &Path, packages: &Path) -> Result<()> {
     let python = venv.join("bin/python");
-    let site = job.output(job.workspace.program(&python).args(["-c", ASK_SITE]))?;
-    let link = Path::new(site.trim()).join("torch-from-elsewhere.pth");
+    let link = site(job, venv)?.join("torch-from-elsewhere.pth");
     fs::write(&link, format!("{}\n", packages.display()))
         .with_context(|| format!("{} cannot be written", link.display()))?;
     let seen = job.run(job.workspace.program(&python).args(["-c", "import torch"]));
