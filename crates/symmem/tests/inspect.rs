@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, connect, serve};
-use symmem::inspect::{self, GroupState, Life};
+use symmem::inspect::{self, GroupState, Life, RankState};
 use symmem::{Group, Mailbox, ProcessSpawner, ReduceOp, Result};
 
 /// The group with this id, if it can be seen.
@@ -134,7 +134,11 @@ fn whom_others_wait_for_in_turn_is_followed_to_its_end() {
         memory.close()
     };
     beside(3, work, |id| {
-        let group = until(id, |group| !group.culprits.is_empty() && group.ranks[1].waiting.is_some());
+        // In the rendezvous, too, ranks may wait for each other for a moment.
+        let waits = |rank: &RankState| rank.waiting.as_ref().map(|wait| wait.operation);
+        let group = until(id, |group| {
+            group.ranks.iter().map(waits).eq([Some("wait_signal"), Some("wait_signal"), None])
+        });
         assert_eq!(group.culprits, [2]);
         assert_eq!(group.ranks[0].waiting.as_ref().expect("it waits").ranks, [1]);
         let operation = group.ranks[1].operation.as_ref().expect("it is in one");
