@@ -125,6 +125,12 @@ impl Inner {
         self.map(self.rank).control()
     }
 
+    /// Whether another rank of this host did something else than wait for most of the time between `from` and `to`, which is now.
+    pub(crate) fn has_anybody_worked(&self, from: u64, to: u64) -> bool {
+        let others = self.controls.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        others.filter_map(|(_, map)| map.as_ref()).any(|map| map.control().counters.worked(from, to))
+    }
+
     /// Whether all ranks are on this host.
     pub(crate) fn is_local(&self) -> bool {
         self.controls.iter().all(Option::is_some)

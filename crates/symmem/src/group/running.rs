@@ -89,6 +89,15 @@ impl<F> Drop for GroupWatch<'_, F> {
     }
 }
 
+/// A wait beyond its first rung, until it is dropped.
+struct Waits<'a>(&'a CounterWords);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set_waiting(0);
+    }
+}
+
 /// An operation between its first check and its end. Dropping it lets the next one run.
 pub(crate) struct Running<'a> {
     group: &'a Group,
@@ -326,7 +335,10 @@ impl<'a> Running<'a> {
         if self.started.get().is_none() {
             self.started.set(Some(now));
         }
-        if let Some(value) = inner.ladder.linger(&control.counters, now, bytes, &mut poll) {
+        control.counters.set_waiting(inner.ladder.shared_time(now));
+        let _waits = Waits(&control.counters);
+        let worked = |from, to| inner.has_anybody_worked(from, to);
+        if let Some(value) = inner.ladder.linger(&control.counters, now, bytes, worked, &mut poll) {
             return Ok(value);
         }
         control.waiting.set(self.wanted(peer));

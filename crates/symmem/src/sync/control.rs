@@ -91,6 +91,8 @@ pub(crate) struct CounterWords {
     pub(crate) yields: AtomicU64,
     pub(crate) sleeps: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    /// Since when the owner has been waiting, by [`clock::boottime_ns`](crate::sys::clock::boottime_ns), beyond the first rung; else 0.
+    waits_since: AtomicU64,
 }
 
 impl CounterWords {
@@ -98,6 +100,17 @@ impl CounterWords {
     #[inline]
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The owner waits since then; 0: no longer. Relaxed, as peers only guess by it.
+    pub(crate) fn set_waiting(&self, since: u64) {
+        self.waits_since.store(since, Ordering::Relaxed);
+    }
+
+    /// Whether the owner did something else than wait for at least half of the time between `from` and `to`, which is now.
+    pub(crate) fn worked(&self, from: u64, to: u64) -> bool {
+        let since = self.waits_since.load(Ordering::Relaxed);
+        since == 0 || since > from + (to - from) / 2
     }
 }
 
@@ -400,6 +413,18 @@ mod tests {
                 assert_eq!(map.control().settle_join(said), first);
             }
         }
+    }
+
+    #[test]
+    fn who_waits_since_the_first_half_did_not_work() {
+        let counters = CounterWords::default();
+        assert!(counters.worked(1000, 2000));
+        for (since, worked) in [(10, false), (1400, false), (1600, true), (2000, true)] {
+            counters.set_waiting(since);
+            assert_eq!(counters.worked(1000, 2000), worked, "since {since}");
+        }
+        counters.set_waiting(0);
+        assert!(counters.worked(1000, 2000));
     }
 
     #[test]

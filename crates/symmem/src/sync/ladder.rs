@@ -11,7 +11,7 @@ use symmem_store::{Interrupt, Wait};
 
 use super::control::CounterWords;
 use super::protocol::Bell;
-use crate::sys::cpu;
+use crate::sys::{clock, cpu};
 
 /// Polls before the first look at the clock: a few microseconds at most. Short waits never look at it.
 const FIRST_POLLS: u32 = 64;
@@ -158,14 +158,25 @@ fn nanos(time: Duration) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Ladder {
     outlook: Outlook,
-    /// Where its clock starts.
+    /// Where its clock starts, and what the clock that all ranks share shows there.
     start: Instant,
+    shared_start: u64,
 }
 
 impl Ladder {
     /// For `local_ranks` ranks on `cores` cores; `spin` is how long to spin on a quiet machine.
     pub(crate) fn for_ranks(local_ranks: usize, cores: usize, spin: Duration) -> Self {
-        Self { outlook: Outlook::new(local_ranks > cores, spin), start: Instant::now() }
+        let outlook = Outlook::new(local_ranks > cores, spin);
+        Self { outlook, start: Instant::now(), shared_start: clock::boottime_ns() }
+    }
+
+    /// `at` by the clock that all ranks share, to a microsecond or so.
+    pub(crate) fn shared_time(&self, at: Instant) -> u64 {
+        self.shared(self.time(at))
+    }
+
+    fn shared(&self, time: Duration) -> u64 {
+        self.shared_start + nanos(time)
     }
 
     /// A time by the ladder's clock.
@@ -195,19 +206,22 @@ impl Ladder {
     }
 
     /// The rungs between the first and the last: spins by the clock, or yields, for as long as that may pay. `now` is when it
-    /// begins, which the caller knows anyhow: looking at the clock is a good part of a yield. Peers may work on `bytes` bytes.
+    /// begins, which the caller knows anyhow: looking at the clock is a good part of a yield. Peers may work on `bytes` bytes, and
+    /// `worked` says whether one of them did something else than wait for most of a time, by the clock that all ranks share.
     pub(crate) fn linger<T>(
         &self,
         counters: &CounterWords,
         now: Instant,
         bytes: u64,
+        worked: impl Fn(u64, u64) -> bool,
         poll: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let start = self.time(now);
         match self.outlook.rungs(start) {
             Rungs { spin, .. } if !spin.is_zero() => self.spin_on(counters, start + spin, poll),
             Rungs { yielding, .. } if !yielding.is_zero() => {
-                self.give_way(counters, (start, start + yielding), work_on(bytes), poll)
+                let work = |before, now| self.work(bytes, (before, now), &worked);
+                self.give_way(counters, (start, start + yielding), work, poll)
             }
             _ => None,
         }
@@ -232,13 +246,29 @@ impl Ladder {
         found
     }
 
+    /// For how long a peer may have worked on this core in a yield from `before` to `now`. Between operations peers fill buffers and
+    /// compute, and only they know how much; where ranks outnumber the cores, whoever did not wait meanwhile is taken to have had this one.
+    fn work(
+        &self,
+        bytes: u64,
+        (before, now): (Duration, Duration),
+        worked: impl Fn(u64, u64) -> bool,
+    ) -> Duration {
+        let work = work_on(bytes);
+        let is_long = now.saturating_sub(before) > STALL + work;
+        match is_long && self.outlook.crowded && worked(self.shared(before), self.shared(now)) {
+            true => Duration::MAX - STALL,
+            false => work,
+        }
+    }
+
     /// Gives the core to somebody else between polls. Bounded by the clock, because one yield can take a whole slice of the
     /// scheduler and nobody looks at the group meanwhile.
     fn give_way<T>(
         &self,
         counters: &CounterWords,
         (start, end): (Duration, Duration),
-        work: Duration,
+        work: impl Fn(Duration, Duration) -> Duration,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let mut before = start;
@@ -247,7 +277,7 @@ impl Ladder {
             CounterWords::add(&counters.yields, 1);
             let found = poll();
             let now = self.now();
-            let enough = self.outlook.yielded(before, now, work) || now > end;
+            let enough = self.outlook.yielded(before, now, work(before, now)) || now > end;
             if found.is_some() {
                 self.outlook.yielded_well();
             }
@@ -415,11 +445,27 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_did_not_wait_is_no_stall_where_ranks_share_cores() {
+        for (ranks, is_excused) in [(4, true), (2, false)] {
+            let ladder = Ladder::for_ranks(ranks, 2, SPIN);
+            let asked = |worked| ladder.work(1024, (at(10), at(14)), |_, _| worked);
+            assert_eq!(asked(false), work_on(1024));
+            assert_eq!(ladder.outlook.yielded(at(10), at(14), asked(false)), false);
+            assert_eq!(asked(true) > WORK_MOST, is_excused, "{ranks} ranks");
+            for _ in 0..10 * MOST_CREDIT {
+                assert!(!is_excused || !ladder.outlook.yielded(at(10), at(14), asked(true)));
+            }
+            // A short yield asks nobody.
+            ladder.work(1024, (at(10), at(10) + STALL), |_, _| unreachable!());
+        }
+    }
+
+    #[test]
     fn lingering_ends_by_the_clock() {
         for (ranks, cores, least) in [(1, 1, SPIN), (2, 1, STALL)] {
             let ladder = Ladder::for_ranks(ranks, cores, SPIN);
             let (counters, start) = (CounterWords::default(), Instant::now());
-            assert_eq!(ladder.linger(&counters, start, 0, || None::<()>), None);
+            assert_eq!(ladder.linger(&counters, start, 0, |_, _| false, || None::<()>), None);
             assert!(start.elapsed() >= least);
             let climbed = if ranks > cores { &counters.yields } else { &counters.spins };
             assert!(climbed.load(Ordering::Relaxed) > 0);
