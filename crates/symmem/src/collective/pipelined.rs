@@ -6,12 +6,10 @@
 //! before. What fits a parcel goes as one piece with the announcement ([`super::push`]).
 //!
 //! # Whose cache the lines are in
-//! Staging is written and read over and over, so what counts is how its cache lines travel. A line that one core wrote and
-//! another has only read since is slow to write again: the write must first take the reader's copy away, and stores wait for
-//! that one by one. A line that the reader has *written* since moves at once. Measured on two cores of a Zen 4, that is a factor
-//! of two to four for messages that fit the caches. So who is the only reader of what a peer laid out leaves the lines
-//! modified: [`Laid::take`] writes back what it read, and reductions put their result in the place of what they read
-//! ([`Peers::reduce_back`]).
+//! Staging is written and read over and over, so what counts is how its cache lines travel, which differs by processor
+//! (`sys/copy/x86_64.rs` says how). [`Room::put`] and [`Laid::take`] do what suits this one. Where a line that its reader has written since
+//! moves faster than one that it has only read, who is the only reader of what a peer laid out leaves the lines modified; reductions put
+//! their result in the place of what they read on all of them ([`Peers::reduce_back`]).
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
@@ -65,7 +63,7 @@ impl Room {
     pub(super) fn put<T: Element>(&self, at: usize, elements: &[T]) {
         let to = self.at(at, size_of_val(elements));
         // SAFETY: there is room for them, and they are no part of it: it is the library's own memory.
-        unsafe { copy::write(elements.as_ptr().cast(), to, size_of_val(elements)) };
+        unsafe { copy::give(elements.as_ptr().cast(), to, size_of_val(elements)) };
     }
 }
 

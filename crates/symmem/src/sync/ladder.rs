@@ -450,7 +450,7 @@ mod tests {
             let ladder = Ladder::for_ranks(ranks, 2, SPIN);
             let asked = |worked| ladder.work(1024, (at(10), at(14)), |_, _| worked);
             assert_eq!(asked(false), work_on(1024));
-            assert_eq!(ladder.outlook.yielded(at(10), at(14), asked(false)), false);
+            assert!(!ladder.outlook.yielded(at(10), at(14), asked(false)));
             assert_eq!(asked(true) > WORK_MOST, is_excused, "{ranks} ranks");
             for _ in 0..10 * MOST_CREDIT {
                 assert!(!is_excused || !ladder.outlook.yielded(at(10), at(14), asked(true)));

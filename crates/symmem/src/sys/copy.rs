@@ -25,6 +25,12 @@ use words::{load, load as stream_in, load as take, load as stream_take, store, s
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use x86_64::{copy as load, copy as store, stream as stream_in, stream as stream_out, stream_take, take};
 
+/// [`write`], to memory that a peer has used last: where the processor gains by it, the lines are asked for ahead.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) use self::words::store as give;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use self::x86_64::give;
+
 /// How bytes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stores {
@@ -94,8 +100,15 @@ pub(crate) unsafe fn read_with(src: *const u8, dst: *mut u8, len: usize, stores:
     }
 }
 
+/// Copies elements that are this rank's own to as many others.
+pub(crate) fn own<T: Copy>(from: &[T], to: &mut [T], stores: Stores) {
+    assert_eq!(from.len(), to.len(), "as many elements");
+    // SAFETY: just as many bytes, borrowed for reading and for writing.
+    unsafe { read_with(from.as_ptr().cast(), to.as_mut_ptr().cast(), size_of_val(to), stores) }
+}
+
 /// [`read_with`], that may also write back what it read, some bytes of every cache line: the lines are modified in this core's
-/// cache then, and whoever wrote them gets them back the faster for it (see `collective::pipelined`).
+/// cache then, and on some processors whoever wrote them gets them back the faster for it.
 ///
 /// # Safety
 /// As for [`read`]; `src` must be valid for writes too, and nobody may write it meanwhile.

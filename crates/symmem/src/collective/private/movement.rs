@@ -1,7 +1,5 @@
 //! Collectives that move private memory without changing it.
 
-#![allow(unsafe_code, reason = "elements in the memory of peers")]
-
 use std::ops::Range;
 
 use super::splits::{self, Splits};
@@ -223,20 +221,41 @@ struct Transfer<'a, T: Element> {
 }
 
 impl<T: Element> Transfer<'_, T> {
-    /// Copies a part of what this rank has for itself, with each piece one: of what it gives to others too that is what it has
-    /// just read.
+    /// Copies a part of what this rank has for itself, with each piece one.
     fn keep(&mut self, index: usize) {
         let (len, from, to) = self.traffic.kept();
-        let count = self.count();
-        let part = (len / count).next_multiple_of(LINE);
-        let part =
-            (index * part).min(len)..if index + 1 == count { len } else { ((index + 1) * part).min(len) };
-        let input = &self.input[from + part.start..from + part.end];
-        let out = &mut self.out[to + part.start..to + part.end];
-        // SAFETY: just as many elements, borrowed for reading and for writing.
-        unsafe {
-            let (from, to) = (input.as_ptr().cast(), out.as_mut_ptr().cast());
-            copy::read_with(from, to, size_of_val(out), self.stores);
+        let part = match self.keeps_what_it_gives() {
+            true => self.window,
+            false => (len / self.count()).next_multiple_of(LINE),
+        };
+        let is_last = index + 1 == self.count();
+        let part = (index * part).min(len)..if is_last { len } else { ((index + 1) * part).min(len) };
+        self.copy_own(from + part.start..from + part.end, to + part.start);
+    }
+
+    /// Copies elements of the input to the output, from element `to` on.
+    fn copy_own(&mut self, input: Range<usize>, to: usize) {
+        let input = &self.input[input];
+        copy::own(input, &mut self.out[to..to + input.len()], self.stores);
+    }
+
+    /// Whether this rank has for itself what it gives to others, as in an all_gather.
+    fn keeps_what_it_gives(&self) -> bool {
+        matches!(self.traffic.pattern, Pattern::Same { root: None, .. })
+    }
+
+    /// [`Pieces::lay_out`] and [`Transfer::keep`] by turns, so that what is kept is read while it is still in the first-level cache.
+    fn lay_out_and_keep(&mut self, index: usize, room: &Room) {
+        /// Bytes of a turn: a part of any first-level cache.
+        const TURN: usize = 8 << 10;
+        let (len, _, to) = self.traffic.kept();
+        let window = self.window(index);
+        let end = window.end.min(len);
+        let turn = TURN / size_of::<T>();
+        for start in (window.start..end).step_by(turn) {
+            let part = start..(start + turn).min(end);
+            room.put((start - window.start) * size_of::<T>(), &self.input[part.clone()]);
+            self.copy_own(part, to + start);
         }
     }
 
@@ -252,6 +271,10 @@ impl<T: Element> Pieces for Transfer<'_, T> {
     }
 
     fn lay_out(&mut self, index: usize, room: &Room, _: Option<&Laid<'_>>) {
+        // Before the first meeting ranks may disagree, and nothing of the output may change.
+        if index > 0 && self.keeps_what_it_gives() {
+            return self.lay_out_and_keep(index, room);
+        }
         let window = self.window(index);
         self.traffic.given(|stretch| {
             let (at, range) = stretch.within(&window);
@@ -262,7 +285,9 @@ impl<T: Element> Pieces for Transfer<'_, T> {
     }
 
     fn take_up(&mut self, index: usize, laid: &Laid<'_>, _: Option<&Laid<'_>>) {
-        self.keep(index);
+        if index == 0 || !self.keeps_what_it_gives() {
+            self.keep(index);
+        }
         let window = self.window(index);
         let alone = !self.traffic.is_shared();
         for source in self.traffic.others() {

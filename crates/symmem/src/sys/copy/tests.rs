@@ -6,48 +6,37 @@ use super::{Stores, is_large, last_level_cache, parse_size};
 
 type Copy = unsafe fn(*const u8, *mut u8, usize);
 
-/// All copies that exist on this machine.
-const COPIES: [(&str, Copy); 8] = [
+/// All copies that exist on this machine; the duties are those of the functions that they call.
+const COPIES: &[(&str, Copy)] = &[
     ("read", super::read),
     ("write", super::write),
-    ("streaming read", streaming_read),
-    ("streaming write", streaming_write),
-    ("take", take),
-    ("streaming take", streaming_take),
+    // SAFETY: the caller's duty, here and below.
+    ("streaming read", |src, dst, len| unsafe { super::read_with(src, dst, len, Stores::Streaming) }),
+    // SAFETY: as above.
+    ("streaming write", |src, dst, len| unsafe { super::write_with(src, dst, len, Stores::Streaming) }),
+    ("give", super::give),
+    // SAFETY: as above.
+    ("take", |src, dst, len| unsafe { super::take_with(src.cast_mut(), dst, len, Stores::Cached) }),
+    // SAFETY: as above.
+    ("streaming take", |src, dst, len| unsafe {
+        super::take_with(src.cast_mut(), dst, len, Stores::Streaming)
+    }),
     ("words::load", super::words::load),
     ("words::store", super::words::store),
 ];
 
-/// # Safety
-/// As for [`super::read`].
-unsafe fn streaming_read(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's duty.
-    unsafe { super::read_with(src, dst, len, Stores::Streaming) }
-}
-
-/// # Safety
-/// As for [`super::write`].
-unsafe fn streaming_write(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's duty.
-    unsafe { super::write_with(src, dst, len, Stores::Streaming) }
-}
-
-/// # Safety
-/// As for [`super::take_with`].
-unsafe fn take(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's duty.
-    unsafe { super::take_with(src.cast_mut(), dst, len, Stores::Cached) }
-}
-
-/// # Safety
-/// As for [`super::take_with`].
-unsafe fn streaming_take(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's duty.
-    unsafe { super::take_with(src.cast_mut(), dst, len, Stores::Streaming) }
+/// [`check_here`] as on every kind of processor.
+fn check(from: usize, to: usize, len: usize, seed: u8) -> Result<(), TestCaseError> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for forced in [Some(true), Some(false), None] {
+        super::x86_64::FORCED.set(forced);
+        check_here(from, to, len, seed)?;
+    }
+    check_here(from, to, len, seed)
 }
 
 /// Copies `len` bytes between odd offsets and compares everything, guard bytes included.
-fn check(from: usize, to: usize, len: usize, seed: u8) -> Result<(), TestCaseError> {
+fn check_here(from: usize, to: usize, len: usize, seed: u8) -> Result<(), TestCaseError> {
     let mut src: Vec<u8> =
         (0..from + len + 64).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
     let given = src.clone();

@@ -7,6 +7,12 @@
 //! Where the length is no multiple of a move, the last move overlaps the one before: some bytes are copied twice, none is
 //! left to a loop over single bytes.
 //!
+//! Lines that two cores write and read by turns: on AMD's processors one that the other core has only read since is slow to write
+//! again, since the write must first take the reader's copy away, and stores wait for that one by one; one that the reader has
+//! *written* since moves at once (a factor of two to four on a Zen 4, for messages that fit the caches). So [`take`] writes back what it
+//! read. On Intel's that is a second trip for nothing (a tenth more time on a Sapphire Rapids); what helps there is to have more lines under
+//! way, so [`give`] asks for them ahead (a sixth less time).
+//!
 //! Wide registers: assembly says of each register it writes that it does, by the widest name that it writes. What is longer
 //! than two small registers is a call (`inline(never)`), as the registers that [`zero_upper`] takes from its caller are
 //! those that a call may change: the caller pays nothing for it. Where it is inlined all the same it is right too.
@@ -14,6 +20,7 @@
 #![allow(unsafe_code, reason = "copies of memory that others write")]
 
 use std::arch::asm;
+use std::sync::OnceLock;
 
 /// What a turn of the loops copies.
 const BLOCK: usize = 128;
@@ -51,40 +58,77 @@ pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     unsafe { stream_inline(src, dst, len, stream_blocks) }
 }
 
-/// [`copy`] from shared memory, with what was read of a long one written back.
+/// [`copy`] to shared memory that a peer has used last.
+///
+/// # Safety
+/// As for [`super::write`].
+#[inline]
+pub(crate) unsafe fn give(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's duty; whole blocks are copied only where the processor has AVX. Asking for lines beyond the end touches nothing.
+    unsafe {
+        match len > 2 * BLOCK && has_avx() && !lines_go_back() {
+            true => long_by(src, dst, len, given_blocks),
+            false => copy(src, dst, len),
+        }
+    }
+}
+
+/// [`copy`] from shared memory that nobody else reads, with what was read of a long one written back where lines go back.
 ///
 /// # Safety
 /// As for [`super::take_with`].
 #[inline]
 pub(super) unsafe fn take(src: *mut u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's duty; `take_long` runs only where the processor has AVX.
+    // SAFETY: the caller's duty; whole blocks are copied only where the processor has AVX.
     unsafe {
-        match len > 2 * BLOCK && has_avx() {
-            true => take_long(src, dst, len),
+        match len > 2 * BLOCK && has_avx() && lines_go_back() {
+            true => long_by(src, dst, len, taken_blocks),
             false => copy(src, dst, len),
         }
     }
 }
 
 /// # Safety
-/// As for [`take`], with a `len` of more than two blocks, on a processor with AVX.
+/// As for [`copy`], and for `blocks`, with a `len` of more than two blocks, on a processor with AVX.
 #[inline(never)]
-unsafe fn take_long(src: *mut u8, dst: *mut u8, len: usize) {
+unsafe fn long_by(src: *const u8, dst: *mut u8, len: usize, blocks: Blocks) {
     // SAFETY: the caller's duty.
     unsafe {
-        aligned_blocks(src, dst, len, taken_blocks);
+        aligned_blocks(src, dst, len, blocks);
         zero_upper();
     }
 }
 
-/// [`stream`] from shared memory, with what was read of a long one written back.
+/// [`stream`] from shared memory that nobody else reads, with what was read of a long one written back where lines go back.
 ///
 /// # Safety
 /// As for [`super::take_with`].
 #[inline(never)]
 pub(super) unsafe fn stream_take(src: *mut u8, dst: *mut u8, len: usize) {
+    let blocks = if lines_go_back() { streamed_taken_blocks } else { stream_blocks };
     // SAFETY: the caller's duty.
-    unsafe { stream_inline(src, dst, len, streamed_taken_blocks) }
+    unsafe { stream_inline(src, dst, len, blocks) }
+}
+
+/// Whether a line moves faster to who writes it next if its reader has written it: on processors of AMD, and those made after them.
+#[inline]
+fn lines_go_back() -> bool {
+    static IS_AMD: OnceLock<bool> = OnceLock::new();
+    #[cfg(test)]
+    if let Some(forced) = FORCED.get() {
+        return forced;
+    }
+    *IS_AMD.get_or_init(|| {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_ne_bytes).concat();
+        name == b"AuthenticAMD" || name == b"HygonGenuine"
+    })
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What [`lines_go_back`] says on this thread, whatever the processor.
+    pub(super) static FORCED: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
 }
 
 /// # Safety
@@ -296,9 +340,9 @@ unsafe fn aligned_blocks(src: *const u8, dst: *mut u8, len: usize, blocks: Block
     }
 }
 
-/// Defines a loop over blocks with the given store, and with what else is done to the source of each.
+/// Defines a loop over blocks with the given store, and with what else is done with each.
 macro_rules! blocks {
-    ($name:ident, $store:literal $(, $back:literal)*) => {
+    ($name:ident, $store:literal $(, $else:literal)*) => {
         /// # Safety
         /// As above, with a `len` that is a multiple of a block and not 0, and a destination that is a multiple of 64.
         #[inline(always)]
@@ -315,7 +359,7 @@ macro_rules! blocks {
                     concat!($store, " [{d} + {i} + 32], ymm1"),
                     concat!($store, " [{d} + {i} + 64], ymm2"),
                     concat!($store, " [{d} + {i} + 96], ymm3"),
-                    $($back,)*
+                    $($else,)*
                     "add {i}, 128",
                     "cmp {i}, {n}",
                     "jb 2b",
@@ -330,6 +374,8 @@ macro_rules! blocks {
 
 blocks!(cached_blocks, "vmovdqa");
 blocks!(stream_blocks, "vmovntdq");
+// Lines of the destination are asked for, to be written, eight blocks ahead.
+blocks!(given_blocks, "vmovdqa", "prefetchw [{d} + {i} + 1024]", "prefetchw [{d} + {i} + 1088]");
 // A word of each line of the source is written back.
 blocks!(taken_blocks, "vmovdqa", "vmovq [{s} + {i}], xmm0", "vmovq [{s} + {i} + 64], xmm2");
 blocks!(streamed_taken_blocks, "vmovntdq", "vmovq [{s} + {i}], xmm0", "vmovq [{s} + {i} + 64], xmm2");
