@@ -231,10 +231,12 @@ impl<M: AsRef<Mapping>> Ring<M> {
         let round = u64::from(begin as u16) - 1;
         let number = round * RECORDS as u64 + (at % RECORDS) as u64;
         let failed = has_ended && end >> 16 & 1 != 0;
+        let begin = self.boot_ns(begin >> 16);
         Some(Recorded {
             what: What { op: launched.op, failed, channel: launched.channel },
-            begin: self.boot_ns(begin >> 16),
-            end: has_ended.then(|| self.boot_ns(end >> 17)),
+            begin,
+            // The end of whichever block wrote it last, which may be one that was done before the block that says the begin had its turn.
+            end: has_ended.then(|| self.boot_ns(end >> 17).max(begin)),
             epoch: if at < RECORDS { number } else { 0 },
             detail: Detail::Launched(launched, bytes),
         })
@@ -303,12 +305,19 @@ mod tests {
         // Times wrap between this record and the one before.
         write(&ring, 8, 8, DEVICE_NS + 2000, Some(DEVICE_NS + 3000));
         write(&ring, 9, 9, DEVICE_NS + 4000, None);
+        // Another block was done before the one that said when it began.
+        write(&ring, 10, 10, DEVICE_NS + 5000, Some(DEVICE_NS + 4900));
         write(&ring, RECORDS, 0, DEVICE_NS - 100, Some(DEVICE_NS));
         let (records, lost) = take(&mut reader);
         let times: Vec<_> = records.iter().map(|one| (one.epoch, one.begin, one.end)).collect();
         assert_eq!(
             times,
-            [(0, 999_900, Some(1_000_000)), (7, 1_000_500, Some(1_000_900)), (8, 1_002_000, Some(1_003_000))]
+            [
+                (0, 999_900, Some(1_000_000)),
+                (7, 1_000_500, Some(1_000_900)),
+                (8, 1_002_000, Some(1_003_000)),
+                (10, 1_005_000, Some(1_005_000)),
+            ]
         );
         assert_eq!((records[1].detail, lost), (Detail::Launched(launched(), 4096), 0));
         let [open] = reader.open()[..] else { panic!("one operation runs") };
