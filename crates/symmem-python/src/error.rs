@@ -130,9 +130,9 @@ fn class_of(error: &Error) -> &'static str {
         Error::NoPeerAccess { .. } => "NoPeerAccess",
         Error::NoMulticast { .. } => "NoMulticast",
         Error::Device { .. } => "DeviceFailed",
-        Error::NoNccl { .. } => "NoNccl",
-        Error::NcclTooOld { .. } => "NcclTooOld",
-        Error::Nccl { .. } => "NcclFailed",
+        Error::NoLibrary { .. } => "NoLibrary",
+        Error::LibraryTooOld { .. } => "LibraryTooOld",
+        Error::Library { .. } => "LibraryFailed",
         Error::Spawned { .. } => "Spawned",
         _ => "Error",
     }
@@ -180,7 +180,14 @@ fn describe(exception: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
             exception.setattr("cause", cause.to_string())
         }
         Error::Sys { source, .. } => exception.setattr("errno", source.raw_os_error()),
-        Error::Cuda { code, .. } | Error::Nccl { code, .. } => exception.setattr("code", code),
+        Error::Cuda { code, .. } => exception.setattr("code", code),
+        Error::NoLibrary { library, .. } | Error::LibraryTooOld { library, .. } => {
+            exception.setattr("library", library)
+        }
+        Error::Library { library, code, .. } => {
+            exception.setattr("library", library)?;
+            exception.setattr("code", code)
+        }
         _ => Ok(()),
     }
 }

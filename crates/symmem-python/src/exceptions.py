@@ -37,6 +37,9 @@ __all__ = [
     "NoPeerAccess",
     "NoMulticast",
     "DeviceFailed",
+    "NoLibrary",
+    "LibraryTooOld",
+    "LibraryFailed",
     "NoNccl",
     "NcclTooOld",
     "NcclFailed",
@@ -203,18 +206,29 @@ class DeviceFailed(Error):
     cause: str | None = None
 
 
-class NoNccl(Error):
-    """NCCL cannot be used at all: there is no library, or it is not NCCL."""
+class NoLibrary(Error):
+    """A foreign `library` ("NCCL", "NVRTC") cannot be used at all: there is none, or it is something else."""
+
+    library: str | None = None
 
 
-class NcclTooOld(Error):
-    """The NCCL that was found is too old for what was asked."""
+class LibraryTooOld(Error):
+    """The foreign `library` that was found is too old for what was asked."""
+
+    library: str | None = None
 
 
-class NcclFailed(Error):
-    """A call of NCCL failed with `code`."""
+class LibraryFailed(Error):
+    """A call of a foreign `library` failed with `code`."""
 
+    library: str | None = None
     code: int | None = None
+
+
+# What they were called when NCCL was the only one.
+NoNccl = NoLibrary
+NcclTooOld = LibraryTooOld
+NcclFailed = LibraryFailed
 
 
 class Spawned(Error):

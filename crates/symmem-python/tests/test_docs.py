@@ -127,7 +127,7 @@ def test_the_package_is_typed() -> None:
 
 
 #: What an error of its class always knows has that type in the stub, and is None in the class until it is raised.
-KNOWN = r"symmem\._symmem\.\w+\.(rank|ranks|culprit|pid|cause|code)"
+KNOWN = r"symmem\._symmem\.\w+\.(rank|ranks|culprit|pid|cause|code|library)"
 
 
 def test_the_stub_and_the_module_agree(tmp_path: Path) -> None:

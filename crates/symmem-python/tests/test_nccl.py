@@ -409,9 +409,9 @@ def case_cache() -> None:
     assert live(COMMUNICATORS) == 5
 
     fail(2)
-    with pytest.raises(symmem.NcclFailed, match="ncclAllReduce: internal error") as caught:
+    with pytest.raises(symmem.LibraryFailed, match="ncclAllReduce: internal error") as caught:
         nccl.all_reduce([a, b])
-    assert caught.value.code == 3
+    assert caught.value.code == 3 and caught.value.library == "NCCL"
     nccl.all_reduce([a, b])
     assert live(VIOLATIONS) == 0
 
@@ -498,7 +498,7 @@ def case_ranks() -> None:
     assert live(COMMUNICATORS) == 2 and live(VIOLATIONS) == 0
 
     late = nccl.unique_id()
-    with pytest.raises(symmem.NcclFailed, match="not done after 20"):
+    with pytest.raises(symmem.LibraryFailed, match="not done after 20"):
         nccl.init_rank(2, late, 0, timeout=0.2)
 
 
@@ -535,9 +535,10 @@ def case_nothing() -> list[str]:
         lambda: nccl.all_reduce([x]), lambda: nccl.reduce([x]), lambda: nccl.broadcast([x]),
         lambda: nccl.all_gather([x], [x]), lambda: nccl.reduce_scatter([x], [x]),
     ):  # fmt: skip
-        with pytest.raises((symmem.NoNccl, symmem.NcclTooOld)) as caught:
+        with pytest.raises((symmem.NoLibrary, symmem.LibraryTooOld)) as caught:
             call()
-        assert isinstance(caught.value, symmem.Error)
+        assert isinstance(caught.value, symmem.Error) and caught.value.library == "NCCL"
+        assert isinstance(caught.value, (symmem.NoNccl, symmem.NcclTooOld)), "the older names"
         said.append(f"{caught.type.__name__}: {caught.value}")
     assert len(set(said)) == 1, said
     with pytest.warns(UserWarning) as seen:
@@ -583,7 +584,7 @@ def test_the_library_says_which_it_is() -> None:
 def test_without_nccl_there_is_one_clear_error(tmp_path: Path) -> None:
     missing = tmp_path / "libnccl.so.2"
     said, warned = run("case_nothing", SYMMEM_NCCL_LIBRARY=str(missing))
-    assert said.startswith("NoNccl: NCCL cannot be used: version 2.19.1 or newer") and str(missing) in said
+    assert said.startswith("NoLibrary: NCCL cannot be used: version 2.19.1 or newer") and str(missing) in said
     assert said.endswith(warned)
 
 
@@ -595,7 +596,7 @@ def test_a_library_that_is_not_nccl_is_told_apart() -> None:
 
 def test_too_old_an_nccl_is_named_with_the_version_that_will_do() -> None:
     said, warned = run("case_nothing", FAKENCCL_VERSION="2.18.5")
-    assert said.startswith("NcclTooOld: ") and "needs NCCL 2.19.1 or newer" in said and "2.18.5" in said
+    assert said.startswith("LibraryTooOld: ") and "needs NCCL 2.19.1 or newer" in said and "2.18.5" in said
     assert said.endswith(warned)
 
 

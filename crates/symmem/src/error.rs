@@ -418,35 +418,41 @@ pub enum Error {
         /// What the device wrote down about it.
         detail: String,
     },
-    /// NCCL cannot be used at all: there is no library, or it is not NCCL.
-    #[error("NCCL cannot be used: {problem}")]
-    NoNccl {
+    /// A foreign library (NCCL, NVRTC) cannot be used at all: there is none, or what was found is something else.
+    #[error("{library} cannot be used: {problem}")]
+    NoLibrary {
+        /// Its name.
+        library: &'static str,
         /// What is missing, and a hint.
         problem: String,
     },
-    /// The NCCL that was found is too old for what was asked.
-    #[error("{what} needs NCCL {needed} or newer, and {} is {found}. Hint: install a newer one (pip install -U nvidia-nccl-cu13), or set SYMMEM_NCCL_LIBRARY to its file", path.display())]
-    NcclTooOld {
+    /// The foreign library that was found is too old for what was asked.
+    #[error("{what} needs {library} {needed} or newer, and {} is {found}. Hint: install a newer one, or set SYMMEM_{library}_LIBRARY to its file", path.display())]
+    LibraryTooOld {
+        /// Its name.
+        library: &'static str,
         /// What needs a newer one.
         what: &'static str,
         /// The oldest version that will do.
-        needed: String,
+        needed: Box<str>,
         /// The version that is there.
-        found: String,
+        found: Box<str>,
         /// Its file.
         path: PathBuf,
     },
-    /// A call of NCCL failed.
-    #[error("{call}: {text} (NCCL error {code}){}{detail}{}{hint}", if detail.is_empty() { "" } else { ": " }, if hint.is_empty() { "" } else { ". Hint: " })]
-    Nccl {
+    /// A call of a foreign library failed.
+    #[error("{call}: {text} ({library} error {code}){}{detail}{}{hint}", if detail.is_empty() { "" } else { ": " }, if hint.is_empty() { "" } else { ". Hint: " })]
+    Library {
+        /// The library's name.
+        library: &'static str,
         /// The call.
         call: &'static str,
         /// Its error code.
         code: i32,
-        /// NCCL's own words for the code.
-        text: String,
-        /// The last thing that NCCL had to say.
-        detail: String,
+        /// The library's own words for the code.
+        text: Box<str>,
+        /// The last thing that the library had to say.
+        detail: Box<str>,
         /// What to do about it.
         hint: &'static str,
     },
@@ -586,7 +592,7 @@ mod tests {
 
     /// One error of each variant that has no context.
     fn without_context() -> Vec<Error> {
-        let (op, rank, world) = ("op", 0, 1);
+        let (op, rank, world, library) = ("op", 0, 1, "x");
         let text = || "x".to_owned();
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         vec![
@@ -609,9 +615,15 @@ mod tests {
             Error::OverlappingDevices { ranks: vec![rank], device: text() },
             Error::NoPeerAccess { rank, peer: 1, problem: text() },
             Error::NoMulticast { problem: text() },
-            Error::NoNccl { problem: text() },
-            Error::NcclTooOld { what: "x", needed: text(), found: text(), path: "x".into() },
-            Error::Nccl { call: "x", code: 1, text: text(), detail: text(), hint: "" },
+            Error::NoLibrary { library, problem: text() },
+            Error::LibraryTooOld {
+                library,
+                what: "x",
+                needed: "x".into(),
+                found: "x".into(),
+                path: "x".into(),
+            },
+            Error::Library { library, call: "x", code: 1, text: "x".into(), detail: "x".into(), hint: "" },
             Error::Spawned { rank, message: text() },
             Error::NothingBrought { op, ranks: vec![rank] },
             Error::NotShared { problem: text() },
@@ -675,9 +687,9 @@ mod tests {
             Error::OverlappingDevices { .. } => 27,
             Error::NoPeerAccess { .. } => 28,
             Error::NoMulticast { .. } => 29,
-            Error::NoNccl { .. } => 30,
-            Error::NcclTooOld { .. } => 31,
-            Error::Nccl { .. } => 32,
+            Error::NoLibrary { .. } => 30,
+            Error::LibraryTooOld { .. } => 31,
+            Error::Library { .. } => 32,
             Error::Spawned { .. } => 33,
             Error::NothingBrought { .. } => 34,
             Error::NotShared { .. } => 35,
@@ -738,19 +750,25 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_nccl_say_what_is_needed_and_in_its_own_words() {
-        let old = Error::NcclTooOld {
+    fn errors_of_foreign_libraries_say_what_is_needed_and_in_their_own_words() {
+        let library = "NCCL";
+        let none = Error::NoLibrary { library, problem: "not found. Hint: install it".into() };
+        assert!(hinted(&none).starts_with("NCCL cannot be used: not found"), "{none}");
+        let old = Error::LibraryTooOld {
+            library,
             what: "signals",
             needed: "2.29.2".into(),
             found: "2.28.9".into(),
             path: "/x/libnccl.so.2".into(),
         };
         let text = hinted(&old);
+        assert!(text.ends_with("or set SYMMEM_NCCL_LIBRARY to its file"), "{text}");
         assert!(
             text.starts_with("signals needs NCCL 2.29.2 or newer, and /x/libnccl.so.2 is 2.28.9"),
             "{text}"
         );
-        let error = |detail: &str, hint| Error::Nccl {
+        let error = |detail: &str, hint| Error::Library {
+            library,
             call: "ncclAllReduce",
             code: 5,
             text: "invalid usage".into(),
@@ -763,6 +781,12 @@ mod tests {
             text,
             "ncclAllReduce: invalid usage (NCCL error 5): Duplicate GPU detected. Hint: share none"
         );
+    }
+
+    /// Every call returns one by value, or room for it.
+    #[test]
+    fn no_error_is_larger_than_it_must_be() {
+        assert!(size_of::<Error>() <= 96, "{}", size_of::<Error>());
     }
 
     #[test]

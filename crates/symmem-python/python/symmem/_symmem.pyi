@@ -28,8 +28,8 @@ _Value: TypeAlias = bytes | str
 __all__ = [
     "Array", "Borrowed", "Busy", "Cancelled", "ChannelFailed", "ChannelOutOfRange", "Closed",
     "Communicator", "Context", "CudaFailed", "DeviceFailed", "DeviceMemory", "DmaConnectivity", "Envelope", "Error",
-    "FileStore", "Forked", "Group", "GroupFailed", "HashStore", "Invalid", "Mailbox", "Mismatch",
-    "NcclFailed", "NcclTooOld", "NoCuda", "NoMulticast", "NoNccl", "NoPeerAccess", "NonMember", "NotLocal", "NotShared",
+    "FileStore", "Forked", "Group", "GroupFailed", "HashStore", "Invalid", "LibraryFailed", "LibraryTooOld", "Mailbox", "Mismatch",
+    "NcclFailed", "NcclTooOld", "NoCuda", "NoLibrary", "NoMulticast", "NoNccl", "NoPeerAccess", "NonMember", "NotLocal", "NotShared",
     "NothingBrought", "OutOfBounds",
     "OutOfMemory", "OverlappingDevices", "PeerLeft", "PeerLost", "Pending", "PendingMessage", "Persistent",
     "Poisoned", "PrefixStore", "QueueEmpty", "RankFailed", "RankOutOfRange", "ShareHandle", "Spawned", "Store",
@@ -112,10 +112,19 @@ class DeviceFailed(Error):
     culprit: int
     cause: str
 
-class NoNccl(Error): ...
-class NcclTooOld(Error): ...
-class NcclFailed(Error):
+class NoLibrary(Error):
+    library: str
+
+class LibraryTooOld(Error):
+    library: str
+
+class LibraryFailed(Error):
+    library: str
     code: int
+
+NoNccl = NoLibrary
+NcclTooOld = LibraryTooOld
+NcclFailed = LibraryFailed
 
 class Spawned(Error):
     rank: int

@@ -16,8 +16,8 @@ order of each device's current stream, or of `streams`, and returns at once; arr
 Reductions are NCCL's numbers: `SUM`, `PROD`, `MAX`, `MIN`, `AVG`. Those of 8-bit floats and bools are of bytes, so those
 types are only good to be moved.
 
-`library()` says which NCCL is used and why. Without one, or with too old a one, everything raises `symmem.NoNccl` or
-`symmem.NcclTooOld`, which say what was looked for.
+`library()` says which NCCL is used and why. Without one, or with too old a one, everything raises `symmem.NoLibrary` or
+`symmem.LibraryTooOld`, which say what was looked for.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
-use crate::{Error, Result};
-
 /// What to look for.
 #[derive(Debug)]
 pub(crate) struct Wanted {
@@ -76,8 +74,8 @@ impl Surroundings {
     }
 }
 
-/// Finds and loads `what`.
-pub(crate) fn find(what: &Wanted) -> Result<Found> {
+/// Finds and loads `what`; else what to say of it after its name.
+pub(crate) fn find(what: &Wanted) -> Result<Found, String> {
     let places = places(what, &Surroundings::of_this_process());
     let mut tried = Vec::new();
     for (how, path) in places {
@@ -92,13 +90,12 @@ pub(crate) fn find(what: &Wanted) -> Result<Found> {
             Err(problem) => tried.push(format!("{} ({problem})", path.display())),
         }
     }
-    let problem = format!(
+    Err(format!(
         "not found; tried {}. Hint: install it, or set {} to the file {}",
         tried.join(", "),
         what.variable,
         what.sonames[0]
-    );
-    Err(Error::invalid(what.name, problem))
+    ))
 }
 
 /// Where `what` may be, in the order of the search. Files that do not exist are left out.
@@ -305,8 +302,8 @@ mod tests {
             sonames: &["libsymmem-nothing.so.1"],
             companion: None,
         };
-        let text = find(&NOTHING).unwrap_err().to_string();
-        for word in ["libnothing", "libsymmem-nothing.so.1", "SYMMEM_TEST_NO_SUCH_VARIABLE"] {
+        let text = find(&NOTHING).unwrap_err();
+        for word in ["libsymmem-nothing.so.1", "SYMMEM_TEST_NO_SUCH_VARIABLE"] {
             assert!(text.contains(word), "{text}");
         }
         assert_eq!(text.lines().count(), 1, "{text}");

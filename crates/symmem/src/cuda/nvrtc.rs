@@ -84,17 +84,12 @@ pub(crate) fn compile(
 
 fn nvrtc() -> Result<&'static Nvrtc> {
     // The words instead of the error, which cannot be handed out twice.
-    static NVRTC: OnceLock<std::result::Result<Nvrtc, String>> = OnceLock::new();
-    let opened = NVRTC.get_or_init(|| {
-        open().map_err(|error| match error {
-            Error::Invalid { problem, .. } => problem,
-            other => other.to_string(),
-        })
-    });
-    opened.as_ref().map_err(|problem| Error::invalid(WANTED.name, problem.clone()))
+    static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
+    let missing = |problem: &String| Error::NoLibrary { library: WANTED.name, problem: problem.clone() };
+    NVRTC.get_or_init(open).as_ref().map_err(missing)
 }
 
-fn open() -> Result<Nvrtc> {
+fn open() -> Result<Nvrtc, String> {
     let found = library::find(&WANTED)?;
     let library = &found.library;
     // SAFETY: the types are those of nvrtc.h, where the result is an int and a program a pointer.
@@ -125,15 +120,15 @@ fn open() -> Result<Nvrtc> {
 
 /// # Safety
 /// `T` is the function's type.
-unsafe fn symbol<T: Copy>(library: &Library, name: &str) -> Result<T> {
+unsafe fn symbol<T: Copy>(library: &Library, name: &str) -> Result<T, String> {
     // SAFETY: as promised by the caller.
     let found = unsafe { library.get::<T>(name) };
-    found.map(|symbol| *symbol).map_err(|_| Error::invalid(WANTED.name, format!("the library has no {name}")))
+    found.map(|symbol| *symbol).map_err(|_| format!("the library has no {name}"))
 }
 
 /// # Safety
 /// The library is NVRTC.
-unsafe fn version_of(library: &Library) -> Result<(i32, i32)> {
+unsafe fn version_of(library: &Library) -> Result<(i32, i32), String> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the type is that of nvrtc.h; writes two integers.
     let code = unsafe {
@@ -142,7 +137,7 @@ unsafe fn version_of(library: &Library) -> Result<(i32, i32)> {
         function(&mut major, &mut minor)
     };
     if code != SUCCESS {
-        return Err(Error::invalid(WANTED.name, format!("nvrtcVersion gives error {code}")));
+        return Err(format!("nvrtcVersion gives error {code}"));
     }
     Ok((major, minor))
 }

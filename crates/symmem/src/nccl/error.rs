@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char};
 
 use super::bindings::{Code, RawComm, TIMEOUT};
-use super::library::Nccl;
+use super::library::{NCCL, Nccl};
 use crate::Error;
 
 /// The error that `code` of `call` stands for. `comm` may be null: then NCCL has no last words to offer of it.
@@ -15,7 +15,14 @@ pub(crate) fn error(nccl: &Nccl, call: &'static str, code: Code, comm: RawComm) 
     let text = text(unsafe { (nccl.functions.error_string)(code) });
     // SAFETY: a live communicator or null; the text is the library's own.
     let detail = self::text(unsafe { (nccl.functions.last_error)(comm) });
-    Error::Nccl { call, code, text, detail, hint: hint(code) }
+    Error::Library {
+        library: NCCL.name,
+        call,
+        code,
+        text: text.into(),
+        detail: detail.into(),
+        hint: hint(code),
+    }
 }
 
 /// The error for a `call` that NCCL had not done at its deadline.
@@ -23,7 +30,7 @@ pub(crate) fn error(nccl: &Nccl, call: &'static str, code: Code, comm: RawComm) 
 pub(super) fn too_late(call: &'static str, after: std::time::Duration) -> Error {
     let text = format!("not done after {after:.1?}");
     let hint = "do all ranks make this call? NCCL_DEBUG=INFO shows what NCCL waits for";
-    Error::Nccl { call, code: TIMEOUT, text, detail: String::new(), hint }
+    Error::Library { library: NCCL.name, call, code: TIMEOUT, text: text.into(), detail: "".into(), hint }
 }
 
 /// A text of the library, in one line; empty where there is none.

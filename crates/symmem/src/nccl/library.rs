@@ -17,7 +17,7 @@ use crate::cuda::library::{self as finder, How, Wanted};
 use crate::sys::fork;
 use crate::{Error, Result};
 
-const NCCL: Wanted =
+pub(super) const NCCL: Wanted =
     Wanted { name: "NCCL", variable: "SYMMEM_NCCL_LIBRARY", sonames: &["libnccl.so.2"], companion: None };
 
 /// Why a library was taken.
@@ -126,23 +126,25 @@ enum Problem {
 impl Problem {
     fn error(&self) -> Error {
         match self {
-            Self::Missing(problem) => Error::NoNccl { problem: problem.clone() },
+            Self::Missing(problem) => Error::NoLibrary { library: NCCL.name, problem: problem.clone() },
             Self::TooOld(loaded) => too_old(ANYTHING, loaded),
         }
     }
 }
 
 fn too_old(gate: Gate, loaded: &Loaded) -> Error {
-    Error::NcclTooOld {
+    Error::LibraryTooOld {
+        library: NCCL.name,
         what: gate.what,
-        needed: gate.since.to_string(),
-        found: loaded.version.to_string(),
+        needed: gate.since.to_string().into(),
+        found: loaded.version.to_string().into(),
         path: loaded.path.clone(),
     }
 }
 
 fn open() -> Result<Nccl, Problem> {
-    let found = finder::find(&NCCL).map_err(|error| Problem::Missing(in_sentence(&error)))?;
+    let missing = |problem| Problem::Missing(format!("version {} or newer is {problem}", ANYTHING.since));
+    let found = finder::find(&NCCL).map_err(missing)?;
     // Never unloaded: its threads outlive every communicator.
     let library = Box::leak(Box::new(found.library));
     let file = |problem: &str| Problem::Missing(format!("{} {problem}", found.path.display()));
@@ -165,14 +167,6 @@ fn open() -> Result<Nccl, Problem> {
     let Loaded { path, why, version } = &loaded;
     tracing::debug!(path = %path.display(), %why, %version, "NCCL");
     Ok(Nccl { loaded, functions })
-}
-
-/// What the search says, without the name in front, which the error has too.
-fn in_sentence(error: &Error) -> String {
-    match error {
-        Error::Invalid { problem, .. } => format!("version {} or newer is {problem}", ANYTHING.since),
-        other => other.to_string(),
-    }
 }
 
 /// The file that the function at `address` is in.

@@ -1,8 +1,8 @@
 //! NCCL: communicators, its collectives in the order of a stream, and memory in windows that all ranks have registered.
 //!
 //! Nothing here needs NCCL to build: the library is looked for when it is first needed, and where there is none, or one
-//! that is too old, that call returns [`Error::NoNccl`](crate::Error::NoNccl) or
-//! [`Error::NcclTooOld`](crate::Error::NcclTooOld). What all calls guarantee: the caller's current context is what it was
+//! that is too old, that call returns [`Error::NoLibrary`](crate::Error::NoLibrary) or
+//! [`Error::LibraryTooOld`](crate::Error::LibraryTooOld). What all calls guarantee: the caller's current context is what it was
 //! before, nothing is a panic, no call of NCCL blocks (communicators are made non-blocking, and every wait has a
 //! deadline), and dropping a communicator waits for nobody.
 //!

@@ -121,7 +121,7 @@ pub(crate) fn is_there(kind: Kind) -> bool {
             println!("skipped: {kind} needs NCCL {SHARING}, and there is {version}");
             false
         }
-        Err(error @ (Error::NoCuda { .. } | Error::NoNccl { .. } | Error::NcclTooOld { .. })) => {
+        Err(error @ (Error::NoCuda { .. } | Error::NoLibrary { .. } | Error::LibraryTooOld { .. })) => {
             println!("skipped: {kind}: {error}");
             false
         }

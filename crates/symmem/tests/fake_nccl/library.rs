@@ -32,10 +32,10 @@ fn a_missing_library_is_one_clear_error() {
     const NAME: &str = "library::a_missing_library_is_one_clear_error";
     cuda::run(NAME, &[("SYMMEM_NCCL_LIBRARY", "/no/such/libnccl.so.2"), DEVICES], || {
         let error = nccl::library().unwrap_err();
-        assert!(matches!(error, Error::NoNccl { .. }));
+        assert!(matches!(error, Error::NoLibrary { .. }));
         told(&error, &["NCCL cannot be used", "/no/such/libnccl.so.2", "SYMMEM_NCCL_LIBRARY", "Hint"]);
         assert!(!nccl::is_available());
-        assert_error!(UniqueId::new(), Error::NoNccl { .. });
+        assert_error!(UniqueId::new(), Error::NoLibrary { .. });
         // Every rank gets the same, as the error of the first that has none.
         let all = symmem::spawn(2, |group| Ok(communicator(&group).unwrap_err().to_string())).unwrap();
         assert!(all.iter().all(|said| said.contains("rank 0 failed: NCCL cannot be used")), "{all:?}");
@@ -48,7 +48,7 @@ fn a_library_that_is_not_nccl_is_told() {
     let vars = [("SYMMEM_NCCL_LIBRARY", other.to_str().unwrap())];
     cuda::run("library::a_library_that_is_not_nccl_is_told", &vars, || {
         let error = nccl::version().unwrap_err();
-        assert!(matches!(error, Error::NoNccl { .. }));
+        assert!(matches!(error, Error::NoLibrary { .. }));
         told(&error, &["is not NCCL", "ncclGetVersion"]);
     });
 }
@@ -58,7 +58,7 @@ fn a_library_that_is_too_old_for_anything_is_told() {
     const NAME: &str = "library::a_library_that_is_too_old_for_anything_is_told";
     fake::run(NAME, &[("FAKENCCL_VERSION", "2.18.5")], || {
         let error = nccl::version().unwrap_err();
-        assert!(matches!(&error, Error::NcclTooOld { needed, .. } if needed == "2.19.1"), "{error}");
+        assert!(matches!(&error, Error::LibraryTooOld { needed, .. } if &**needed == "2.19.1"), "{error}");
         told(&error, &["needs NCCL 2.19.1 or newer", "2.18.5", "libsymmem_fakenccl.so", "Hint"]);
     });
 }
@@ -76,9 +76,9 @@ fn try_gates(version: Version) {
         for (what, since, result) in gates {
             match result {
                 Ok(()) => assert!(version >= since, "{what} worked with {version}"),
-                Err(Error::NcclTooOld { what: said, needed, found, .. }) => {
+                Err(Error::LibraryTooOld { what: said, needed, found, .. }) => {
                     assert!(version < since && said.contains(what), "{said} with {version}");
-                    assert_eq!((needed, found), (since.to_string(), version.to_string()));
+                    assert_eq!((&*needed, &*found), (&*since.to_string(), &*version.to_string()));
                 }
                 Err(other) => panic!("{what} with {version}: {other}"),
             }
@@ -89,7 +89,7 @@ fn try_gates(version: Version) {
         communicator.broadcast(&mut small, 0, &stream)?;
         let reduced = communicator.all_reduce_in_place(&mut small, ReduceOp::Sum, &stream);
         if version < Version::new(2, 24, 3) {
-            assert_error!(reduced, Error::NcclTooOld { .. });
+            assert_error!(reduced, Error::LibraryTooOld { .. });
         }
         group.barrier()
     })

@@ -22,7 +22,7 @@ fn is_there(oldest: Version) -> bool {
             println!("skipped: this needs NCCL {oldest}, and there is {version}");
             false
         }
-        Err(error @ (Error::NoCuda { .. } | Error::NoNccl { .. } | Error::NcclTooOld { .. })) => {
+        Err(error @ (Error::NoCuda { .. } | Error::NoLibrary { .. } | Error::LibraryTooOld { .. })) => {
             println!("skipped: {error}");
             false
         }

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_with_where_to_get_it() {
-        let fact = nvrtc(Err("NVRTC: not found. Hint: install it".to_owned()));
+        let fact = nvrtc(Err("NVRTC cannot be used: not found. Hint: install it".to_owned()));
         assert_eq!((fact.status, fact.hint.as_deref()), (Status::Warn, Some("install it")));
         assert_eq!(nccl_fact(Err("no NCCL. Hint: install it".to_owned())).status, Status::Skip);
         assert_eq!(found("NVSHMEM", None, "unused").status, Status::Skip);

@@ -93,7 +93,9 @@ impl Engine {
             given.and(note(&kernels.end_work)).and(say(0))
         });
         match &given {
-            Err(error @ (Error::Nccl { .. } | Error::Cuda { .. })) => self.group().abort(&error.to_string()),
+            Err(error @ (Error::Library { .. } | Error::Cuda { .. })) => {
+                self.group().abort(&error.to_string())
+            }
             // Aborted while this thread was in NCCL, which may wait for peers there: the group's failure is what happened.
             Err(Error::Closed { .. }) => self.check(op, None, stream)?,
             // Done, or refused before anything was begun.
@@ -118,7 +120,7 @@ impl Engine {
 
     /// Fails the group if NCCL has failed beside the calls: another rank is gone, say. Never waits.
     pub(super) fn look_at_nccl(&self) {
-        if let Some(Err(error @ Error::Nccl { .. })) = self.communicator().map(Communicator::poll) {
+        if let Some(Err(error @ Error::Library { .. })) = self.communicator().map(Communicator::poll) {
             self.group().abort(&error.to_string());
         }
     }

@@ -367,7 +367,8 @@ mod tests {
 
     #[test]
     fn damaged_kernels_are_said_beside_the_first_cause() {
-        let error = damaged(&Error::invalid("NVRTC", "it is not there"), "pull.cu cannot be unpacked");
+        let missing = Error::NoLibrary { library: "NVRTC", problem: "it is not there".into() };
+        let error = damaged(&missing, "pull.cu cannot be unpacked");
         let text = error.to_string();
         for part in ["it is not there", "is damaged: pull.cu cannot be unpacked", "Hint: "] {
             assert!(text.contains(part), "{text}");
