@@ -140,7 +140,7 @@ impl DeviceMemory {
     }
 
     /// Collective. `all_reduce` of the handle's elements by a chosen algorithm: `low_latency`, `one_shot`
-    /// (not in place), `two_shot`, `one_trip` (either of the first two), `multimem` (which needs multicast) or
+    /// (not in place), `two_shot`, `two_trip`, `one_trip` (either of the first two), `multimem` (which needs multicast) or
     /// `try_multimem` (that or the usual choice). All ranks must choose alike.
     #[pyo3(signature = (algorithm, op = "sum", out = None, *, timeout_ms = 0, stream = None))]
     fn all_reduce_using(
@@ -306,5 +306,5 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let ops: Vec<_> = ReduceOp::ALL.iter().map(|op| op.name()).collect();
     class.setattr("DTYPES", pyo3::types::PyTuple::new(module.py(), dtypes)?)?;
     class.setattr("OPS", pyo3::types::PyTuple::new(module.py(), ops)?)?;
-    class.setattr("ALGORITHMS", pyo3::types::PyTuple::new(module.py(), Choice::NAMES)?)
+    class.setattr("ALGORITHMS", pyo3::types::PyTuple::new(module.py(), Choice::names())?)
 }

@@ -19,29 +19,33 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// Every name that Python has for one, by its code.
-    pub(crate) const NAMES: [&str; 7] =
-        ["auto", "low_latency", "one_shot", "two_shot", "one_trip", "multimem", "try_multimem"];
+    /// Those that Python has beside the library's algorithms, with their names.
+    const OWN: [(&str, Self); 3] =
+        [("auto", Self::Table), ("one_trip", Self::OneTrip), ("try_multimem", Self::TryMultimem)];
 
-    /// From its code, the position in [`Choice::NAMES`].
+    /// Every name that Python has for one, by its code: its own, then the library's.
+    pub(crate) fn names() -> Vec<&'static str> {
+        let algorithms = Algorithm::EVERY.iter().map(|algorithm| algorithm.name());
+        Self::OWN.iter().map(|(name, _)| *name).chain(algorithms).collect()
+    }
+
+    /// From its code, the position in [`Choice::names`].
     pub(crate) fn from_code(code: u8) -> Result<Self> {
-        match code {
-            0 => Ok(Self::Table),
-            1 => Ok(Self::Forced(Algorithm::LowLatency)),
-            2 => Ok(Self::Forced(Algorithm::OneShot)),
-            3 => Ok(Self::Forced(Algorithm::TwoShot)),
-            4 => Ok(Self::OneTrip),
-            5 => Ok(Self::Forced(Algorithm::Multimem)),
-            6 => Ok(Self::TryMultimem),
-            _ => Err(wrong("algorithm", format!("there is no code {code}"))),
+        let code = usize::from(code);
+        if let Some((_, choice)) = Self::OWN.get(code) {
+            return Ok(*choice);
         }
+        let algorithm = Algorithm::EVERY.get(code - Self::OWN.len());
+        let forced = algorithm.map(|algorithm| Self::Forced(*algorithm));
+        forced.ok_or_else(|| wrong("algorithm", format!("there is no code {code}")))
     }
 
     /// From its name; `None` is the table's.
     pub(crate) fn parse(name: Option<&str>) -> Result<Self> {
         let Some(name) = name else { return Ok(Self::Table) };
-        let code = Self::NAMES.iter().position(|known| *known == name);
-        let problem = || format!("{name:?} must be one of {}", Self::NAMES.join(", "));
+        let names = Self::names();
+        let code = names.iter().position(|known| *known == name);
+        let problem = || format!("{name:?} must be one of {}", names.join(", "));
         Self::from_code(code.ok_or_else(|| wrong("algorithm", problem()))? as u8)
     }
 }
@@ -171,11 +175,21 @@ mod tests {
 
     #[test]
     fn names_and_codes_say_the_same() {
-        for (code, name) in Choice::NAMES.iter().enumerate() {
+        let names = Choice::names();
+        for (code, name) in names.iter().enumerate() {
             assert_eq!(Choice::parse(Some(name)).unwrap(), Choice::from_code(code as u8).unwrap());
         }
         assert_eq!(Choice::parse(None).unwrap(), Choice::Table);
         assert!(Choice::parse(Some("ring")).unwrap_err().to_string().contains("two_shot"));
-        assert!(Choice::from_code(7).is_err());
+        assert!(Choice::from_code(names.len() as u8).is_err());
+    }
+
+    #[test]
+    fn every_algorithm_of_the_library_can_be_chosen() {
+        for algorithm in Algorithm::EVERY {
+            assert_eq!(Choice::parse(Some(algorithm.name())).unwrap(), Choice::Forced(*algorithm));
+        }
+        assert_eq!(Choice::parse(Some("two_trip")).unwrap(), Choice::Forced(Algorithm::TwoTrip));
+        assert_eq!(Choice::names().len(), Choice::OWN.len() + Algorithm::EVERY.len());
     }
 }

@@ -239,7 +239,7 @@ def operations(mem: Any, private: Any) -> None:
     fast = _symmem._device_memory(mem)
     codes = type(fast).DTYPES.index("float32"), type(fast).OPS.index("sum")
     launched = fake.live(fake.LAUNCHES)
-    for algorithm in ("auto", "low_latency", "two_shot"):
+    for algorithm in ("auto", "low_latency", "two_shot", "two_trip"):
         code = type(fast).ALGORITHMS.index(algorithm)
         fast.all_reduce_ptr(mem.buffer_ptrs[RANK] + 16, 0, 0, 100, *codes, code, 0)
     for algorithm in ("one_shot", "one_trip"):
@@ -247,7 +247,7 @@ def operations(mem: Any, private: Any) -> None:
         fast.all_reduce_ptr(mem.buffer_ptrs[RANK], 0, private.data_ptr(), COUNT, *codes, code, 0)
     fast.all_reduce_from(private)
     fast.all_reduce_using("two_shot")
-    assert fake.live(fake.LAUNCHES) == launched + 7
+    assert fake.live(fake.LAUNCHES) == launched + 8
     fast.sync()
     assert fast.status() is None
     assert fast.plan("out", COUNT)[0] in type(fast).ALGORITHMS

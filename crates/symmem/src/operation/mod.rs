@@ -4,6 +4,7 @@
 //! room above may use it.
 
 mod algorithm;
+mod named;
 mod op;
 mod shape;
 pub(crate) mod signature;
@@ -11,6 +12,7 @@ mod words;
 
 pub(crate) use self::algorithm::each_forced;
 pub use self::algorithm::{Algorithm, Collective};
+pub(crate) use self::named::{find_named, named};
 #[cfg(feature = "faults")]
 pub use self::op::calls_of_all;
 pub(crate) use self::op::{Kind, Op};

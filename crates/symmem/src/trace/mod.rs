@@ -284,6 +284,5 @@ fn operation(recorded: &Recorded, reader: &Reader, scale: &Scale) -> Operation {
 /// The name of the device's algorithm with this number.
 fn algorithm_of_devices(number: usize) -> Option<&'static str> {
     use crate::engine::cuda::Algorithm;
-    let all = Algorithm::ALL.into_iter().chain([Algorithm::Multimem]);
-    all.into_iter().find(|one| *one as usize == number).map(Algorithm::name)
+    Algorithm::EVERY.iter().find(|one| **one as usize == number).map(|one| one.name())
 }

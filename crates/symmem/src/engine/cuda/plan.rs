@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
 use crate::numeric::DType;
+use crate::operation::named;
 use crate::{Error, Result};
 
 /// Up to how many bytes which algorithm carries a message, for groups of at most so many ranks on one device. Measured on an H200.
@@ -58,48 +59,39 @@ const FILLED: u32 = 2;
 const UNIT: usize = 16;
 const WARP: u32 = 32;
 
-/// How an all-reduce is done. All but [`Algorithm::Multimem`] give the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Every rank sends its elements to everybody in packets that carry their own flag. One trip, twice the bytes.
-    LowLatency,
-    /// Every rank reads everybody's elements. Not in place.
-    OneShot,
-    /// Every rank reduces a slice for everybody.
-    TwoShot,
-    /// Every rank reduces a slice, and sends it to everybody in packets.
-    TwoTrip,
-    /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum of a slice and gives that to everybody, else
-    /// every rank asks it for all sums.
-    ///
-    /// Only where it is asked for (`Engine::using`), and only where all ranks have mapped the memory for multicast; else
-    /// [`Error::NoMulticast`]. The dispatcher never chooses it: the order and rounding of the sums are the switch's, not those of
-    /// `docs/numerics.md` (in place, all ranks still get the same bits; otherwise they may differ between ranks), and it has not been
-    /// measured.
-    Multimem,
-}
-
-impl Algorithm {
-    /// Every one that the dispatcher chooses from; they give the same bits.
-    pub const ALL: [Self; 4] = [Self::LowLatency, Self::OneShot, Self::TwoShot, Self::TwoTrip];
-
-    /// Its name in messages and rows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LowLatency => "low_latency",
-            Self::OneShot => "one_shot",
-            Self::TwoShot => "two_shot",
-            Self::TwoTrip => "two_trip",
-            Self::Multimem => "multimem",
+named! {
+    /// How an all-reduce is done. All but [`Algorithm::Multimem`] give the same bits.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Algorithm read as "algorithm" {
+        /// Every one that the dispatcher chooses from; they give the same bits.
+        ALL: {
+            /// Every rank sends its elements to everybody in packets that carry their own flag. One trip, twice the bytes.
+            LowLatency = "low_latency",
+            /// Every rank reads everybody's elements. Not in place.
+            OneShot = "one_shot",
+            /// Every rank reduces a slice for everybody.
+            TwoShot = "two_shot",
+            /// Every rank reduces a slice, and sends it to everybody in packets.
+            TwoTrip = "two_trip",
+        }
+        /// Those that are used only where they are asked for.
+        ASKED_FOR: {
+            /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum of a slice and gives that to everybody, else
+            /// every rank asks it for all sums.
+            ///
+            /// Only where it is asked for (`Engine::using`), and only where all ranks have mapped the memory for multicast; else
+            /// [`Error::NoMulticast`]. The dispatcher never chooses it: the order and rounding of the sums are the switch's, not those of
+            /// `docs/numerics.md` (in place, all ranks still get the same bits; otherwise they may differ between ranks), and it has not been
+            /// measured.
+            Multimem = "multimem",
         }
     }
 }
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+impl Algorithm {
+    /// Every one, also those that are used only where they are asked for.
+    pub const EVERY: &'static [Self] = Self::NAMED;
 }
 
 /// Where an all-reduce finds its elements, and where it leaves the result.
@@ -160,63 +152,38 @@ pub struct Tune {
     pub threads: Option<u32>,
 }
 
-/// A kernel that waits for peers and moves or reduces elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Routine {
-    LowLatency,
-    /// The same for messages that a rank finds whole: see [`Agreed::kernel_for`].
-    LowLatencyWhole,
-    /// The same where all ranks are on one device.
-    LowLatencyTogether,
-    OneShot,
-    TwoShot,
-    TwoShotOut,
-    TwoTrip,
-    Portion,
-    /// Knows bytes, and no element types.
-    Pull,
-    MultimemOneShot,
-    MultimemTwoShot,
-    /// Knows bytes as well.
-    MultimemGather,
+named! {
+    /// A kernel that waits for peers and moves or reduces elements. Its name is that of its source, and the head of the names of its kernels.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Routine {
+        /// Those that every engine has.
+        ALL: {
+            LowLatency = "all_reduce_low_latency",
+            /// The same for messages that a rank finds whole: see [`Agreed::kernel_for`].
+            LowLatencyWhole = "all_reduce_low_latency_whole",
+            /// The same where all ranks are on one device.
+            LowLatencyTogether = "all_reduce_low_latency_together",
+            OneShot = "all_reduce_one_shot",
+            TwoShot = "all_reduce_two_shot",
+            TwoShotOut = "all_reduce_two_shot_out",
+            TwoTrip = "all_reduce_two_trip",
+            Portion = "reduce_portion",
+            /// Knows bytes, and no element types.
+            Pull = "pull",
+        }
+        /// Those that need multicast.
+        MULTIMEM: {
+            MultimemOneShot = "all_reduce_multimem_one_shot",
+            MultimemTwoShot = "all_reduce_multimem_two_shot",
+            /// Knows bytes as well.
+            MultimemGather = "all_gather_multimem",
+        }
+    }
 }
 
 impl Routine {
-    /// Those that every engine has.
-    pub(crate) const ALL: [Self; 9] = [
-        Self::LowLatency,
-        Self::LowLatencyWhole,
-        Self::LowLatencyTogether,
-        Self::OneShot,
-        Self::TwoShot,
-        Self::TwoShotOut,
-        Self::TwoTrip,
-        Self::Portion,
-        Self::Pull,
-    ];
-    /// Those that need multicast.
-    pub(crate) const MULTIMEM: [Self; 3] =
-        [Self::MultimemOneShot, Self::MultimemTwoShot, Self::MultimemGather];
     /// How many there are.
-    pub(crate) const COUNT: usize = Self::ALL.len() + Self::MULTIMEM.len();
-
-    /// Its name: of its source, and at the head of the names of its kernels.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::LowLatency => "all_reduce_low_latency",
-            Self::LowLatencyWhole => "all_reduce_low_latency_whole",
-            Self::LowLatencyTogether => "all_reduce_low_latency_together",
-            Self::OneShot => "all_reduce_one_shot",
-            Self::TwoShot => "all_reduce_two_shot",
-            Self::TwoShotOut => "all_reduce_two_shot_out",
-            Self::TwoTrip => "all_reduce_two_trip",
-            Self::Portion => "reduce_portion",
-            Self::Pull => "pull",
-            Self::MultimemOneShot => "all_reduce_multimem_one_shot",
-            Self::MultimemTwoShot => "all_reduce_multimem_two_shot",
-            Self::MultimemGather => "all_gather_multimem",
-        }
-    }
+    pub(crate) const COUNT: usize = Self::NAMED.len();
 
     /// Threads of a block, at most: what the kernel is compiled for.
     pub(crate) const fn most_threads(self) -> u32 {
