@@ -192,6 +192,13 @@ impl Engine {
         self.beside(stream, &call.uses(), |bound| put(lane, kernel, (stream, bound), call, Early::No, 0))
     }
 
+    /// Launches `kernel`, which waits for nobody and is waited for at once, on the device's own stream for that.
+    pub(super) fn launch_at_once(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
+        let bound = self.inner.device.bind()?;
+        put(self.inner.lane(self.lane), kernel, (stream, &bound), call, Early::No, 0)?;
+        self.inner.body.activity.copied(stream)
+    }
+
     /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this engine's memory.
     pub(crate) fn beside(
         &self,

@@ -91,7 +91,8 @@ impl Engine {
 
     /// Tells the lane where its ring is, and notes there what both clocks show. False if the device does not answer.
     fn open(&self, block: &HostBlock<DeviceRing>) -> Result<bool> {
-        let stream = Stream::new(self.device())?;
+        // Not a stream of its own, which would take one of the queues that the ranks' own streams need.
+        let stream = Stream::service(self.device())?;
         let ring = block.memory();
         let [input, output] = [DeviceRing::RECORDS, DeviceRing::CLOCK]
             .map(|offset| Place::bare(block.address() + offset as u64));
@@ -100,7 +101,7 @@ impl Engine {
         for _ in 0..LOOKS {
             ring.reset_clock();
             let (before, begun) = (boottime_ns(), Instant::now());
-            self.launch_beside(&stream, &self.inner.body.kernels.open_records, &call)?;
+            self.launch_at_once(&stream, &self.inner.body.kernels.open_records, &call)?;
             while ring.clock() == 0 {
                 if begun.elapsed() > PATIENCE {
                     return Ok(false);
