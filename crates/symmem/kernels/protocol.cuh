@@ -206,7 +206,7 @@ SYMMEM_DEVICE void leave(const Launch<N>& launch, const Turn& turn, bool whole) 
     // lane without an order.
     bool alone = (short)((u16)turn.exited - due) >= 0 && epoch == turn.epoch && ticket < block_count();
     if (!alone || !whole) explain(launch, turn.epoch, whole);
-    if (is_recorded(launch)) record_turn(launch, turn.epoch, turn.began, whole);
+    if (is_recorded(launch)) record_turn(launch, turn.epoch, turn.began, due + block_count(), whole);
 }
 
 // What a flag stands for.

@@ -43,12 +43,14 @@ SYMMEM_DEVICE void record_end(const Launch<N>& launch, u32 place, u32 number, bo
     store_relaxed(&record_at(launch, place, number)->end, tagged(now() << 1 | (whole ? 0 : 1), number));
 }
 
-// An operation that took a turn ends, and began at `time`. Said by the first thread of every block: of the ends the last one stays. All at once, because on the
-// way there a test would make threads wait for each other, which takes a hundred times as long as the test.
+// A block of an operation that took a turn has left, and began at `time`. Said by the first thread of every block, after it was counted: who finds that all
+// blocks, `due`, have left says that the operation ends. All at once, because on the way there a test would make threads wait for each other, which takes a
+// hundred times as long as the test.
 template <u32 N>
-SYMMEM_COLD void record_turn(const Launch<N>& launch, u32 epoch, u64 time, bool whole) {
+SYMMEM_COLD void record_turn(const Launch<N>& launch, u32 epoch, u64 time, u32 due, bool whole) {
     if (block_index() == 0) record_begin(launch, 0, epoch, time);
-    record_end(launch, 0, epoch, whole);
+    const u32 exited = load_relaxed(&launch.own_lane()->exited);
+    if ((short)((u16)exited - (u16)due) >= 0) record_end(launch, 0, epoch, whole);
 }
 
 // A step of a lane begins: something that takes no turn, and so has no epoch. One thread calls it.

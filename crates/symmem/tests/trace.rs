@@ -3,13 +3,17 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use symmem::inspect::GroupState;
 use symmem::trace::{Operation, Trace, Tracer, Track};
 use symmem::{DType, Error, Group, Mailbox, ProcessSpawner, ReduceOp, Result};
 
 /// How late ranks and messages are; much more than a rank has to wait for a processor on a machine with other work.
 const LATE: Duration = Duration::from_millis(200);
+
+/// How long something may take that happens soon.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The trace of `work` on `ranks` processes, and how they ended. A rank does not come back.
 fn trace_all(name: &str, ranks: usize, work: fn(Group) -> Result<()>) -> (Trace, Vec<Result<()>>) {
@@ -321,7 +325,14 @@ fn die_in_a_receive(group: Group) -> Result<()> {
     if group.rank() == 0 {
         thread::scope(|scope| {
             scope.spawn(|| mailbox.receive(1, 6, &mut [0]));
-            thread::sleep(LATE);
+            let waits = |group: &GroupState| {
+                group.ranks[0].waiting.as_ref().is_some_and(|wait| wait.operation == "receive")
+            };
+            let start = Instant::now();
+            while !symmem::inspect::groups_of(&[std::process::id()]).unwrap().iter().any(waits) {
+                assert!(start.elapsed() < PATIENCE, "it never waited");
+                thread::sleep(Duration::from_millis(5));
+            }
             std::process::abort();
         });
     }

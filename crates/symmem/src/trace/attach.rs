@@ -21,6 +21,8 @@ pub(super) struct Attached {
     /// Rings that were found before, by the device and number of their files.
     known: HashSet<(u64, u64)>,
     looked: Option<Instant>,
+    /// Of an earlier trace; these have not been given to anybody yet.
+    old: Vec<Reader>,
 }
 
 impl Attached {
@@ -40,9 +42,13 @@ impl Attached {
         });
         let controls: Vec<ControlMap> =
             maps.filter(|map| ids.contains(map.control().about.id().as_str())).collect();
+        let mut attached = Self { controls, pids, known: HashSet::new(), looked: None, old: Vec::new() };
+        // What an earlier trace left in its rings is not of this one; and who records must not find there that nobody has read for long.
+        attached.old = attached.fresh();
+        attached.old.iter_mut().for_each(Reader::skip);
         // Only the first rank's word counts, and which one that is depends on the hosts.
-        controls.iter().for_each(|map| map.control().set_recorded(true));
-        Self { controls, pids, known: HashSet::new(), looked: None }
+        attached.controls.iter().for_each(|map| map.control().set_recorded(true));
+        attached
     }
 
     /// Rings that were not there at the last look.
@@ -51,6 +57,13 @@ impl Attached {
             return Vec::new();
         }
         self.looked = Some(Instant::now());
+        let mut readers = std::mem::take(&mut self.old);
+        readers.extend(self.fresh());
+        readers
+    }
+
+    /// Rings that are not known yet.
+    fn fresh(&mut self) -> Vec<Reader> {
         let files = self.pids.iter().flat_map(|pid| find::open_files(*pid, record::NAME));
         let known = &mut self.known;
         let fresh = files.filter_map(|file| {
@@ -108,7 +121,7 @@ mod tests {
         file(other.segment()).read_exact_at(&mut ring, 0).unwrap();
         drop(other);
         let (controls, pids) = (Vec::new(), vec![pid]);
-        let mut attached = Attached { controls, pids, known: HashSet::new(), looked: None };
+        let mut attached = Attached { controls, pids, known: HashSet::new(), looked: None, old: Vec::new() };
         let mut look = || {
             attached.hurry();
             // Other tests of this process have rings, too.

@@ -21,13 +21,18 @@ const RECORDS: usize = 1 << 16;
 type Slot = [AtomicU64; 4];
 const _: () = assert!(2 * RECORDS * size_of::<Slot>() == CAPACITY * size_of::<super::Record>());
 
+/// Rounds of the ring that words tell apart: from 1 on, as 0 is for none.
+const ROUNDS: u16 = 1 << 15;
+
 /// How often all places are looked at: the quickest kernels take twice as long for a round.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Bits of a time.
 const TIME: u32 = 47;
 
-/// Launches of which a ring knows more than the name.
+/// Launches of which a ring knows more than the name, and how many places a signature may have among them: a full table costs a launch no
+/// more than that.
 const KNOWN: usize = 1024;
+const PLACES: usize = 16;
 
 /// What the host says of launches, by signature. Filled and never emptied.
 #[repr(C)]
@@ -43,14 +48,19 @@ impl Known {
     /// Where `signature` is, or may be put.
     fn places(&self, signature: u32) -> impl Iterator<Item = &Entry> {
         let first = signature as usize % KNOWN;
-        self.0[first..].iter().chain(&self.0[..first])
+        self.0[first..].iter().chain(&self.0[..first]).take(PLACES)
     }
 
-    /// A launch with this signature is `launched`, of `bytes` bytes. Nothing happens if that is known, or the table is full.
+    /// A launch with this signature is `launched`, of `bytes` bytes. Nothing happens if that is known, or its places are taken.
     fn add(&self, signature: u32, launched: impl FnOnce() -> (Launched, u64)) {
         let key = u64::from(signature) + 1;
         for Entry([at, what, bytes]) in self.places(signature) {
-            match at.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
+            // Only a free place is written: the others are read by all launches.
+            let taken = match at.load(Ordering::Relaxed) {
+                0 => at.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed),
+                known => Err(known),
+            };
+            match taken {
                 Ok(_) => {
                     let (launched, size) = launched();
                     bytes.store(size, Ordering::Relaxed);
@@ -93,7 +103,8 @@ impl Launched {
 
     /// In 48 bits.
     fn encode(self) -> u64 {
-        let channel = self.channel.map_or(0, |channel| (channel as u16).saturating_add(1));
+        let channel =
+            self.channel.map_or(0, |channel| u16::try_from(channel).unwrap_or(u16::MAX).saturating_add(1));
         let [low, high] = channel.to_le_bytes();
         u64::from_le_bytes([self.op as u8, self.dtype, self.reduce, self.algorithm, low, high, 0, 0])
     }
@@ -170,6 +181,11 @@ impl Seen {
     pub(super) fn nothing() -> Self {
         Self { rounds: vec![0; 2 * RECORDS], looked: None }
     }
+
+    /// What `ring` holds is taken for seen.
+    pub(super) fn skip<M: AsRef<Mapping>>(&mut self, ring: &Ring<M>) {
+        self.rounds.iter_mut().enumerate().for_each(|(at, round)| *round = ring.words(at)[0] as u16);
+    }
 }
 
 impl<M: AsRef<Mapping>> Ring<M> {
@@ -193,7 +209,7 @@ impl<M: AsRef<Mapping>> Ring<M> {
                 continue;
             }
             if before != 0 {
-                lost += u64::from(round.wrapping_sub(before).saturating_sub(1));
+                lost += u64::from((round.wrapping_sub(before) % ROUNDS).saturating_sub(1));
             }
             seen.rounds[at] = round;
             records.extend(self.recorded(at, words, true));
@@ -231,12 +247,10 @@ impl<M: AsRef<Mapping>> Ring<M> {
         let round = u64::from(begin as u16) - 1;
         let number = round * RECORDS as u64 + (at % RECORDS) as u64;
         let failed = has_ended && end >> 16 & 1 != 0;
-        let begin = self.boot_ns(begin >> 16);
         Some(Recorded {
             what: What { op: launched.op, failed, channel: launched.channel },
-            begin,
-            // The end of whichever block wrote it last, which may be one that was done before the block that says the begin had its turn.
-            end: has_ended.then(|| self.boot_ns(end >> 17).max(begin)),
+            begin: self.boot_ns(begin >> 16),
+            end: has_ended.then(|| self.boot_ns(end >> 17)),
             epoch: if at < RECORDS { number } else { 0 },
             detail: Detail::Launched(launched, bytes),
         })
@@ -305,24 +319,52 @@ mod tests {
         // Times wrap between this record and the one before.
         write(&ring, 8, 8, DEVICE_NS + 2000, Some(DEVICE_NS + 3000));
         write(&ring, 9, 9, DEVICE_NS + 4000, None);
-        // Another block was done before the one that said when it began.
-        write(&ring, 10, 10, DEVICE_NS + 5000, Some(DEVICE_NS + 4900));
         write(&ring, RECORDS, 0, DEVICE_NS - 100, Some(DEVICE_NS));
         let (records, lost) = take(&mut reader);
         let times: Vec<_> = records.iter().map(|one| (one.epoch, one.begin, one.end)).collect();
         assert_eq!(
             times,
-            [
-                (0, 999_900, Some(1_000_000)),
-                (7, 1_000_500, Some(1_000_900)),
-                (8, 1_002_000, Some(1_003_000)),
-                (10, 1_005_000, Some(1_005_000)),
-            ]
+            [(0, 999_900, Some(1_000_000)), (7, 1_000_500, Some(1_000_900)), (8, 1_002_000, Some(1_003_000))]
         );
         assert_eq!((records[1].detail, lost), (Detail::Launched(launched(), 4096), 0));
         let [open] = reader.open()[..] else { panic!("one operation runs") };
         assert_eq!((open.epoch, open.begin, open.end), (9, 1_004_000, None));
         assert_eq!(take(&mut reader), (vec![], 0));
+    }
+
+    #[test]
+    fn what_was_there_before_is_left_out_if_asked_for() {
+        let (ring, mut reader) = pair();
+        ring.set_clock(DEVICE_NS, 1_000_000);
+        write(&ring, 7, 7, DEVICE_NS, Some(DEVICE_NS));
+        reader.skip();
+        write(&ring, 8, 8, DEVICE_NS, Some(DEVICE_NS));
+        write(&ring, 7, 7 + RECORDS, DEVICE_NS, Some(DEVICE_NS));
+        let (records, lost) = take(&mut reader);
+        assert_eq!((records.len(), lost), (2, 0));
+    }
+
+    #[test]
+    fn rounds_are_counted_on_when_their_number_wraps() {
+        let (ring, mut reader) = pair();
+        ring.set_clock(DEVICE_NS, 1_000_000);
+        let number = |round: usize| 5 + round * RECORDS;
+        for round in [ROUNDS as usize - 1, ROUNDS as usize, ROUNDS as usize + 2] {
+            write(&ring, 5, number(round), DEVICE_NS, Some(DEVICE_NS));
+            let (records, lost) = take(&mut reader);
+            assert_eq!((records.len(), lost), (1, u64::from(round > ROUNDS as usize)), "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_launches_that_is_full_knows_their_names_only() {
+        let (ring, _reader) = pair();
+        (0..2 * KNOWN as u32).for_each(|signature| ring.know(signature, || (launched(), 8)));
+        let known = &ring.0.head().known;
+        assert!((0..KNOWN as u32).all(|signature| known.find(signature) == Some((launched(), 8))));
+        assert!((KNOWN as u32..2 * KNOWN as u32).all(|signature| known.find(signature).is_none()));
+        let far = Launched { channel: Some(1 << 16), ..launched() };
+        assert_eq!(Launched::decode(far.encode()).unwrap().channel, Some(usize::from(u16::MAX) - 1));
     }
 
     #[test]

@@ -353,6 +353,16 @@ impl Reader {
         fits.then_some(Self { ring, owner, ticks, next: 0, seen })
     }
 
+    /// Leaves out what has been written, by who was traced before, and lets the writer know that there is a reader again.
+    pub(crate) fn skip(&mut self) {
+        let head = self.ring.head();
+        head.seen_ns.store(boottime_ns(), Ordering::Relaxed);
+        self.next = head.open.written.load(Ordering::Acquire);
+        if let Some(seen) = &mut self.seen {
+            seen.skip(&self.ring);
+        }
+    }
+
     /// Takes what has been written since the last look into `records`; how many were lost because they were written over.
     pub(crate) fn take(&mut self, records: &mut Vec<Recorded>) -> u64 {
         let head = self.ring.head();
@@ -508,6 +518,25 @@ mod tests {
         assert_eq!(begun.count(), CAPACITY - 1);
         reader.take(&mut Vec::new());
         assert!(recorder.begin(Op::Barrier, None, 0), "it goes on when somebody does");
+    }
+
+    #[test]
+    fn a_second_reader_can_leave_out_what_the_first_one_read() {
+        let (recorder, mut reader) = pair();
+        let begins = || recorder.begin(Op::Barrier, None, 0);
+        for _ in 0..2 * CAPACITY - 1 {
+            assert!(begins());
+            recorder.end(false, 0, || None);
+        }
+        let silent = boottime_ns().saturating_sub(2 * PATIENCE.as_nanos() as u64);
+        recorder.ring.head().seen_ns.store(silent, Ordering::Relaxed);
+        assert!(!begins(), "nobody has read for long");
+        reader.skip();
+        assert!(begins(), "there is a reader again");
+        recorder.end(false, 7, || Some(signature()));
+        let mut records = Vec::new();
+        assert_eq!(reader.take(&mut records), 0);
+        assert!(records.iter().map(|record| record.epoch).eq([7]), "{} records", records.len());
     }
 
     #[test]
