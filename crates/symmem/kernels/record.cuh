@@ -43,9 +43,9 @@ SYMMEM_DEVICE void record_end(const Launch<N>& launch, u32 place, u32 number, bo
     store_relaxed(&record_at(launch, place, number)->end, tagged(now() << 1 | (whole ? 0 : 1), number));
 }
 
-// A block of an operation that took a turn has left, and began at `time`. Said by the first thread of every block, after it was counted: who finds that all
-// blocks, `due`, have left says that the operation ends. All at once, because on the way there a test would make threads wait for each other, which takes a
-// hundred times as long as the test.
+// A block of an operation that took a turn has left, and began at `time`. Said by the first thread of every block, when all of its threads are done and it was
+// counted: who finds that all blocks, `due`, have left says that the operation ends. All at once, because on the way there a test would make threads wait for
+// each other, which takes a hundred times as long as the test.
 template <u32 N>
 SYMMEM_COLD void record_turn(const Launch<N>& launch, u32 epoch, u64 time, u32 due, bool whole) {
     if (block_index() == 0) record_begin(launch, 0, epoch, time);
