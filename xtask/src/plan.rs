@@ -42,6 +42,25 @@ pub(crate) struct Options {
     limit: u64,
 }
 
+/// Runs `write`, or the step `check` by itself, which then must not skip itself.
+pub(crate) fn write_or_check(
+    writes: bool,
+    write: fn(&Job) -> Result<()>,
+    check: fn(&Job) -> Result<Outcome>,
+) -> Result<()> {
+    /// A step of a plan has the plan's limit.
+    const LIMIT: Duration = Duration::from_secs(15 * 60);
+    let workspace = Workspace::find()?;
+    let job = Job::new(&workspace, LIMIT);
+    if writes {
+        return write(&job);
+    }
+    match check(&job)? {
+        Outcome::Passed => Ok(()),
+        Outcome::Skipped(reason) => bail!("{reason}"),
+    }
+}
+
 /// What a running step works with: the workspace, and the time it has.
 pub(crate) struct Job<'a> {
     pub(crate) workspace: &'a Workspace,

@@ -15,13 +15,11 @@ mod table;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::bounded;
-use crate::plan::{Job, Outcome};
-use crate::workspace::Workspace;
+use crate::plan::{self, Job, Outcome};
 use embedded::{Files, Text};
 pub(crate) use nvrtc::Nvrtc;
 use resources::Resources;
@@ -41,9 +39,6 @@ const WITH_MULTIMEM: [&str; 2] = ["sm_90a", "sm_100a"];
 /// What kernels that can be recorded are compiled for: where they differ from others has nothing of an architecture.
 const RECORDED_ARCH: &str = "sm_90a";
 
-/// For the command; a step has the limit of its plan.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
-
 /// What to do with the PTX in the repository.
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
@@ -54,15 +49,7 @@ pub(crate) struct Options {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let workspace = Workspace::find()?;
-    let job = Job::new(&workspace, LIMIT);
-    if options.write {
-        return write(&job);
-    }
-    match check(&job)? {
-        Outcome::Passed => Ok(()),
-        Outcome::Skipped(reason) => bail!("{reason}"),
-    }
+    plan::write_or_check(options.write, write, check)
 }
 
 /// The step of `cargo xtask test`.
@@ -214,6 +201,7 @@ fn embedded_requests() -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace::Workspace;
 
     fn sources(texts: &[(&str, &str)]) -> Sources {
         let texts = texts.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();

@@ -9,19 +9,15 @@ mod size;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::plan::{Job, Outcome};
+use crate::plan::{self, Job, Outcome};
 use crate::workspace::Workspace;
 pub(crate) use size::check as check_size;
 
 const FOLDER: &str = "xtask/listings";
 const HINT: &str = "if it is meant, run `cargo xtask listings --write` and commit what it wrote";
-
-/// For the command; a step has the limit of its plan.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// What to do with the files.
 #[derive(clap::Args, Default)]
@@ -33,15 +29,7 @@ pub(crate) struct Options {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let workspace = Workspace::find()?;
-    let job = Job::new(&workspace, LIMIT);
-    if options.write {
-        return write(&job);
-    }
-    match check(&job)? {
-        Outcome::Passed => Ok(()),
-        Outcome::Skipped(reason) => bail!("{reason}"),
-    }
+    plan::write_or_check(options.write, write, check)
 }
 
 /// The step of `cargo xtask lint`.
