@@ -79,7 +79,7 @@ impl<T: Element> SymmetricMemory<T> {
         let (inner, me) = (running.inner(), self.rank());
         let own = self.own_address();
         // SAFETY: there is room for as many bytes as the call has.
-        let fill = |to: *mut u8| unsafe { copy::give(own, to, call.bytes) };
+        let fill = |to: *mut u8| unsafe { copy::write(own, to, call.bytes) };
         match algorithm {
             Algorithm::Push => {
                 let mut parcels = Parcels::new();

@@ -7,7 +7,7 @@
 //!
 //! # Whose cache the lines are in
 //! Staging is written and read over and over, so what counts is how its cache lines travel, which differs by processor
-//! (`sys/copy/x86_64.rs` says how). [`Room::put`] and [`Laid::take`] do what suits this one. Where a line that its reader has written since
+//! (`sys/copy/x86_64.rs` says how). [`Room::give`] and [`Laid::take`] do what suits this one. Where a line that its reader has written since
 //! moves faster than one that it has only read, who is the only reader of what a peer laid out leaves the lines modified; reductions put
 //! their result in the place of what they read on all of them ([`Peers::reduce_back`]).
 
@@ -61,9 +61,21 @@ impl Room {
     /// Lays `elements` out from byte `at` on.
     #[inline]
     pub(super) fn put<T: Element>(&self, at: usize, elements: &[T]) {
-        let to = self.at(at, size_of_val(elements));
+        self.put_by(at, elements, false);
+    }
+
+    /// [`Room::put`], of what others only read.
+    #[inline]
+    pub(super) fn give<T: Element>(&self, at: usize, elements: &[T]) {
+        self.put_by(at, elements, true);
+    }
+
+    #[inline(always)]
+    fn put_by<T: Element>(&self, at: usize, elements: &[T], gives: bool) {
+        let (from, to, bytes) =
+            (elements.as_ptr().cast(), self.at(at, size_of_val(elements)), size_of_val(elements));
         // SAFETY: there is room for them, and they are no part of it: it is the library's own memory.
-        unsafe { copy::give(elements.as_ptr().cast(), to, size_of_val(elements)) };
+        unsafe { if gives { copy::give(from, to, bytes) } else { copy::write(from, to, bytes) } };
     }
 }
 

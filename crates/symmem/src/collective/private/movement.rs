@@ -254,7 +254,7 @@ impl<T: Element> Transfer<'_, T> {
         let turn = TURN / size_of::<T>();
         for start in (window.start..end).step_by(turn) {
             let part = start..(start + turn).min(end);
-            room.put((start - window.start) * size_of::<T>(), &self.input[part.clone()]);
+            room.give((start - window.start) * size_of::<T>(), &self.input[part.clone()]);
             self.copy_own(part, to + start);
         }
     }
@@ -279,7 +279,7 @@ impl<T: Element> Pieces for Transfer<'_, T> {
         self.traffic.given(|stretch| {
             let (at, range) = stretch.within(&window);
             if !range.is_empty() {
-                room.put(at * size_of::<T>(), &self.input[range]);
+                room.give(at * size_of::<T>(), &self.input[range]);
             }
         });
     }

@@ -66,7 +66,7 @@ fn all_small_sizes_at_all_small_offsets() {
 #[test]
 fn every_offset_from_a_cache_line() {
     for offset in 0..64 {
-        for len in [127, 129, 255, 256, 257, 383, 512, 1023] {
+        for len in [127, 129, 255, 256, 257, 383, 512, 1023, 4096, 4353] {
             check(0, offset, len, 3).unwrap();
             check(offset, 0, len, 4).unwrap();
             check(offset, offset, len, 5).unwrap();

@@ -24,6 +24,8 @@ use std::sync::OnceLock;
 
 /// What a turn of the loops copies.
 const BLOCK: usize = 128;
+/// The shortest copy whose lines are asked for ahead, by a quarter of it: of a shorter one that would be lines behind its end.
+const LEAST_AHEAD: usize = 4096;
 
 /// Either direction.
 ///
@@ -66,7 +68,7 @@ pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
 pub(crate) unsafe fn give(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller's duty; whole blocks are copied only where the processor has AVX. Asking for lines beyond the end touches nothing.
     unsafe {
-        match len > 2 * BLOCK && has_avx() && !lines_go_back() {
+        match len >= LEAST_AHEAD && has_avx() && !lines_go_back() {
             true => long_by(src, dst, len, given_blocks),
             false => copy(src, dst, len),
         }
