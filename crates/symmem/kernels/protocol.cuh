@@ -192,8 +192,8 @@ SYMMEM_DEVICE void draw(const Launch<N>& launch, Turn& turn) {
 // found the group whole; if one did not, the host must learn that the block's work is not done.
 template <u32 N>
 SYMMEM_DEVICE void leave(const Launch<N>& launch, const Turn& turn, bool whole) {
-    // The first thread may be done while others wait for their packets. What is recorded has ended when all of them are done; to the others a meeting of
-    // threads would be dear.
+    // The first thread may be done while others of its block wait for their packets. A recorded operation ends when all of them are done, so they meet here;
+    // kernels that are not recorded have no such meeting, which would slow them down.
     if (is_recorded(launch)) sync_threads();
     if (thread_index() != 0) return;
     Lane* lane = launch.own_lane();

@@ -1,8 +1,8 @@
 // Records of operations, for `symmem trace`: when each began and ended on this device. Read by src/sync/record/device.rs; change both.
 //
-// A lane knows a ring in host memory, and a launch whether it is recorded; the kernels of
-// engines that were not made to be recorded (SYMMEM_RECORDED) hold nothing of it: a test alone costs the smallest of them some percent. Nothing is fenced or waited for, which would take longer than what is measured: every word says in its low bits of which operation it is, so the reader knows what belongs
-// together, in whatever order the words arrive.
+// A lane knows a ring in host memory, and a launch whether it is recorded. Kernels of engines that were not made to be recorded hold nothing of it
+// (SYMMEM_RECORDED): a test alone costs the smallest of them some percent. No word is fenced, which would take longer than what is measured: every word says in
+// its low bits of which operation it is, so the reader knows what belongs together, in whatever order the words arrive.
 #pragma once
 #include "control.cuh"
 

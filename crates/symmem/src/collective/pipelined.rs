@@ -7,9 +7,8 @@
 //!
 //! # Whose cache the lines are in
 //! Staging is written and read over and over, so what counts is how its cache lines travel, which differs by processor
-//! (`sys/copy/x86_64.rs` says how). [`Room::give`] and [`Laid::take`] do what suits this one. Where a line that its reader has written since
-//! moves faster than one that it has only read, who is the only reader of what a peer laid out leaves the lines modified; reductions put
-//! their result in the place of what they read on all of them ([`Peers::reduce_back`]).
+//! (`sys/copy/x86_64.rs` says how). [`Room::give`] and [`Laid::take`] do what suits this one. Reductions put their result in the place of
+//! what they read ([`Peers::reduce_back`]), on every processor.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 

@@ -41,7 +41,7 @@ const _: () = assert!(MAX_WORLD <= MAX_ROOTS, "every rank is a root that fits");
 /// Bytes of an abort reason that are kept.
 const REASON: usize = 240;
 const LAST_OPS: usize = 32;
-/// The bit of the verdict's word that says that operations are recorded (`sync/record.rs`). An operation looks at that word anyway, and
+/// The bit of the verdict's word that says that operations are recorded (`sync/record`). An operation looks at that word anyway, and
 /// finds 0 in it unless something is the matter, so that recording costs those nothing who do not record.
 pub(crate) const RECORDED: u64 = 1 << 63;
 

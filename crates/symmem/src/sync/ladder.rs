@@ -257,6 +257,7 @@ impl Ladder {
         let work = work_on(bytes);
         let is_long = now.saturating_sub(before) > STALL + work;
         match is_long && self.outlook.crowded && worked(self.shared(before), self.shared(now)) {
+            // As long as it took, however long that was; a stall is added to it.
             true => Duration::MAX - STALL,
             false => work,
         }

@@ -7,11 +7,12 @@
 //! Where the length is no multiple of a move, the last move overlaps the one before: some bytes are copied twice, none is
 //! left to a loop over single bytes.
 //!
-//! Lines that two cores write and read by turns: on AMD's processors one that the other core has only read since is slow to write
-//! again, since the write must first take the reader's copy away, and stores wait for that one by one; one that the reader has
-//! *written* since moves at once (a factor of two to four on a Zen 4, for messages that fit the caches). So [`take`] writes back what it
-//! read. On Intel's that is a second trip for nothing (a tenth more time on a Sapphire Rapids); what helps there is to have more lines under
-//! way, so [`give`] asks for them ahead (a sixth less time).
+//! Two cores write and read the lines of staging by turns, and processors differ in how such lines travel.
+//! - AMD's: a line that the other core has only read is slow to write again. The write must first take the reader's copy away, and stores
+//!   wait for that one by one. A line that the reader has *written* moves at once. So [`take`] writes back what it read (a factor of two
+//!   to four on a Zen 4, for messages that fit the caches).
+//! - Intel's: writing back is a second trip for nothing (a tenth more time on a Sapphire Rapids). It helps to have more lines under way. So
+//!   [`give`] asks for them ahead (a sixth less time).
 //!
 //! Wide registers: assembly says of each register it writes that it does, by the widest name that it writes. What is longer
 //! than two small registers is a call (`inline(never)`), as the registers that [`zero_upper`] takes from its caller are
@@ -24,7 +25,7 @@ use std::sync::OnceLock;
 
 /// What a turn of the loops copies.
 const BLOCK: usize = 128;
-/// The shortest copy whose lines are asked for ahead, by a quarter of it: of a shorter one that would be lines behind its end.
+/// The shortest copy whose lines are asked for ahead. They are asked for 1 KB ahead, which in a shorter copy is mostly behind its end.
 const LEAST_AHEAD: usize = 4096;
 
 /// Either direction.
@@ -112,7 +113,8 @@ pub(super) unsafe fn stream_take(src: *mut u8, dst: *mut u8, len: usize) {
     unsafe { stream_inline(src, dst, len, blocks) }
 }
 
-/// Whether a line moves faster to who writes it next if its reader has written it: on processors of AMD, and those made after them.
+/// Whether a line moves faster to its next writer if its reader has written it. So it is on processors of AMD, and on those of Hygon, which have
+/// AMD's design.
 #[inline]
 fn lines_go_back() -> bool {
     static IS_AMD: OnceLock<bool> = OnceLock::new();
