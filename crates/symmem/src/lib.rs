@@ -42,6 +42,7 @@ mod operation;
 mod provider;
 mod sync;
 mod sys;
+mod table;
 pub mod topology;
 pub mod trace;
 pub mod tuning;

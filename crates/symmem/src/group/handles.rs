@@ -125,6 +125,12 @@ impl Running<'_> {
         }
     }
 
+    /// Whether `rank` is on this rank's host, and can be sent handles.
+    pub(crate) fn is_on_this_host(&self, rank: usize) -> bool {
+        let inner = self.inner();
+        inner.members[rank].host == inner.members[inner.rank].host
+    }
+
     /// Sends `fds`, which are `what`, to `peer`.
     pub(crate) fn send_handles(
         &self,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::Tables;
 use super::rendezvous::Table;
-use crate::provider::Memory;
+use crate::provider::LocalMemory;
 use crate::sync::protocol::{Borrows, Refusal};
 use crate::sys::channel::Offer;
 use crate::sys::fork;
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Block {
     /// `None` where a rank brings nothing to a rendezvous.
-    memory: Option<Arc<dyn Memory>>,
+    memory: Option<Arc<dyn LocalMemory>>,
     bytes: usize,
     signal_pad_size: usize,
     borrows: Borrows,
@@ -30,7 +30,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub(crate) fn new(memory: Arc<dyn Memory>, bytes: usize, signal_pad_size: usize) -> Self {
+    pub(crate) fn new(memory: Arc<dyn LocalMemory>, bytes: usize, signal_pad_size: usize) -> Self {
         Self::with(Some(memory), bytes, signal_pad_size)
     }
 
@@ -39,7 +39,7 @@ impl Block {
         Self::with(None, 0, signal_pad_size)
     }
 
-    fn with(memory: Option<Arc<dyn Memory>>, bytes: usize, signal_pad_size: usize) -> Self {
+    fn with(memory: Option<Arc<dyn LocalMemory>>, bytes: usize, signal_pad_size: usize) -> Self {
         Self {
             memory,
             bytes,
@@ -52,7 +52,7 @@ impl Block {
         }
     }
 
-    pub(crate) fn memory(&self) -> Option<&Arc<dyn Memory>> {
+    pub(crate) fn memory(&self) -> Option<&Arc<dyn LocalMemory>> {
         self.memory.as_ref()
     }
 

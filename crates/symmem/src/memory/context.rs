@@ -9,7 +9,7 @@ use super::{Allocation, Block};
 use crate::config::Config;
 use crate::group::{Group, RankContext};
 use crate::numeric::Element;
-use crate::provider::{Provider, Shm};
+use crate::provider::{Provider, registry};
 use crate::{Error, Result};
 
 /// The allocations of a rank.
@@ -23,7 +23,7 @@ struct Arena {
 
 impl Arena {
     fn new(config: &Config) -> Self {
-        Self { provider: Arc::new(Shm::new(config)), blocks: Mutex::default(), persistent: Mutex::default() }
+        Self { provider: registry::on_host(config), blocks: Mutex::default(), persistent: Mutex::default() }
     }
 }
 

@@ -128,12 +128,12 @@ impl<T: Element> SymmetricMemory<T> {
     /// Every rank's allocation, in rank order, at its address in this process (without the handle's offset); null for ranks
     /// that brought nothing.
     pub fn buffer_ptrs(&self) -> Vec<*mut u8> {
-        self.table.data.iter().map(|peer| peer.address).collect()
+        self.table.data.all()
     }
 
     /// Every rank's signal pad, in rank order, at its address in this process.
     pub fn signal_pad_ptrs(&self) -> Vec<*mut u8> {
-        self.table.pads.iter().map(|peer| peer.address).collect()
+        self.table.pads.all()
     }
 
     /// The same memory, whose blocking calls wait for at most `timeout`.
@@ -321,7 +321,7 @@ impl<T: Element> SymmetricMemory<T> {
         // SAFETY: in range, as just checked, and mapped while the table lives; `out` is exclusive, and so no part of the
         // memory: this rank's own is borrowed for reading.
         let copied = unsafe {
-            let from = self.table.data[rank].address.add((self.offset + start) * size);
+            let from = self.table.data.at(rank).add((self.offset + start) * size);
             cpu::copy_from_peer(running, from, out.as_mut_ptr().cast(), size_of_val(out))
         };
         self.seal(copied)
@@ -402,7 +402,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// The address of element `start` of rank `rank`'s allocation, if it brought one, and if `len` elements follow.
     pub(crate) fn element_address(&self, rank: usize, start: usize, len: usize) -> Option<*mut u8> {
         let end = start.checked_add(len)?.checked_mul(size_of::<T>())?;
-        let first = self.table.data[rank].address;
+        let first = self.table.data.at(rank);
         // SAFETY: within the allocation, as just checked, which has the same size on every rank that brought one.
         (end <= self.table.bytes && !first.is_null()).then(|| unsafe { first.add(start * size_of::<T>()) })
     }
@@ -484,7 +484,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Whether rank `rank` brought memory.
     #[inline]
     pub(super) fn check_brought(&self, op: &'static str, rank: usize) -> Result<()> {
-        match self.table.data[rank].address.is_null() {
+        match self.table.data.at(rank).is_null() {
             false => Ok(()),
             true => Err(Error::NothingBrought { op, ranks: vec![rank] }),
         }
@@ -534,6 +534,6 @@ impl<T: Element> SymmetricMemory<T> {
         let index = self.world_size() * channel + from;
         // SAFETY: the pad is page-aligned and has this slot, as `check_channel` saw; it is mapped while `self` lives;
         // everybody accesses it by atomics or opaque copies.
-        Ok(unsafe { &*self.table.pads[at].address.cast::<AtomicU32>().add(index) })
+        Ok(unsafe { &*self.table.pads.at(at).cast::<AtomicU32>().add(index) })
     }
 }

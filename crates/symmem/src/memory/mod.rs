@@ -3,12 +3,14 @@
 //! Borrow state and poison belong to the allocation's [`Block`], whatever handles, groups and offsets refer to it.
 
 mod allocation;
+mod bases;
 mod block;
 mod context;
 pub(crate) mod device;
 mod handle;
 mod hold;
 mod nothing;
+mod peers;
 mod put;
 mod rendezvous;
 mod share;

@@ -129,7 +129,7 @@ impl<T: Element> SymmetricMemory<T> {
             return Err(Error::OutOfBounds { op: op.name(), offset, bytes: WORD as u64, size });
         }
         // SAFETY: within the pad, as just checked.
-        Ok(unsafe { self.table.pads[rank].address.add(word * WORD) })
+        Ok(unsafe { self.table.pads.at(rank).add(word * WORD) })
     }
 
     /// Copies `data` into `rank`'s memory, looking at the group between chunks.

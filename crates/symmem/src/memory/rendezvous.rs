@@ -12,26 +12,23 @@ use std::sync::atomic::AtomicU8;
 use serde::{Deserialize, Serialize};
 
 use super::Block;
-use crate::error::Halt;
+use super::bases::Bases;
+use super::peers::PeerTable;
 use crate::group::{Brought, Group, Running};
 use crate::numeric::DType;
 use crate::operation::{MAX_BYTES, Op};
-use crate::provider::{Memory, Peer};
-use crate::sys::fault::{self, Point};
+use crate::provider::LocalMemory;
 use crate::{Error, Result};
 
 /// A rank has one table of an allocation on a group.
 pub(super) const KEY: &str = "";
-/// What the message with the handles says it is; that of a rank that brings nothing.
-const HANDLES: &str = "data, pad";
-const PAD_ONLY: &str = "pad";
 
 /// Everybody's memory and pad, as this rank reaches them.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// At address 0 for ranks that brought nothing.
-    pub(super) data: Vec<Peer>,
-    pub(super) pads: Vec<Peer>,
+    pub(super) data: Bases,
+    pub(super) pads: Bases,
     /// Bytes of each rank's data, if it brought any, and pad.
     pub(super) bytes: usize,
     pub(super) pad_bytes: usize,
@@ -226,64 +223,26 @@ impl Running<'_> {
     }
 
     /// Steps 2 and 3: handles, mappings, vote.
-    fn exchange(&self, block: &Block, pad: Arc<dyn Memory>, agreed: Shared) -> Result<Arc<Table>> {
-        let tag = self.next_tag()?;
-        let outcome = self.map_everybody(tag, block, &pad, agreed);
-        self.conclude(tag, outcome).map(Arc::new)
-    }
-
-    fn map_everybody(
-        &self,
-        tag: u64,
-        block: &Block,
-        pad: &Arc<dyn Memory>,
-        agreed: Shared,
-    ) -> Result<Table, Halt> {
-        let inner = self.inner();
-        let populate = self.group().context().config().get_populate();
-        if populate {
-            block.memory().map_or(Ok(()), |memory| memory.populate())?;
-            pad.populate()?;
-        }
-        for peer in (0..inner.world).filter(|rank| *rank != inner.rank) {
-            match block.memory() {
-                Some(memory) => self.send_handles(peer, tag, HANDLES, &[memory.handle(), pad.handle()])?,
-                None => self.send_handles(peer, tag, PAD_ONLY, &[pad.handle()])?,
+    fn exchange(&self, block: &Block, pad: Arc<dyn LocalMemory>, agreed: Shared) -> Result<Arc<Table>> {
+        let joined = self.group().context().provider().join(self)?;
+        let pad = match self.group().context().config().get_populate() {
+            true => {
+                block.memory().map_or(Ok(()), |memory| memory.populate()).and(pad.populate()).map(|()| pad)
             }
-        }
-        fault::point(Point::PadFdSent);
-        let mut data = Vec::with_capacity(inner.world);
-        let mut pads = Vec::with_capacity(inner.world);
-        for rank in 0..inner.world {
-            let (their_data, their_pad) = match rank == inner.rank {
-                true => (block.memory().map(own), own(pad)),
-                false => self.import_handles(rank, tag, block.signal_pad_size(), &agreed)?,
-            };
-            data.push(their_data.unwrap_or_else(|| Peer::new(std::ptr::null_mut(), Arc::new(()))));
-            pads.push(their_pad);
-        }
-        fault::point(Point::PadMapped);
-        let Shared { bytes, layout, without } = agreed;
-        let state = AtomicU8::new(if without.is_empty() { 0 } else { NOT_WHOLE });
-        let pad_bytes = block.signal_pad_size();
-        Ok(Table { data, pads, bytes, pad_bytes, number: tag, layout, without, state })
-    }
-
-    fn import_handles(
-        &self,
-        peer: usize,
-        tag: u64,
-        pad_bytes: usize,
-        agreed: &Shared,
-    ) -> Result<(Option<Peer>, Peer), Halt> {
-        let (what, count) = if agreed.without.contains(&peer) { (PAD_ONLY, 1) } else { (HANDLES, 2) };
-        let mut fds = self.receive_handles(peer, tag, what, count)?;
-        let Some(pad) = fds.pop() else {
-            return Err(Error::invalid(format!("handles of rank {peer}"), "some are missing").into());
+            false => Ok(pad),
         };
-        let provider = self.group().context().provider();
-        let data = fds.pop().map(|data| provider.import(data, agreed.bytes)).transpose()?;
-        Ok((data, provider.import(pad, pad_bytes)?))
+        let (peers, ()) = PeerTable::share(self, &joined, &[], block.memory().cloned(), pad, |_, _| Ok(()))?;
+        let Shared { bytes, layout, without } = agreed;
+        Ok(Arc::new(Table {
+            data: Bases::new(peers.data),
+            pads: Bases::new(peers.pads),
+            bytes,
+            pad_bytes: block.signal_pad_size(),
+            number: peers.number,
+            layout,
+            state: AtomicU8::new(if without.is_empty() { 0 } else { NOT_WHOLE }),
+            without,
+        }))
     }
 }
 
@@ -294,8 +253,4 @@ struct Shared {
     layout: Layout,
     /// The ranks that bring nothing.
     without: Vec<usize>,
-}
-
-fn own(memory: &Arc<dyn Memory>) -> Peer {
-    Peer::new(memory.address(), Arc::new(Arc::clone(memory)))
 }

@@ -51,12 +51,12 @@ impl Block {
         if let Some(offer) = offer.as_ref().filter(|offer| offer.is_own()) {
             return Ok(ShareHandle(offer.ticket().clone()));
         }
-        let Some(memory) = self.memory() else {
-            return Err(Error::invalid("share", "there is no memory to share"));
+        let Some(file) = self.memory().and_then(|memory| memory.file()) else {
+            return Err(Error::invalid("share", "there is no memory file to share"));
         };
         let size = (self.bytes() as u64).to_le_bytes().to_vec();
         let source: Weak<dyn Any + Send + Sync> = Arc::<Self>::downgrade(self);
-        let made = offer.insert(Offer::new(memory.handle(), size, source)?);
+        let made = offer.insert(Offer::new(file, size, source)?);
         Ok(ShareHandle(made.ticket().clone()))
     }
 }

@@ -143,7 +143,7 @@ impl<T: Element> PeerView<T> {
         start: usize,
         shape: &[usize],
     ) -> Result<Self> {
-        let base = table.data[rank].address;
+        let base = table.data.at(rank);
         let range = Range::new::<T>("view", base, table.bytes, start, shape, Arc::<Table>::clone(table))?;
         Ok(Self { rank, range, own, element: PhantomData })
     }
@@ -241,7 +241,7 @@ pub struct PadView<T: Element> {
 
 impl<T: Element> PadView<T> {
     pub(super) fn new(table: &Arc<Table>, rank: usize, start: usize, shape: &[usize]) -> Result<Self> {
-        let base = table.pads[rank].address;
+        let base = table.pads.at(rank);
         let keep = Arc::<Table>::clone(table);
         let range = Range::new::<T>("signal_pad", base, table.pad_bytes, start, shape, keep)?;
         Ok(Self { range, element: PhantomData })

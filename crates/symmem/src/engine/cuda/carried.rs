@@ -25,6 +25,7 @@ use crate::memory::device::SymmetricMemory;
 use crate::nccl::{Carried, Communicator};
 use crate::numeric::{Element, ReduceOp};
 use crate::operation::Op;
+use crate::provider::nccl;
 use crate::{Error, Result};
 
 /// The end of `communicator`: at once, or once `activity` is over, where kernels of ours are at work on its windows.
@@ -49,7 +50,7 @@ impl Engine {
 
     /// The communicator that windows are registered with, where there is one.
     pub fn communicator(&self) -> Option<&Communicator> {
-        self.inner.body.communicator.as_ref()
+        nccl::communicator_of(&*self.inner.body.joined)
     }
 
     /// [`Engine::communicator`], or the error for what cannot do without.
@@ -134,7 +135,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// NCCL's window of this memory (`ncclWindow_t`), for kernels of its device interface; `None` where it is not NCCL's.
     pub fn nccl_window(&self) -> Option<*mut c_void> {
-        self.keep.window()
+        nccl::window_of(self.keep.registration())
     }
 
     /// Bytes from the start of the window to the handle's first element of this rank.

@@ -62,7 +62,7 @@ use crate::cuda::activity::Activity;
 use crate::cuda::capture::check_no_capture;
 use crate::cuda::queues::Sharing;
 use crate::cuda::{Device, Stream, deferred};
-use crate::error::{Context, Halt};
+use crate::error::Context;
 use crate::group::watch::Leash;
 use crate::group::{Group, Running};
 use crate::memory::device::Allocation;
@@ -70,9 +70,10 @@ use crate::nccl::Communicator;
 use crate::numeric::{DType, Element};
 use crate::operation::Op;
 use crate::provider::nccl;
-use crate::provider::vmm::exchange::{self, PeerMemory};
-use crate::provider::vmm::{DeviceMemory, Vmm};
+use crate::provider::share::{Bring, share, share_multicast};
+use crate::provider::{Joined, LocalMemory, registry, write_on};
 use crate::sys::fork;
+use crate::table::Column;
 use crate::{Error, Result};
 
 /// How the name of an engine's memory file begins, by which who looks on from outside finds it.
@@ -221,20 +222,21 @@ struct EngineInner {
 struct Body {
     lanes: Vec<Lane>,
     kernels: Kernels,
-    /// Or why there is none. Before `control`: drivers want it gone first.
+    /// Or why there is none.
     multimem: Result<Multimem, String>,
-    control: Arc<DeviceMemory>,
+    /// Everybody's control block. Before this rank's: drivers want its multicast gone first.
+    _peers: Column,
+    control: Arc<dyn LocalMemory>,
     activity: Arc<Activity>,
     status: StatusBlock,
     rings: Rings,
-    _peers: Vec<PeerMemory>,
-    communicator: Option<Communicator>,
+    /// Where symmetric memory comes from. Last: what it made goes before it.
+    joined: Arc<dyn Joined>,
 }
 
 /// What a rank makes by itself.
 struct Parts {
     kernels: Kernels,
-    control: Arc<DeviceMemory>,
     words: Arc<Words>,
     status: StatusBlock,
     activity: Arc<Activity>,
@@ -246,22 +248,32 @@ impl Parts {
         check_no_capture("engine")?;
         let cache = group.context().config().get_cache_dir();
         let kernels = Kernels::load(device, layout.world, cache, group.inner.is_recorded())?;
-        let control = Vmm::alloc(device, layout.bytes())?;
-        let deadline = nanoseconds(settings.deadline.or(group.terms.timeout));
-        let header = Header::new(layout, deadline, settings.on_error == OnError::Trap);
-        control.write(0, bytemuck::bytes_of(&header))?;
-        let head = LaneHead::starting_at(settings.first_epoch());
-        for lane in 0..layout.lanes {
-            control.write(layout.lane(lane), bytemuck::bytes_of(&head))?;
-        }
         let (rank, ordinal) = (group.rank(), device.ordinal());
         let words = Words::new(&format!("{DEVICE_PREFIX}{}:{rank}:{ordinal}", group.name()))?;
         words.board().open(group.id(), rank, ordinal, layout.lanes);
         let words = Arc::new(words);
         let status = StatusBlock::new(device, &words)?;
         let activity = Activity::new(device, layout.lanes)?;
-        Ok(Self { kernels, control, words, status, activity })
+        Ok(Self { kernels, words, status, activity })
     }
+}
+
+/// This rank's control block, as kernels want to find it.
+fn control_block(
+    group: &Group,
+    (device, provider): (&Device, &dyn crate::provider::Provider),
+    settings: &Settings,
+    layout: &Layout,
+) -> Result<Arc<dyn LocalMemory>> {
+    let control = provider.alloc(layout.bytes())?;
+    let deadline = nanoseconds(settings.deadline.or(group.terms.timeout));
+    let header = Header::new(layout, deadline, settings.on_error == OnError::Trap);
+    write_on(device, &*control, 0, bytemuck::bytes_of(&header))?;
+    let head = LaneHead::starting_at(settings.first_epoch());
+    for lane in 0..layout.lanes {
+        write_on(device, &*control, layout.lane(lane), bytemuck::bytes_of(&head))?;
+    }
+    Ok(control)
 }
 
 impl Engine {
@@ -319,50 +331,41 @@ impl Engine {
         // Fails on every rank above if it failed on one.
         let parts = parts?;
         let sharing = shares_device.then(Sharing::new);
-        let communicator = match (adopted, settings.provider) {
-            (Some(adopted), _) => Some(adopted.clone()),
-            (None, Provider::Nccl) => Some(Communicator::join(running, device)?),
-            (None, Provider::Vmm) => None,
+        let joined = match adopted {
+            Some(adopted) => registry::on_communicator(adopted).join(running)?,
+            None => registry::on_device(settings.provider, device).join(running)?,
         };
-        let is_direct = match communicator {
-            Some(_) => exchange::is_in_reach(running, device)? && settings.unreachable.is_empty(),
-            None => true,
-        };
-        let made = |_: &[Vec<PeerMemory>]| {
+        let base = joined.pads().unwrap_or(&joined);
+        let far = &settings.unreachable;
+        let made = |_: &[Column]| {
             let (ordinal, lanes) = (device.ordinal(), layout.lanes);
             let mut watched = Watched::new(&group.inner, &parts.words, ordinal, shares_device, lanes);
-            if let Some(communicator) = &communicator {
+            if let Some(communicator) = nccl::communicator_of(&*joined) {
+                let is_direct = base.is_direct() == Some(true) && far.is_empty();
                 let ending = carried::ending(communicator, is_direct.then_some(&parts.activity));
                 watched = watched.with_communicator(ending, settings.deadline.or(group.terms.timeout));
             }
             let watched = Arc::new(watched);
             Ok((Leash::new(Arc::clone(&watched) as _)?, watched))
         };
-        let control = Ok(vec![Arc::clone(&parts.control)]);
-        let (mut peers, (leash, watched)) = match is_direct {
-            true => exchange::share_made(running, device, control, made)?,
-            false => {
-                let peers = vec![exchange::alone(&parts.control, group.rank(), world)];
-                let outcome = made(&peers).map(|made| (peers, made));
-                running.conclude(running.next_tag()?, outcome.map_err(Halt::from))?
-            }
-        };
-        let peers = peers.swap_remove(0);
+        let control = control_block(group, (device, base.provider()), &settings, &layout);
+        let bring = |local| Bring { joined: Arc::clone(base), local: Some(local) };
+        let brought = control.as_ref().map(|control| vec![bring(Arc::clone(control))]);
+        let brought = brought.map_err(|error| Error::invalid("control block", error.to_string()));
+        let (mut peers, (leash, watched)) = share(running, far, brought, made)?;
+        let (mut peers, control) = (peers.swap_remove(0), control?);
+        share_multicast(running, &bring(Arc::clone(&control)), &mut peers)?;
         let scratch = layout.lane(0) + layout.scratch();
-        let multimem = match is_direct {
-            true => {
-                let recorded = parts.kernels.are_recordable;
-                let (control, limits) = (&parts.control, &mut agreed.limits);
-                multimem::set_up(running, device, control, settings.lanes, limits, recorded)?
-            }
-            false => Err("a rank is out of reach of another".to_owned()),
-        };
+        let recorded = parts.kernels.are_recordable;
+        let limits = &mut agreed.limits;
+        let multimem = multimem::set_up(running, device, &peers, settings.lanes, limits, recorded)?;
+        let is_direct = peers.is_direct;
         let mode = if agreed.one_device { ONE_DEVICE } else { 0 };
         // Between devices nobody has looked whether it is worth it.
         let overlaps = agreed.one_device
             && parts.kernels.wait_for_kernel_before
             && world * layout.lanes <= MOST_OVERLAPPING;
-        let body = Body::new(parts, &layout, (group.rank(), mode), peers, communicator, multimem);
+        let body = Body::new(parts, &layout, (group.rank(), mode), (control, peers), joined, multimem);
         let inner = EngineInner {
             _leash: leash,
             _sharing: sharing,
@@ -446,7 +449,8 @@ impl Engine {
     pub fn set_deadline(&self, deadline: Option<Duration>) -> Result<()> {
         check_no_capture("deadline")?;
         self.inner.watched.set_deadline(deadline);
-        self.inner.body.control.write(Header::DEADLINE, &nanoseconds(deadline).to_le_bytes())
+        let control = &*self.inner.body.control;
+        write_on(self.device(), control, Header::DEADLINE, &nanoseconds(deadline).to_le_bytes())
     }
 
     /// Whether the group can still be used. Cheap, and never blocks: for people who replay graphs.
@@ -460,10 +464,21 @@ impl Engine {
         Allocation::with(self.device(), len, self.inner.settings.provider)
     }
 
-    /// Whether `rank` may be reached directly, as far as the settings have a say in it.
-    pub(crate) fn is_near(&self, rank: usize) -> bool {
-        let far = &self.inner.settings.unreachable;
-        !far.contains(&rank) && !far.contains(&self.group().rank())
+    /// The ranks that count as out of reach.
+    pub(crate) fn far(&self) -> &[usize] {
+        &self.inner.settings.unreachable
+    }
+
+    /// What the ranks joined for memory of `provider`.
+    pub(crate) fn joined(&self, provider: Provider) -> Result<&Arc<dyn Joined>> {
+        let joined = &self.inner.body.joined;
+        let is_it = |joined: &&Arc<dyn Joined>| joined.provider().name() == provider.name();
+        [Some(joined), joined.pads()].into_iter().flatten().find(is_it).ok_or_else(|| {
+            let problem = format!(
+                "this engine has not joined it. Hint: set SYMMEM_PROVIDER={provider}, Config::provider or Settings::provider"
+            );
+            Error::invalid(format!("memory of {provider}"), problem)
+        })
     }
 
     /// Tells living engines apart: several may be made on one group, and each has its own work on the memory it is given.
@@ -490,20 +505,20 @@ impl Body {
         parts: Parts,
         layout: &Layout,
         (rank, mode): (usize, u32),
-        peers: Vec<PeerMemory>,
-        communicator: Option<Communicator>,
+        (control, peers): (Arc<dyn LocalMemory>, Column),
+        joined: Arc<dyn Joined>,
         multimem: Result<Multimem, String>,
     ) -> Self {
-        let Parts { kernels, control, status, activity, .. } = parts;
-        let addresses: Vec<u64> = peers.iter().map(|peer| peer.address).collect();
-        let multicast = multimem.as_ref().map_or(0, Multimem::control);
+        let Parts { kernels, status, activity, .. } = parts;
+        let addresses: Vec<u64> = peers.addresses().collect();
+        let multicast = multimem.as_ref().map_or(0, |multimem| multimem.control);
         let lane = |index| {
             Lane::new(layout, index, rank, &addresses, status.address(), mode, &activity)
                 .with_multicast(multicast)
         };
         let lanes = (0..layout.lanes).map(lane).collect();
         let rings = Rings::new(layout.lanes);
-        Self { lanes, kernels, multimem, control, activity, status, rings, _peers: peers, communicator }
+        Self { lanes, kernels, multimem, _peers: peers, control, activity, status, rings, joined }
     }
 }
 

@@ -11,10 +11,8 @@ use super::plan::{Algorithm, Limits, NUMBERS, Routine, limit};
 use super::{Engine, EngineInner};
 use crate::cuda::Device;
 use crate::group::Running;
-use crate::provider::vmm::{DeviceMemory, Multicast, exchange};
+use crate::table::Column;
 use crate::{Error, Result};
-
-use std::sync::Arc;
 
 /// Blocks that one launch of each kernel may have: by [`Routine::MULTIMEM`], then by [`NUMBERS`].
 type Rows = [[u32; NUMBERS.len()]; Routine::MULTIMEM.len()];
@@ -22,16 +20,9 @@ type Rows = [[u32; NUMBERS.len()]; Routine::MULTIMEM.len()];
 /// All of it.
 #[derive(Debug)]
 pub(super) struct Multimem {
-    /// First: drivers want it gone before the memory.
-    control: Multicast,
-    kernels: MultimemKernels,
-}
-
-impl Multimem {
     /// The address that reaches everybody's control block.
-    pub(super) fn control(&self) -> u64 {
-        self.control.address()
-    }
+    pub(super) control: u64,
+    kernels: MultimemKernels,
 }
 
 /// What a rank says after it has loaded its kernels.
@@ -42,18 +33,18 @@ struct Loaded {
     problem: Option<String>,
 }
 
-/// Collective: everything, `recorded` or not, or why there is nothing. Enters what the ranks agree on in `limits`.
+/// Collective: everything for the ranks whose control blocks are `peers`, `recorded` or not, or why there is nothing. Enters what the ranks agree on in `limits`.
 pub(super) fn set_up(
     running: &Running<'_>,
     device: &Device,
-    control: &Arc<DeviceMemory>,
+    peers: &Column,
     lanes: u32,
     limits: &mut Limits,
     recorded: bool,
 ) -> Result<Result<Multimem, String>> {
-    let control = match exchange::share_multicast(running, device, control)? {
-        Ok(control) => control,
-        Err(problem) => return Ok(Err(problem)),
+    let control = match &peers.multicast {
+        Ok(control) => *control,
+        Err(problem) => return Ok(Err(problem.clone())),
     };
     // Only now: elsewhere nobody would use them.
     let cache = running.group().context().config().get_cache_dir();

@@ -15,28 +15,38 @@ use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, buffer, deferred}
 use crate::engine::cuda::Engine;
 use crate::memory::Tables;
 use crate::numeric::Element;
-use crate::provider::device::AnyMemory;
+use crate::provider::{LocalMemory, registry};
 use crate::{Error, Result};
 
 /// The memory behind an allocation, and its rendezvous so far.
 #[derive(Debug)]
 pub(super) struct Block {
-    memory: AnyMemory,
+    memory: Arc<dyn LocalMemory>,
+    device: Device,
+    provider: Provider,
     /// By engine. The handles keep them, so that mappings go with the last one.
     pub(super) tables: Tables<Weak<Table>>,
 }
 
 impl Block {
-    pub(super) fn memory(&self) -> &AnyMemory {
+    pub(super) fn memory(&self) -> &Arc<dyn LocalMemory> {
         &self.memory
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn provider(&self) -> Provider {
+        self.provider
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         // A kernel may have been given it as private memory, and unmapping does not wait.
-        let device = self.memory.device().ordinal();
-        deferred::bury_until(Box::new(move || all_idle(device)), Box::new(self.memory.clone()));
+        let device = self.device.ordinal();
+        deferred::bury_until(Box::new(move || all_idle(device)), Box::new(Arc::clone(&self.memory)));
     }
 }
 
@@ -81,7 +91,8 @@ impl<T: Element> Allocation<T> {
             let size = size_of::<T>();
             Error::invalid("allocation", format!("{len} elements of {size} bytes are too many"))
         })?;
-        let block = Block { memory: AnyMemory::alloc(provider, device, bytes)?, tables: Tables::default() };
+        let memory = registry::on_device(provider, device).alloc(bytes)?;
+        let block = Block { memory, device: device.clone(), provider, tables: Tables::default() };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }
 
@@ -97,12 +108,12 @@ impl<T: Element> Allocation<T> {
 
     /// Its device.
     pub fn device(&self) -> &Device {
-        self.block.memory.device()
+        &self.block.device
     }
 
     /// Where it came from.
     pub fn provider(&self) -> Provider {
-        self.block.memory.provider()
+        self.block.provider
     }
 
     /// First byte on the device; the same for the life of the allocation. Work of your own that uses it must be done

@@ -1,7 +1,6 @@
 //! The rendezvous of device memory: compare, make pads, exchange, upload the tables, vote; then multicast, if it can be.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -10,18 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::allocation::Block;
 use super::handle::{SymmetricMemory, moved, out_of_bounds};
 use crate::cuda::capture::{Relaxed, check_no_capture};
-use crate::cuda::{Buffer, Stream, deferred};
+use crate::cuda::{Buffer, Device, Stream, deferred};
 use crate::engine::cuda::Engine;
 use crate::error::Halt;
 use crate::group::{Brought, Running};
-use crate::nccl::window::Window;
+use crate::memory::peers::PeerTable;
 use crate::numeric::{Element, element};
 use crate::operation::Op;
-use crate::provider::device::AnyMemory;
-use crate::provider::nccl::{self, Mark, NcclMemory};
-use crate::provider::vmm::exchange::{self, PeerMemory};
-use crate::provider::vmm::{DeviceMemory, Multicast, Vmm};
-use crate::sys::ids;
+use crate::provider::{LocalMemory, write_on};
+use crate::table::{Column, Keep};
 use crate::{Error, Result};
 
 /// Where the tables begin after the pad: a multiple of this.
@@ -45,11 +41,9 @@ pub(crate) struct Table {
     idle: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
-/// What keeps the addresses valid. Multicast goes first: drivers want it gone before the memory.
+/// What keeps the addresses valid.
 struct Mapped {
-    _multicast: Option<Multicast>,
-    window: Option<Window>,
-    _peers: Vec<Vec<PeerMemory>>,
+    peers: PeerTable,
     pointers: Pointers,
     /// As much private memory, where NCCL cannot be given the window's: see [`Table::make_room`].
     room: OnceLock<Buffer<u8>>,
@@ -106,9 +100,9 @@ impl Table {
         self.is_direct
     }
 
-    /// NCCL's handle of the window that the memory is in.
-    pub(crate) fn window(&self) -> Option<*mut c_void> {
-        self.mapped.as_ref()?.window.as_ref()?.raw()
+    /// What the provider's library knows the memory by.
+    pub(crate) fn registration(&self) -> Option<&Keep> {
+        self.mapped.as_ref()?.peers.data.registration.as_ref()
     }
 
     /// Where the private memory for carried operations is; 0 where there is none.
@@ -121,7 +115,7 @@ impl Table {
     fn make_room(&self, running: &Running<'_>, engine: &Engine) -> Result<()> {
         let Some(mapped) = &self.mapped else { return Err(Error::Closed { op: "rendezvous" }) };
         let is_carried = !(self.is_direct && engine.is_direct());
-        if !is_carried || mapped.window.is_none() {
+        if !is_carried || mapped.peers.data.registration.is_none() {
             return Ok(());
         }
         // This rank may have made it before, for an operation of its own; the vote is everybody's all the same.
@@ -159,128 +153,41 @@ impl Table {
 
     /// Collective: maps everybody's `block`, with a pad for each rank.
     fn share(running: &Running<'_>, engine: &Engine, block: &Block, openings: &[Opening]) -> Result<Self> {
-        match block.memory() {
-            AnyMemory::Vmm(memory) => Self::share_vmm(running, engine, memory, openings),
-            AnyMemory::Nccl(memory) => Self::share_nccl(running, engine, memory, openings),
-        }
-    }
-
-    /// Memory for a pad and the tables behind it.
-    fn alloc_pad(engine: &Engine, pad_bytes: usize, world: usize) -> Result<Arc<DeviceMemory>> {
-        Vmm::alloc(engine.device(), Pointers::start(pad_bytes) + TABLES * size_of::<u64>() * world)
-    }
-
-    fn share_vmm(
-        running: &Running<'_>,
-        engine: &Engine,
-        memory: &Arc<DeviceMemory>,
-        openings: &[Opening],
-    ) -> Result<Self> {
-        let (device, pad_bytes) = (engine.device(), openings[0].pad_bytes);
-        let pad = Self::alloc_pad(engine, pad_bytes, openings.len());
-        let brought = pad.map(|pad| vec![Arc::clone(memory), pad]);
-        let pad = brought.as_ref().ok().map(|brought| Arc::clone(&brought[1]));
-        let (peers, pointers) = exchange::share_made(running, device, brought, |peers| {
-            let pointers = Pointers::new(pad, pad_bytes)?;
-            // The tables that everybody asks for are there from the start, and their failure is in the vote.
+        let pad_bytes = openings[0].pad_bytes;
+        let joined = engine.joined(block.provider())?;
+        let room = Pointers::start(pad_bytes) + TABLES * size_of::<u64>() * openings.len();
+        let pad = joined.pads().unwrap_or(joined).provider().alloc(room);
+        let own = pad.as_ref().ok().cloned();
+        // The tables that everybody asks for are there from the start, and their failure is in the vote.
+        let finish = |data: &Column, pads: &Column| {
+            let pointers = Pointers::new(engine.device(), own, pad_bytes)?;
             let offsets = openings.iter().map(|opening| opening.offset as u64);
             let data: Vec<u64> =
-                addresses(&peers[0]).zip(offsets).map(|(base, offset)| base + offset).collect();
+                data.addresses().zip(offsets).map(|(base, offset)| moved(base, offset)).collect();
             pointers.table_of(&data)?;
-            pointers.table_of(&addresses(&peers[1]).collect::<Vec<_>>())?;
-            Ok(pointers)
-        })?;
-        let multicast = exchange::share_multicast(running, device, memory)?;
-        Ok(Self {
-            data: addresses(&peers[0]).collect(),
-            pads: Arc::new(addresses(&peers[1]).collect()),
-            bytes: memory.bytes(),
-            pad_bytes,
-            number: running.next_tag()?,
-            is_direct: true,
-            multicast: multicast.as_ref().map(Multicast::address).map_err(String::clone),
-            mapped: Some(Mapped {
-                _multicast: multicast.ok(),
-                window: None,
-                _peers: peers,
-                pointers,
-                room: OnceLock::new(),
-            }),
-            idle: engine.idle(),
-        })
-    }
-
-    fn share_nccl(
-        running: &Running<'_>,
-        engine: &Engine,
-        memory: &Arc<NcclMemory>,
-        openings: &[Opening],
-    ) -> Result<Self> {
-        let pad_bytes = openings[0].pad_bytes;
-        let marks: Vec<Mark> = openings.iter().map(Opening::mark).collect();
-        let communicator = engine.need_communicator("memory of NCCL")?;
-        let is_near = |rank| engine.is_near(rank);
-        let shared = nccl::share(running, communicator, memory, &marks, is_near)?;
-        let offsets = openings.iter().map(|opening| opening.offset as u64);
-        let data: Vec<u64> =
-            shared.addresses.iter().zip(offsets).map(|(base, offset)| moved(*base, offset)).collect();
-        let (pads, pointers) = Self::share_pads(running, engine, pad_bytes, &data)?;
-        Ok(Self {
-            data: shared.addresses,
-            pads: Arc::new(addresses(&pads).collect()),
-            bytes: memory.bytes(),
-            pad_bytes,
-            number: running.next_tag()?,
-            is_direct: shared.is_direct,
-            multicast: shared.multicast.ok_or_else(|| "the window of NCCL has none".to_owned()),
-            mapped: Some(Mapped {
-                _multicast: None,
-                window: Some(shared.window),
-                _peers: vec![pads],
-                pointers,
-                room: OnceLock::new(),
-            }),
-            idle: engine.idle(),
-        })
-    }
-
-    /// Collective: everybody's pad, where kernels reach it; else this rank's alone. With the table of `data`.
-    fn share_pads(
-        running: &Running<'_>,
-        engine: &Engine,
-        pad_bytes: usize,
-        data: &[u64],
-    ) -> Result<(Vec<PeerMemory>, Pointers)> {
-        let pad = Self::alloc_pad(engine, pad_bytes, data.len());
-        let own = pad.as_ref().ok().cloned();
-        let finish = |pads: &[PeerMemory]| {
-            let pointers = Pointers::new(own, pad_bytes)?;
-            pointers.table_of(data)?;
-            pointers.table_of(&addresses(pads).collect::<Vec<_>>())?;
+            pointers.table_of(&pads.addresses().collect::<Vec<_>>())?;
             Ok(pointers)
         };
-        if engine.is_direct() {
-            let brought = pad.map(|pad| vec![pad]);
-            let shared = exchange::share_made(running, engine.device(), brought, |peers| finish(&peers[0]));
-            return shared.map(|(mut peers, pointers)| (peers.swap_remove(0), pointers));
-        }
-        let tag = running.next_tag()?;
-        let alone = pad.and_then(|pad| {
-            let pads = exchange::alone(&pad, running.inner().rank, data.len());
-            let pointers = finish(&pads)?;
-            Ok((pads, pointers))
-        });
-        running.conclude(tag, alone.map_err(Halt::from))
+        let memory = Some(Arc::clone(block.memory()));
+        let (peers, pointers) = PeerTable::share(running, joined, engine.far(), memory, pad, finish)?;
+        Ok(Self {
+            data: peers.data.addresses().collect(),
+            pads: Arc::new(peers.pads.addresses().collect()),
+            bytes: block.memory().bytes(),
+            pad_bytes,
+            number: peers.number,
+            is_direct: peers.data.is_direct,
+            multicast: peers.data.multicast.clone(),
+            mapped: Some(Mapped { peers, pointers, room: OnceLock::new() }),
+            idle: engine.idle(),
+        })
     }
-}
-
-fn addresses(peers: &[PeerMemory]) -> impl Iterator<Item = u64> + '_ {
-    peers.iter().map(|peer| peer.address)
 }
 
 /// Tables of addresses in device memory, for kernels: in what this rank's pad leaves of its last granule.
 struct Pointers {
-    memory: Arc<DeviceMemory>,
+    device: Device,
+    memory: Arc<dyn LocalMemory>,
     tables: Mutex<Tables>,
 }
 
@@ -297,10 +204,10 @@ impl Pointers {
         pad_bytes.next_multiple_of(TABLE_ALIGNMENT)
     }
 
-    fn new(memory: Option<Arc<DeviceMemory>>, pad_bytes: usize) -> Result<Self> {
+    fn new(device: &Device, memory: Option<Arc<dyn LocalMemory>>, pad_bytes: usize) -> Result<Self> {
         let memory = memory.ok_or_else(|| Error::invalid("signal pad", "there is none"))?;
         let tables = Tables { next: Self::start(pad_bytes), made: HashMap::new() };
-        Ok(Self { memory, tables: Mutex::new(tables) })
+        Ok(Self { device: device.clone(), memory, tables: Mutex::new(tables) })
     }
 
     fn table_of(&self, addresses: &[u64]) -> Result<u64> {
@@ -317,7 +224,7 @@ impl Pointers {
             );
             return Err(Error::invalid("tables of addresses on the device", problem));
         }
-        self.memory.write(start, bytemuck::cast_slice(addresses))?;
+        write_on(&self.device, &*self.memory, start, bytemuck::cast_slice(addresses))?;
         let address = self.memory.address() + start as u64;
         tables.next = end;
         tables.made.insert(addresses.to_vec(), address);
@@ -338,8 +245,6 @@ struct Opening {
     /// The rendezvous that this rank has already.
     number: Option<u64>,
     provider: String,
-    /// What the rank left in its memory, in hexadecimal digits, where that is NCCL's.
-    mark: Option<String>,
     /// Why this rank cannot take part after all.
     error: Option<String>,
 }
@@ -355,14 +260,6 @@ impl Brought for Opening {
         let Self { bytes, pad_bytes, dtype, provider, part, .. } = self;
         let part = part.map(|len| format!(", a part of {len} elements")).unwrap_or_default();
         format!("{bytes} bytes of {dtype} in {provider}, pad of {pad_bytes} bytes{part}")
-    }
-}
-
-impl Opening {
-    /// The rank's mark; zeros, which no rank leaves, where it is none.
-    fn mark(&self) -> Mark {
-        let bytes = self.mark.as_ref().and_then(|mark| ids::unhex(mark));
-        bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default()
     }
 }
 
@@ -423,11 +320,7 @@ fn meet_in<T: Element>(
         offset,
         part,
         number: kept.as_ref().map(|table| table.number),
-        provider: block.memory().provider().to_string(),
-        mark: match block.memory() {
-            AnyMemory::Vmm(_) => None,
-            AnyMemory::Nccl(memory) => Some(ids::hex(&memory.mark())),
-        },
+        provider: block.provider().to_string(),
         error: claim.as_ref().err().map(ToString::to_string),
     };
     let openings = running.compare(Op::Rendezvous, &opening)?;
@@ -450,14 +343,11 @@ fn meet_in<T: Element>(
 
 fn check_place(block: &Block, engine: &Engine) -> Result<()> {
     check_no_capture("rendezvous")?;
-    let (memory, device) = (block.memory().device(), engine.device());
+    let (memory, device) = (block.device(), engine.device());
     if memory != device {
         let problem =
             format!("it is on {memory}, the engine on {device}. Hint: allocate on the engine's device");
         return Err(Error::invalid("allocation", problem));
     }
-    match block.memory() {
-        AnyMemory::Nccl(_) => engine.need_communicator("memory of NCCL").map(drop),
-        AnyMemory::Vmm(_) => Ok(()),
-    }
+    engine.joined(block.provider()).map(drop)
 }

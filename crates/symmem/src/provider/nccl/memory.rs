@@ -9,19 +9,19 @@ use std::sync::Arc;
 use crate::cuda::capture::{Relaxed, check_no_capture};
 use crate::cuda::{Device, Stream, buffer};
 use crate::nccl::memory::Memory;
-use crate::nccl::window::Window;
+use crate::provider::LocalMemory;
 use crate::sys::ids;
 use crate::{Error, Result};
 
 /// What tells a rank's memory apart from all other memory: at its end, behind what was asked for.
-pub(crate) type Mark = [u8; 16];
+type Mark = [u8; 16];
 
 /// Where the mark begins: a multiple of this.
 const MARK_ALIGNMENT: usize = 16;
 
 /// Memory of this rank that NCCL has allocated, zeroed.
 #[derive(Debug)]
-pub(crate) struct NcclMemory {
+pub(super) struct NcclMemory {
     memory: Arc<Memory>,
     /// Bytes that were asked for.
     bytes: usize,
@@ -30,7 +30,7 @@ pub(crate) struct NcclMemory {
 
 impl NcclMemory {
     /// Local: `bytes` zeroed bytes on `device`.
-    pub(crate) fn alloc(device: &Device, bytes: usize) -> Result<Arc<Self>> {
+    pub(super) fn alloc(device: &Device, bytes: usize) -> Result<Arc<Self>> {
         check_no_capture("allocation of device memory")?;
         let mark = ids::random()?;
         let memory = Arc::new(Memory::alloc(device, Self::total(bytes))?);
@@ -60,21 +60,11 @@ impl NcclMemory {
         }
     }
 
-    /// First byte, as kernels see it.
-    pub(crate) fn address(&self) -> u64 {
-        self.memory.address()
-    }
-
-    /// Bytes that were asked for.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn device(&self) -> &Device {
+    fn device(&self) -> &Device {
         self.memory.device()
     }
 
-    pub(crate) fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         self.mark
     }
 
@@ -83,25 +73,8 @@ impl NcclMemory {
         &self.memory
     }
 
-    /// Where everybody's memory is for kernels on this rank's device, of which this is `rank`'s; 0 for a rank that loads and
-    /// stores do not reach. `marks` are those that the ranks left in their memory.
-    pub(super) fn peers(&self, window: &Window, rank: usize, marks: &[Mark]) -> Result<Vec<u64>> {
-        let mut addresses = window.pointers()?;
-        for (peer, address) in addresses.iter_mut().enumerate() {
-            if peer != rank && *address != 0 && !self.is_marked(*address, &marks[peer]) {
-                tracing::warn!(
-                    peer,
-                    "NCCL's pointer does not lead to that rank's memory; it counts as out of reach"
-                );
-                *address = 0;
-            }
-        }
-        addresses[rank] = self.address();
-        Ok(addresses)
-    }
-
     /// Whether `mark` can be read behind the memory, as long as this, that is said to be at `address`.
-    fn is_marked(&self, address: u64, mark: &Mark) -> bool {
+    pub(super) fn is_marked(&self, address: u64, mark: &[u8]) -> bool {
         let at = address.checked_add(Self::mark_at(self.bytes) as u64);
         let _relaxed = Relaxed::enter();
         let read = Stream::service(self.device()).and_then(|stream| {
@@ -109,7 +82,21 @@ impl NcclMemory {
             // SAFETY: the copy of the driver checks the address, and changes nothing.
             unsafe { buffer::read::<u8>(at, mark.len(), &stream) }
         });
-        read.is_ok_and(|read| read == mark)
+        mark.len() == size_of::<Mark>() && read.is_ok_and(|read| read == mark)
+    }
+}
+
+impl LocalMemory for NcclMemory {
+    fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn mapped_bytes(&self) -> usize {
+        self.bytes
     }
 }
 

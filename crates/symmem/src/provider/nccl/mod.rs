@@ -1,23 +1,27 @@
 //! Device memory in NCCL's windows: ranks of one load and store domain reach each other's memory, all others through NCCL.
 //!
-//! Called by the rendezvous of device memory, after all ranks have said that they will. What it guarantees: either all ranks
-//! have a window or all get the same error, and then the group fails and its communicator is aborted, since nobody knows where
-//! it stopped, and the windows of other memory go with it; whether everybody is in reach of everybody is the same answer on
-//! every rank; and a window goes before its memory, which goes before its communicator.
+//! What it guarantees: either all ranks have a window or all get the same error, and then the group fails and its communicator
+//! is aborted, since nobody knows where it stopped, and the windows of other memory go with it; and a window goes before its
+//! memory, which goes before its communicator.
 
 mod join;
 mod memory;
 
+use std::any::Any;
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::join::check_same;
-pub(crate) use self::memory::{Mark, NcclMemory};
+use self::memory::NcclMemory;
+use crate::cuda::Device;
 use crate::error::{Cause, Halt};
 use crate::group::Running;
 use crate::nccl::Communicator;
 use crate::nccl::window::Window;
+use crate::provider::{Export, Joined, LocalMemory, Provider, own, own_shared};
 use crate::sync::control::Verdict;
+use crate::table::{Column, Keep};
 use crate::{Error, Result};
 
 /// How long the watchdog may take to have kernels leave the windows, and to abort the communicator.
@@ -25,46 +29,146 @@ const ENDING: Duration = Duration::from_secs(2);
 /// Between two looks whether it has.
 const NAP: Duration = Duration::from_millis(2);
 
-/// Everybody's memory, as this rank reaches it.
-pub(crate) struct Shared {
-    pub(crate) window: Window,
-    /// Where it is, by rank; 0 for a rank out of reach.
-    pub(crate) addresses: Vec<u64>,
-    /// Whether everybody is in reach of everybody.
-    pub(crate) is_direct: bool,
-    /// The address of all at once. All ranks have one or none has.
-    pub(crate) multicast: Option<u64>,
+/// The provider of memory that NCCL allocates.
+#[derive(Clone, Debug)]
+pub(crate) struct Nccl {
+    device: Device,
+    /// Where pads and control blocks come from.
+    pads: Arc<dyn Provider>,
+    /// To be used instead of one of its own.
+    communicator: Option<Communicator>,
 }
 
-/// Collective: registers everybody's `memory`. `marks` are the ranks' own; `is_near` says who is not to be kept out of reach.
-pub(crate) fn share(
-    running: &Running<'_>,
-    communicator: &Communicator,
-    memory: &Arc<NcclMemory>,
-    marks: &[Mark],
-    is_near: impl Fn(usize) -> bool,
-) -> Result<Shared> {
-    let tag = running.next_tag()?;
-    let wait = |settled: &dyn Fn() -> Result<bool>| running.wait_in_step(settled);
-    let made = Window::register(communicator, memory.whole(), wait).and_then(|window| {
-        let addresses = memory.peers(&window, communicator.rank(), marks).map_err(Halt::from)?;
-        Ok((window, addresses))
-    });
-    let (window, mut addresses) =
-        running.conclude(tag, made).map_err(|error| give_up(running, communicator, error))?;
-    for (peer, address) in addresses.iter_mut().enumerate() {
-        if peer != communicator.rank() && !is_near(peer) {
-            *address = 0;
-        }
+impl Nccl {
+    /// With a communicator that is made when the ranks join.
+    pub(crate) fn new(device: &Device, pads: Arc<dyn Provider>) -> Self {
+        Self { device: device.clone(), pads, communicator: None }
     }
-    let multicast = window.multicast();
-    let (reaches, has_multicast) = (!addresses.contains(&0), multicast.is_some());
-    let said = running.all_gather(running.op(), 0, 2, &[u8::from(reaches), u8::from(has_multicast)])?;
-    let all = |at: usize| said.iter().all(|said| said.get(at) == Some(&1));
-    let is_direct = all(0);
-    let multicast = multicast.filter(|_| is_direct && all(1));
-    tracing::debug!(is_direct, multicast = multicast.is_some(), "window of NCCL");
-    Ok(Shared { window, addresses, is_direct, multicast })
+
+    /// With one that is there already, of the same ranks.
+    pub(crate) fn adopt(communicator: &Communicator, pads: Arc<dyn Provider>) -> Self {
+        Self { device: communicator.device().clone(), pads, communicator: Some(communicator.clone()) }
+    }
+}
+
+impl Provider for Nccl {
+    fn name(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Arc<dyn LocalMemory>> {
+        Ok(NcclMemory::alloc(&self.device, bytes)?)
+    }
+
+    fn join(&self, running: &Running<'_>) -> Result<Arc<dyn Joined>> {
+        let communicator = match &self.communicator {
+            Some(communicator) => communicator.clone(),
+            None => Communicator::join(running, &self.device)?,
+        };
+        let pads = self.pads.join(running)?;
+        Ok(Arc::new(JoinedNccl { nccl: self.clone(), communicator, pads }))
+    }
+}
+
+/// A communicator, and what gives pads where kernels reach them.
+#[derive(Debug)]
+struct JoinedNccl {
+    nccl: Nccl,
+    communicator: Communicator,
+    pads: Arc<dyn Joined>,
+}
+
+/// A rank's memory as a window, and where NCCL says that everybody's is.
+struct Registered {
+    window: Window,
+    memory: Arc<NcclMemory>,
+    pointers: Vec<u64>,
+}
+
+fn registered(keep: &Keep) -> Result<&Registered> {
+    keep.downcast_ref().ok_or_else(|| Error::invalid("registration", "it is not NCCL's"))
+}
+
+impl Joined for JoinedNccl {
+    fn provider(&self) -> &dyn Provider {
+        &self.nccl
+    }
+
+    /// NCCL says so only of a window.
+    fn is_direct(&self) -> Option<bool> {
+        None
+    }
+
+    /// The driver's: every kernel reaches them, or NCCL carries the signals.
+    fn pads(&self) -> Option<&Arc<dyn Joined>> {
+        Some(&self.pads)
+    }
+
+    fn export(&self, local: &dyn LocalMemory) -> Result<Export> {
+        let memory = own::<NcclMemory>(local)?;
+        Ok(Export { bytes: memory.bytes(), note: memory.mark().to_vec(), fds: Vec::new() })
+    }
+
+    fn register(&self, running: &Running<'_>, local: &Arc<dyn LocalMemory>) -> Result<Option<Keep>, Halt> {
+        let memory: Arc<NcclMemory> = own_shared(local)?;
+        let wait = |settled: &dyn Fn() -> Result<bool>| running.wait_in_step(settled);
+        let window = Window::register(&self.communicator, memory.whole(), wait)?;
+        let pointers = window.pointers()?;
+        Ok(Some(Arc::new(Registered { window, memory, pointers })))
+    }
+
+    /// A pointer is believed only if the mark that the peer left in its memory is there.
+    fn import(
+        &self,
+        rank: usize,
+        export: Export,
+        registration: Option<&Keep>,
+    ) -> Result<Option<(u64, Keep)>> {
+        let Some(registration) = registration else { return Ok(None) };
+        let Registered { memory, pointers, .. } = registered(registration)?;
+        let address = pointers.get(rank).copied().unwrap_or_default();
+        if address == 0 {
+            return Ok(None);
+        }
+        if !memory.is_marked(address, &export.note) {
+            tracing::warn!(
+                rank,
+                "NCCL's pointer does not lead to that rank's memory; it counts as out of reach"
+            );
+            return Ok(None);
+        }
+        Ok(Some((address, Arc::clone(registration))))
+    }
+
+    fn multicast(
+        &self,
+        running: &Running<'_>,
+        _: &Arc<dyn LocalMemory>,
+        column: &Column,
+    ) -> Result<Result<(u64, Keep), String>> {
+        let found = column.registration.as_ref().and_then(|registration| {
+            let address = registered(registration).ok()?.window.multicast()?;
+            Some((address, Arc::clone(registration)))
+        });
+        let said = running.all_gather(running.op(), 0, 1, &[u8::from(found.is_some())])?;
+        let all_have = said.iter().all(|said| *said == [1]);
+        Ok(found.filter(|_| all_have).ok_or_else(|| "the window of NCCL has none".to_owned()))
+    }
+
+    fn refused(&self, running: &Running<'_>, error: Error) -> Error {
+        give_up(running, &self.communicator, error)
+    }
+}
+
+/// The communicator of `joined`, where it is this provider's.
+pub(crate) fn communicator_of(joined: &dyn Joined) -> Option<&Communicator> {
+    let any: &dyn Any = joined;
+    any.downcast_ref::<JoinedNccl>().map(|joined| &joined.communicator)
+}
+
+/// NCCL's handle of the window that memory is in, by what it is registered as, where it is one.
+pub(crate) fn window_of(registration: Option<&Keep>) -> Option<*mut c_void> {
+    registered(registration?).ok()?.window.raw()
 }
 
 /// Fails the group: some ranks may be left in a registration that will never end, so the communicator must be aborted, and

@@ -1,41 +1,65 @@
 //! Device memory through the driver's virtual memory management: physical memory, address ranges, and mappings.
 //!
-//! Called by allocations, by the exchange between ranks ([`exchange`]) and by the engine for its control block.
+//! A [`Provider`]: memory for allocations and pads, and for the control blocks of engines.
 //! What it guarantees: whatever is made is given back in the only right order (unmap, release, free the addresses;
 //! multicast before all of that), by ownership and on every path of failure; memory that kernels may still use waits
 //! in [`deferred`]; a forked child gives nothing back, since the driver is not its own.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
-pub(crate) mod exchange;
+mod card;
+mod join;
 mod mapping;
-pub(crate) mod multicast;
+mod multicast;
+mod multicast_setup;
 mod physical;
 mod reservation;
-pub(crate) mod shareable;
+mod shareable;
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice_attribute, CUresult};
 
-pub(crate) use self::mapping::Mapping;
-pub(crate) use self::multicast::Multicast;
-pub(crate) use self::physical::Physical;
+use self::join::JoinedVmm;
+use self::mapping::Mapping;
+use self::multicast::Multicast;
+use self::physical::Physical;
 use crate::cuda::capture::{Relaxed, check_no_capture};
 use crate::cuda::driver::trace_release;
 use crate::cuda::{Device, Stream, buffer, deferred};
+use crate::group::Running;
+use crate::provider::{Joined, LocalMemory, Provider};
 use crate::sys::fork;
 use crate::{Error, Result};
 
-/// The provider of device memory.
-pub(crate) struct Vmm;
+/// The provider of a device's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Vmm {
+    device: Device,
+    /// Whether ranks that do not reach each other may join: each has its own memory alone then.
+    may_be_apart: bool,
+}
 
 impl Vmm {
-    /// Its name in messages, and what ranks compare.
-    pub(crate) const NAME: &str = "vmm";
+    /// For ranks that reach each other.
+    pub(crate) fn new(device: &Device) -> Self {
+        Self { device: device.clone(), may_be_apart: false }
+    }
 
-    /// Local: `bytes` zeroed bytes on `device`, that can be exported to other ranks. At least one granule.
-    pub(crate) fn alloc(device: &Device, bytes: usize) -> Result<Arc<DeviceMemory>> {
+    /// For ranks that have other means where they do not reach each other.
+    pub(crate) fn apart(device: &Device) -> Self {
+        Self { device: device.clone(), may_be_apart: true }
+    }
+}
+
+impl Provider for Vmm {
+    fn name(&self) -> &'static str {
+        "vmm"
+    }
+
+    /// At least one granule, that can be exported to other ranks.
+    fn alloc(&self, bytes: usize) -> Result<Arc<dyn LocalMemory>> {
+        let device = &self.device;
         check_no_capture("allocation of device memory")?;
         check_supported(device)?;
         deferred::reap();
@@ -47,6 +71,14 @@ impl Vmm {
         memory.clear()?;
         Ok(Arc::new(memory))
     }
+
+    fn join(&self, running: &Running<'_>) -> Result<Arc<dyn Joined>> {
+        Ok(Arc::new(JoinedVmm::join(self, running)?))
+    }
+
+    fn has_multicast(&self) -> bool {
+        self.device.has_multicast()
+    }
 }
 
 /// Memory of this rank on its device, mapped, not yet known to anybody else.
@@ -57,26 +89,11 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// First byte, as kernels see it.
-    pub(crate) fn address(&self) -> u64 {
-        self.mapping.address()
-    }
-
-    /// Bytes that were asked for.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes that there are: whole granules.
-    pub(crate) fn mapped_bytes(&self) -> usize {
-        self.mapping.bytes()
-    }
-
-    pub(crate) fn device(&self) -> &Device {
+    fn device(&self) -> &Device {
         self.mapping.device()
     }
 
-    pub(crate) fn physical(&self) -> &Arc<Physical> {
+    fn physical(&self) -> &Arc<Physical> {
         self.mapping.physical()
     }
 
@@ -87,19 +104,20 @@ impl DeviceMemory {
         unsafe { buffer::fill_bytes(self.address(), self.mapped_bytes(), 0, &stream) }?;
         stream.synchronize()
     }
+}
 
-    /// Copies `bytes` to `offset`, on no user's stream, and waits for that.
-    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        let (size, len) = (self.mapped_bytes(), bytes.len());
-        if offset.checked_add(len).is_none_or(|end| end > size) {
-            let (offset, bytes, size) = (offset as u64, len as u64, size as u64);
-            return Err(Error::OutOfBounds { op: "write", offset, bytes, size });
-        }
-        // Another thread may be capturing; that is no concern of this memory.
-        let _relaxed = Relaxed::enter();
-        let stream = Stream::service(self.device())?;
-        // SAFETY: in range, as just checked.
-        unsafe { buffer::write(self.address() + offset as u64, len, bytes, &stream) }
+impl LocalMemory for DeviceMemory {
+    fn address(&self) -> u64 {
+        self.mapping.address()
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whole granules.
+    fn mapped_bytes(&self) -> usize {
+        self.mapping.bytes()
     }
 }
 

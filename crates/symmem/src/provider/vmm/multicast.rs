@@ -15,6 +15,7 @@ use super::{DeviceMemory, Mapping, Physical, give_back};
 use crate::Result;
 use crate::cuda::Device;
 use crate::cuda::driver::check;
+use crate::provider::LocalMemory;
 
 fn properties(devices: usize, bytes: usize, kinds: CUmemAllocationHandleType) -> CUmulticastObjectProp {
     CUmulticastObjectProp {

@@ -24,7 +24,7 @@ const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HAND
 pub(crate) type FabricHandle = [u8; 64];
 
 /// Every kind of handle that memory of `device` can be exported as. None at all is no error here: a rank alone needs none, and
-/// ranks that meet are told which of them cannot (`exchange/card.rs`).
+/// ranks that meet are told which of them cannot (`card.rs`).
 pub(crate) fn kinds(device: &Device) -> Result<CUmemAllocationHandleType> {
     let fd = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
     Ok(match (device.attribute(fd)? != 0, has_fabric(device)) {

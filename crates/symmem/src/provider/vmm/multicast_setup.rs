@@ -11,13 +11,13 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUmemAllocationHandleType;
 use serde::{Deserialize, Serialize};
 
-use super::card::Card;
-use super::is_neighbour;
+use super::join::JoinedVmm;
+use super::shareable::{self, FabricHandle};
+use super::{DeviceMemory, Multicast, Physical, multicast};
 use crate::cuda::Device;
 use crate::error::Halt;
 use crate::group::{Refusal, Running};
-use crate::provider::vmm::shareable::{self, FabricHandle};
-use crate::provider::vmm::{DeviceMemory, Multicast, Physical, multicast};
+use crate::provider::LocalMemory;
 use crate::sys::ids;
 use crate::{Error, Result};
 
@@ -30,16 +30,16 @@ struct Ability {
     /// Why not, if not.
     problem: Option<String>,
     mapped: usize,
-    card: Option<Card>,
     has_fds: bool,
 }
 
 /// Collective: one address that reaches everybody's `memory`, or why that cannot be, which is the same on every rank.
-pub(crate) fn share_multicast(
+pub(super) fn share_multicast(
     running: &Running<'_>,
-    device: &Device,
+    joined: &JoinedVmm,
     memory: &Arc<DeviceMemory>,
 ) -> Result<Result<Multicast, String>> {
+    let device = joined.device();
     let world = running.inner().world;
     // Every rank knows this much.
     if world < 2 || world > u32::MAX as usize {
@@ -47,7 +47,7 @@ pub(crate) fn share_multicast(
     }
     let tag = running.next_tag()?;
     let abilities = running.all_brought(running.op(), &ability(running, device, memory))?;
-    let way = match way(running, &abilities) {
+    let way = match way(running, joined, &abilities) {
         Ok(way) => way,
         Err(problem) => {
             // Machines without multicast are no news; some ranks without are.
@@ -67,14 +67,9 @@ pub(crate) fn share_multicast(
 
 fn ability(running: &Running<'_>, device: &Device, memory: &Arc<DeviceMemory>) -> Ability {
     let kinds = shareable::kinds(device).unwrap_or(CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE);
-    let (card, no_card) = match Card::new(running, device) {
-        Ok(card) => (Some(card), None),
-        Err(error) => (None, Some(error.to_string())),
-    };
     Ability {
-        problem: problem(running, device, memory, kinds).or(no_card),
+        problem: problem(running, device, memory, kinds),
         mapped: memory.mapped_bytes(),
-        card,
         has_fds: shareable::includes_fd(kinds),
     }
 }
@@ -116,7 +111,7 @@ impl Way {
 }
 
 /// How the object can travel to everybody, or why there will be none. The same on every rank.
-fn way(running: &Running<'_>, abilities: &[Ability]) -> Result<Way, String> {
+fn way(running: &Running<'_>, joined: &JoinedVmm, abilities: &[Ability]) -> Result<Way, String> {
     for (rank, ability) in abilities.iter().enumerate() {
         if let Some(problem) = &ability.problem {
             return Err(format!("rank {rank}: {problem}"));
@@ -125,15 +120,15 @@ fn way(running: &Running<'_>, abilities: &[Ability]) -> Result<Way, String> {
             return Err(format!("rank {rank} has {} bytes, rank 0 {}", ability.mapped, abilities[0].mapped));
         }
     }
-    let cards: Vec<&Card> = abilities.iter().filter_map(|ability| ability.card.as_ref()).collect();
+    let cards = &joined.cards;
     for (rank, card) in cards.iter().enumerate() {
-        if cards[..rank].iter().any(|other| (&other.host, &other.uuid) == (&card.host, &card.uuid)) {
+        if cards[..rank].iter().any(|other| other.is_same_device(card)) {
             return Err(format!("rank {rank} shares its device with another rank"));
         }
     }
-    let fds = (0..abilities.len()).all(|rank| abilities[rank].has_fds && is_neighbour(running, rank))
+    let fds = (0..abilities.len()).all(|rank| abilities[rank].has_fds && running.is_on_this_host(rank))
         && cards.iter().all(|card| card.host == cards[0].host);
-    match (fds, cards.iter().all(|card| card.shares_domain(cards[0]))) {
+    match (fds, cards.iter().all(|card| card.shares_domain(&cards[0]))) {
         (true, _) => Ok(Way::Fd),
         (false, true) => Ok(Way::Fabric),
         (false, false) => Err("the ranks have no kind of handle in common".to_owned()),

@@ -9,17 +9,17 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_P2PAttribute};
 use serde::{Deserialize, Serialize};
 
+use super::shareable;
 use crate::cuda::Device;
 use crate::cuda::driver::check;
 use crate::group::Running;
-use crate::provider::vmm::shareable;
 use crate::sys::ids;
 use crate::{Error, Result};
 
 /// A rank's device, as the others see it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Card {
-    pub(super) uuid: String,
+    uuid: String,
     /// How people know it.
     label: String,
     /// Ranks with equal hosts can pass each other descriptors.
@@ -81,7 +81,7 @@ impl Card {
         self.domain.is_some() && self.domain == other.domain
     }
 
-    fn is_same_device(&self, other: &Self) -> bool {
+    pub(super) fn is_same_device(&self, other: &Self) -> bool {
         (&self.host, &self.uuid) == (&other.host, &other.uuid)
     }
 
@@ -110,7 +110,7 @@ impl Card {
 }
 
 /// An error if ranks share a device and not all of them accept that.
-pub(super) fn check_overlap(cards: &[&Card]) -> Result<()> {
+pub(super) fn check_overlap(cards: &[Card]) -> Result<()> {
     for card in cards {
         let ranks: Vec<usize> = (0..cards.len()).filter(|rank| cards[*rank].is_same_device(card)).collect();
         if ranks.len() > 1 && !ranks.iter().all(|rank| cards[*rank].may_overlap) {
@@ -121,7 +121,7 @@ pub(super) fn check_overlap(cards: &[&Card]) -> Result<()> {
 }
 
 /// An error that names the first pair of ranks that cannot reach each other's memory.
-pub(super) fn check_reach(cards: &[&Card]) -> Result<()> {
+pub(super) fn check_reach(cards: &[Card]) -> Result<()> {
     for (rank, card) in cards.iter().enumerate() {
         for (peer, other) in cards.iter().enumerate().skip(rank + 1) {
             if let Some(problem) = card.problem_with(other) {
