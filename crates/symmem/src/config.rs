@@ -14,10 +14,10 @@ use std::time::Duration;
 
 pub(crate) use self::kind::is_pad_size;
 use self::kind::{
-    ALGORITHM, Kind, Micros, NODE, Number, PAD_SIZE, PROVIDER, RANKS, SECONDS, SECRET_FD, SECRET_FILE,
+    ALGORITHM, Kind, Micros, NODE, Number, PAD_SIZE, ProviderName, RANKS, SECONDS, SECRET_FD, SECRET_FILE,
     SWITCH, path_or_off, text,
 };
-pub use self::provider::Provider;
+pub use self::provider::{Place, Provider};
 use self::setting::Setting;
 use self::table::settings;
 pub(crate) use self::unknown::SPAWN_NAME;
@@ -260,11 +260,12 @@ settings! {
         }
 
         provider: Provider {
-            "SYMMEM_PROVIDER" as PROVIDER, or Provider::default();
-            "where GPU memory comes from" + ": `vmm` (the driver) or `nccl` (NCCL's windows, docs/nccl.md)";
-            /// Where engines and their allocations have device memory from; the driver itself by default.
+            "SYMMEM_PROVIDER" as ProviderName, or Provider::default();
+            "where memory comes from" + ": on GPUs `vmm` (the driver) or `nccl` (NCCL's windows, docs/nccl.md), on the host `shm`";
+            /// Where memory comes from: that of the provider's place, host or device. The other place keeps its default.
             pub fn provider(provider: Provider) { provider }
-            pub(crate) fn get_provider(&value) -> Provider { *value }
+            pub(crate) fn get_host_provider(&value) -> Provider { value.or_default_of(Place::Host) }
+            pub(crate) fn get_device_provider(&value) -> Provider { value.or_default_of(Place::Device) }
         }
 
         unreachable: Vec<usize> {
@@ -329,9 +330,10 @@ impl Config {
         self.get_secret().is_some() || self.get_allow_unauthenticated_hosts()
     }
 
-    /// As [`Config::provider`], from the environment: for allocations, which know no configuration.
-    pub(crate) fn env_provider() -> Result<Provider> {
-        Ok(Setting::built_in(Provider::default()).read("SYMMEM_PROVIDER", &PROVIDER)?.value)
+    /// Where devices have memory from, by the environment: for allocations, which know no configuration.
+    pub(crate) fn env_device_provider() -> Result<Provider> {
+        let provider = Setting::built_in(Provider::default()).read("SYMMEM_PROVIDER", &ProviderName)?.value;
+        Ok(provider.or_default_of(Place::Device))
     }
 }
 

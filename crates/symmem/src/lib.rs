@@ -111,7 +111,7 @@ pub mod cuda {
     pub use self::module::{Function, Module, device_headers};
     pub use self::owner::Owner;
     pub use self::stream::{Capture, Stream};
-    pub use crate::config::Provider;
+    pub use crate::config::{Place, Provider};
     #[doc(hidden)]
     #[cfg(feature = "bench-support")]
     pub use crate::engine::cuda::bench_support::{self, Tune};

@@ -9,6 +9,4 @@ mod token;
 
 pub(crate) use file::{File, Sources};
 pub(crate) use marked::{check as check_block, write as write_block};
-#[cfg(test)]
-pub(crate) use token::tokens;
-pub(crate) use token::{Token, closing};
+pub(crate) use token::{Token, closing, tokens};

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, value_parser};
 use symmem::DType;
+use symmem::cuda::{Place, Provider};
 
 use super::compare::BenchCommand;
 use super::gpu::GpuArgs;
@@ -47,7 +49,7 @@ pub(crate) struct BenchArgs {
     #[arg(value_parser = value_parser!(u16).range(2..=64))]
     pub(crate) ranks: Vec<u16>,
     /// Where the memory comes from: shm is the host's, vmm and nccl that of GPUs, by the driver or in windows of NCCL.
-    #[arg(long, default_value = "shm")]
+    #[arg(long, default_value = Provider::ALL[0].name(), value_parser = provider_names())]
     pub(crate) provider: Provider,
     /// What to measure [default: everything that the provider has].
     #[arg(long, value_name = "OP,...", value_delimiter = ',')]
@@ -106,10 +108,34 @@ impl BenchArgs {
         self.quick || self.preset == Some(Preset::Quick)
     }
 
+    /// Whether it is about memory of GPUs.
+    pub(crate) fn is_of_gpus(&self) -> bool {
+        self.provider.place() == Place::Device
+    }
+
+    /// What can be measured on the provider's memory.
+    pub(crate) fn measurable(&self) -> &'static [Op] {
+        if self.is_of_gpus() {
+            return &[Op::Startup, Op::Barrier, Op::Eager, Op::AllReduce, Op::Misaligned, Op::Bandwidth];
+        }
+        &[
+            Op::Barrier,
+            Op::Signal,
+            Op::Copy,
+            Op::AllReduce,
+            Op::AllReduceOut,
+            Op::Reduce,
+            Op::ReduceScatter,
+            Op::AllGather,
+            Op::Broadcast,
+            Op::AllToAll,
+        ]
+    }
+
     /// What to measure.
     pub(crate) fn ops(&self) -> &[Op] {
-        let of_preset = || self.preset.and_then(|preset| preset.ops(self.provider));
-        if self.ops.is_empty() { of_preset().unwrap_or(self.provider.ops()) } else { &self.ops }
+        let of_preset = || self.preset.and_then(|preset| preset.ops(self.is_of_gpus()));
+        if self.ops.is_empty() { of_preset().unwrap_or(self.measurable()) } else { &self.ops }
     }
 
     /// Element types of the collectives.
@@ -171,7 +197,7 @@ impl BenchArgs {
         }
         match (self.sizes.is_empty(), self.is_quick()) {
             (false, _) => self.sizes.clone(),
-            (true, _) if self.provider.is_of_gpus() => GPU_SIZES.to_vec(),
+            (true, _) if self.is_of_gpus() => GPU_SIZES.to_vec(),
             (true, false) => SIZES.to_vec(),
             (true, true) => SIZES[..SIZES.len() - 1].to_vec(),
         }
@@ -179,7 +205,7 @@ impl BenchArgs {
 
     /// Launches of every system in a comparison.
     pub(crate) fn rounds(&self) -> usize {
-        let full = if self.provider.is_of_gpus() { 9 } else { 11 };
+        let full = if self.is_of_gpus() { 9 } else { 11 };
         self.rounds.unwrap_or(if self.is_quick() { 2 } else { full }) as usize
     }
 
@@ -202,52 +228,10 @@ fn dtype(name: &str) -> Result<DType, String> {
     DType::ALL.into_iter().find(is_it).ok_or_else(|| format!("types are {}", names()))
 }
 
-/// Where symmetric memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Provider {
-    /// Shared memory of the host.
-    Shm,
-    /// Memory of GPUs.
-    Vmm,
-    /// Memory of GPUs in windows of NCCL.
-    Nccl,
-}
-
-impl Provider {
-    /// What can be measured on it.
-    pub(crate) fn ops(self) -> &'static [Op] {
-        match self {
-            Self::Shm => &[
-                Op::Barrier,
-                Op::Signal,
-                Op::Copy,
-                Op::AllReduce,
-                Op::AllReduceOut,
-                Op::Reduce,
-                Op::ReduceScatter,
-                Op::AllGather,
-                Op::Broadcast,
-                Op::AllToAll,
-            ],
-            Self::Vmm | Self::Nccl => {
-                &[Op::Startup, Op::Barrier, Op::Eager, Op::AllReduce, Op::Misaligned, Op::Bandwidth]
-            }
-        }
-    }
-
-    /// Whether it is memory of GPUs.
-    pub(crate) fn is_of_gpus(self) -> bool {
-        self != Self::Shm
-    }
-
-    /// Its name in the library.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Vmm => "vmm",
-            Self::Nccl => "nccl",
-        }
-    }
+/// Providers by their names.
+fn provider_names() -> impl TypedValueParser<Value = Provider> {
+    let names = Provider::ALL.iter().map(|provider| provider.name());
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Provider>())
 }
 
 /// What `symmem bench` can measure.

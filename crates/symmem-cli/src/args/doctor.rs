@@ -1,9 +1,11 @@
 //! Options of `symmem doctor`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
+use symmem::cuda::Provider;
 
 /// Options of `symmem doctor`.
 #[derive(Args)]
@@ -42,16 +44,32 @@ impl DoctorArgs {
 }
 
 /// A part of `symmem doctor` that runs as a process of its own, because it may hang or crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DoctorPart {
     /// What the GPUs are.
     Gpus,
-    /// Try memory of the host.
-    Shm,
-    /// Try memory of GPUs by the driver.
-    Vmm,
-    /// Try memory of GPUs in windows of NCCL.
-    Nccl,
+    /// Try memory of a provider.
+    Provider(Provider),
+}
+
+impl DoctorPart {
+    const GPUS: &str = "gpus";
+
+    /// Its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Gpus => Self::GPUS,
+            Self::Provider(provider) => provider.name(),
+        }
+    }
+}
+
+impl FromStr for DoctorPart {
+    type Err = symmem::Error;
+
+    fn from_str(text: &str) -> symmem::Result<Self> {
+        if text == Self::GPUS { Ok(Self::Gpus) } else { text.parse().map(Self::Provider) }
+    }
 }
 
 /// Options of `symmem doctor-part`.

@@ -22,7 +22,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, FromArgMatches, Parser, Subcommand, value_parser};
 
 pub(crate) use self::address::Address;
-pub(crate) use self::bench::{BenchArgs, Op, Provider};
+pub(crate) use self::bench::{BenchArgs, Op};
 pub(crate) use self::compare::{BenchCommand, CompareArgs};
 pub(crate) use self::doctor::{DoctorArgs, DoctorPart, PartArgs};
 pub(crate) use self::gpu::Form;

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use symmem::DType;
 
-use super::bench::{Op, Provider};
+use super::bench::Op;
 use super::terms::Memory;
 
 /// What a bench is for.
@@ -21,8 +21,8 @@ pub(crate) enum Preset {
 
 impl Preset {
     /// What to measure, where the preset says it.
-    pub(super) fn ops(self, provider: Provider) -> Option<&'static [Op]> {
-        match (self, provider.is_of_gpus()) {
+    pub(super) fn ops(self, is_of_gpus: bool) -> Option<&'static [Op]> {
+        match (self, is_of_gpus) {
             (Self::Quick, _) => None,
             (Self::Inference, true) => Some(&[Op::Eager, Op::AllReduce]),
             (Self::Training, true) => Some(&[Op::AllReduce]),

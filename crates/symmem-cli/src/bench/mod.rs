@@ -62,7 +62,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         return compare::run(args);
     }
     check(args)?;
-    match args.provider.is_of_gpus() {
+    match args.is_of_gpus() {
         true => gpu::run(args)?,
         false => run_on_host(args)?,
     }
@@ -127,12 +127,12 @@ fn check(args: &BenchArgs) -> Result<()> {
     }
     let mut files = [&args.json, &args.plot, &args.html].into_iter().flatten();
     files.try_for_each(|path| report::check_writable(path))?;
-    let provider = args.provider.ops();
+    let provider = args.measurable();
     if let Some(op) = args.ops().iter().find(|op| !provider.contains(op)) {
         let has = provider.iter().map(Op::to_string).collect::<Vec<_>>().join(", ");
         bail!("--ops {op} is not for this provider, which has {has}");
     }
-    if args.provider.is_of_gpus() {
+    if args.is_of_gpus() {
         return Ok(());
     }
     let collectives = args.ops().iter().filter(|op| Collective::of(**op).is_some()).count();

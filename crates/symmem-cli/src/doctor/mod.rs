@@ -28,6 +28,8 @@ use symmem::machine;
 
 pub(crate) use self::part::run_part;
 use self::row::{Fact, Row, Section, Status, Summary};
+use symmem::cuda::{Place, Provider};
+
 use crate::args::{DoctorArgs, DoctorPart};
 use crate::screen;
 
@@ -83,12 +85,14 @@ fn self_tests(args: &DoctorArgs, has_gpu: bool) -> Vec<Fact> {
     if args.no_self_test {
         return vec![Fact::skip("self-test", "not asked for (--no-self-test)")];
     }
-    let mut facts = part::ask(DoctorPart::Shm, "shm", args.limit());
+    let ask = |provider: Provider, limit| part::ask(DoctorPart::Provider(provider), provider.name(), limit);
+    let mut facts: Vec<Fact> =
+        Provider::of(Place::Host).flat_map(|provider| ask(provider, args.limit())).collect();
     if has_gpu {
-        facts.extend(part::ask(DoctorPart::Vmm, "vmm", args.gpu_limit()));
-        facts.extend(part::ask(DoctorPart::Nccl, "nccl", args.gpu_limit()));
+        facts.extend(Provider::of(Place::Device).flat_map(|provider| ask(provider, args.gpu_limit())));
     } else {
-        facts.push(Fact::skip("vmm, nccl", "no GPU to try them on"));
+        let names: Vec<&str> = Provider::of(Place::Device).map(Provider::name).collect();
+        facts.push(Fact::skip(names.join(", "), "no GPU to try them on"));
     }
     facts
 }

@@ -14,20 +14,13 @@ use crate::{child, screen};
 pub(crate) fn run_part(part: DoctorPart) -> Result<()> {
     screen::print_json(&match part {
         DoctorPart::Gpus => gpu::facts(),
-        DoctorPart::Shm => vec![self_test::shm()],
-        DoctorPart::Vmm => vec![self_test::vmm()],
-        DoctorPart::Nccl => vec![self_test::nccl()],
+        DoctorPart::Provider(provider) => vec![self_test::run(provider)],
     })
 }
 
 /// Runs the part as a process; what is known if it does not come to its end is a failure named `name`.
 pub(super) fn ask(part: DoctorPart, name: &str, limit: Duration) -> Vec<Fact> {
-    let word = match part {
-        DoctorPart::Gpus => "gpus",
-        DoctorPart::Shm => "shm",
-        DoctorPart::Vmm => "vmm",
-        DoctorPart::Nccl => "nccl",
-    };
+    let word = part.name();
     let ended = std::env::current_exe()
         .map_err(anyhow::Error::from)
         .and_then(|program| child::run(Command::new(program).args(["doctor-part", word]), limit));

@@ -69,8 +69,6 @@ pub(super) const ALGORITHM: By<String> = By(
     |text| each_forced(text, |_, _| ()).is_ok().then(|| text.to_owned()),
     |choice| not_empty(choice),
 );
-pub(super) const PROVIDER: By<Provider> =
-    By("vmm or nccl", |text| text.parse().ok(), |provider| Some(provider.to_string()));
 pub(super) const RANKS: By<Vec<usize>> = By("a list of ranks like 1,3", parse_ranks, |ranks| {
     not_empty(&ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
 });
@@ -91,6 +89,23 @@ pub(super) const fn path_or_off(expects: &'static str) -> By<Option<PathBuf>> {
         |text| Some((text != "off").then(|| PathBuf::from(text))),
         |path| Some(path.as_ref().map_or_else(|| "off".to_owned(), |path| path.display().to_string())),
     )
+}
+
+/// A provider's name.
+pub(super) struct ProviderName;
+
+impl Kind<Provider> for ProviderName {
+    fn expects(&self) -> String {
+        Provider::names()
+    }
+
+    fn parse(&self, text: &str) -> Option<Result<Provider>> {
+        text.parse().ok().map(Ok)
+    }
+
+    fn show(&self, provider: &Provider) -> Option<String> {
+        Some(provider.to_string())
+    }
 }
 
 /// A number inside of bounds.

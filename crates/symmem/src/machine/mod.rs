@@ -11,10 +11,19 @@ pub use crate::sys::limits::{
 };
 pub use crate::sys::user::uid_is_proof;
 
+use crate::Result;
+use crate::config::Provider;
+use crate::provider::registry;
+
 /// Bytes that this process can still get without being refused or killed, and what limits them.
 pub fn memory_left() -> (u64, String) {
     let found = crate::sys::limits::memory_left();
     (found.left, found.limit)
+}
+
+/// What stands in the way of `ranks` ranks on this machine that would have memory of `provider`, if something does.
+pub fn obstacle(provider: Provider, ranks: usize) -> Result<Option<String>> {
+    registry::obstacle(provider, ranks)
 }
 
 /// The instructions that reductions use on this processor, in words.

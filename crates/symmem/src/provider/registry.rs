@@ -4,24 +4,38 @@
 
 use std::sync::Arc;
 
-use crate::config::{self, Config};
+use crate::config::{Config, Provider as Name};
 use crate::cuda::Device;
 use crate::nccl::Communicator;
 use crate::provider::Provider;
-use crate::provider::nccl::Nccl;
+use crate::provider::nccl::{self, Nccl};
 use crate::provider::shm::Shm;
 use crate::provider::vmm::Vmm;
+use crate::{Error, Result};
 
-/// The provider of host memory.
+/// The provider of host memory that `config` names.
 pub(crate) fn on_host(config: &Config) -> Arc<dyn Provider> {
-    Arc::new(Shm::new(config))
+    match config.get_host_provider() {
+        Name::Shm => Arc::new(Shm::new(config)),
+        // The configuration gives names of the host's alone.
+        Name::Vmm | Name::Nccl => unreachable!("memory of devices on the host"),
+    }
 }
 
 /// The provider `name` of memory on `device`.
-pub(crate) fn on_device(name: config::Provider, device: &Device) -> Arc<dyn Provider> {
+pub(crate) fn on_device(name: Name, device: &Device) -> Result<Arc<dyn Provider>> {
+    Ok(match name {
+        Name::Vmm => Arc::new(Vmm::new(device)),
+        Name::Nccl => Arc::new(Nccl::new(device, Arc::new(Vmm::apart(device)))),
+        Name::Shm => return Err(Error::invalid("provider", format!("{name} has no memory of devices"))),
+    })
+}
+
+/// What stands in the way of `ranks` ranks on this machine that would have memory of `name`, if something does.
+pub(crate) fn obstacle(name: Name, ranks: usize) -> Result<Option<String>> {
     match name {
-        config::Provider::Vmm => Arc::new(Vmm::new(device)),
-        config::Provider::Nccl => Arc::new(Nccl::new(device, Arc::new(Vmm::apart(device)))),
+        Name::Nccl => nccl::obstacle(ranks),
+        _ => Ok(None),
     }
 }
 

@@ -149,7 +149,7 @@ pub(crate) fn nothing_is_left() {
 fn settings(kind: Kind, far: &[usize]) -> Settings {
     let deadline = Some(PATIENCE);
     let unreachable = far.to_vec();
-    Settings { provider: kind.provider, unreachable, deadline, lanes: 2, ..Settings::default() }
+    Settings { provider: Some(kind.provider), unreachable, deadline, lanes: 2, ..Settings::default() }
 }
 
 /// One rank: its group, its engine, and streams of its own.

@@ -168,9 +168,9 @@ impl Stage {
     fn new(group: Group) -> Result<Self> {
         let device = Device::new(group.rank())?;
         let settings = |provider, unreachable| Settings { provider, unreachable, ..Settings::default() };
-        let direct = Engine::with(&group, &device, settings(Provider::Vmm, Vec::new()))?;
+        let direct = Engine::with(&group, &device, settings(Some(Provider::Vmm), Vec::new()))?;
         let far = (0..group.size()).collect();
-        let carried = Engine::with(&group, &device, settings(Provider::Nccl, far))?;
+        let carried = Engine::with(&group, &device, settings(Some(Provider::Nccl), far))?;
         Ok(Self { stream: Stream::new(&device)?, group, device, direct, carried })
     }
 

@@ -250,8 +250,11 @@ fn devices_without_peer_access_are_carried() {
         // Without NCCL that is an error.
         symmem::spawn(2, |group| {
             let device = Device::new(group.rank())?;
-            let made =
-                Engine::with(&group, &device, Settings { provider: Provider::Vmm, ..Settings::default() });
+            let made = Engine::with(
+                &group,
+                &device,
+                Settings { provider: Some(Provider::Vmm), ..Settings::default() },
+            );
             assert_error!(made, Error::NoPeerAccess { .. });
             Ok(())
         })
@@ -359,7 +362,8 @@ fn providers_must_agree() {
         symmem::spawn(2, |group| {
             let provider = [Provider::Vmm, Provider::Nccl][group.rank()];
             let device = Device::new(group.rank())?;
-            let made = Engine::with(&group, &device, Settings { provider, ..Settings::default() });
+            let made =
+                Engine::with(&group, &device, Settings { provider: Some(provider), ..Settings::default() });
             assert_error!(made, Error::Mismatch { .. });
             let config = config().provider(Provider::Nccl);
             let engine = Engine::new(&same_ranks_with(&group, config)?, &device)?;

@@ -60,7 +60,7 @@ pub(crate) struct Rank {
 impl Rank {
     /// Collective.
     pub(crate) fn new(group: &Group, settings: Settings) -> Result<Self> {
-        let settings = Settings { provider: Provider::Nccl, deadline: Some(PATIENCE), ..settings };
+        let settings = Settings { provider: Some(Provider::Nccl), deadline: Some(PATIENCE), ..settings };
         let engine = Engine::with(group, &Device::new(0)?, settings)?;
         let stream = engine.stream()?;
         Ok(Self { engine, stream })

@@ -1,12 +1,13 @@
 //! `cargo xtask fences`: `unsafe` code, system calls and waits stay in the files that are listed in `xtask/fences.txt`.
 //!
-//! The lists only shrink. `cargo xtask lint` compares them with the code, and the block of CONTRIBUTING.md that counts the
+//! Providers are known by name only where `providers.rs` says. The lists only shrink. `cargo xtask lint` compares them with the code, and the block of CONTRIBUTING.md that counts the
 //! files with `unsafe` code by room.
 
 mod calls;
 mod judge;
 mod list;
 mod page;
+mod providers;
 mod unsafe_code;
 mod waits;
 
@@ -52,6 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 pub(crate) fn check(job: &Job) -> Result<Outcome> {
     let sources = Sources::read(&job.workspace.path(SOURCES))?;
     compare(&sources, &read(job.workspace)?)?;
+    providers::check(job.workspace)?;
     source::check_block(&job.workspace.path(PAGE), BLOCK, &page::render(&sources))?;
     Ok(Outcome::Passed)
 }

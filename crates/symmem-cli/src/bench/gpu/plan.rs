@@ -242,7 +242,7 @@ impl Wanted {
                 contenders.extend(
                     self.peers
                         .iter()
-                        .filter(|peer| matches!(peer, System::Torch | System::Vmm))
+                        .filter(|peer| matches!(peer, System::Torch | System::Ours(_)))
                         .map(|peer| theirs(*peer, task("barrier"))),
                 );
                 vec![Race::new(case(None, 0, false), contenders)]

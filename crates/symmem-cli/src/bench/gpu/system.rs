@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::{Form, Provider};
+use symmem::cuda::{Place, Provider};
+
+use crate::args::Form;
 
 /// The program of a rank of a peer.
 const PEER: &str = include_str!("peer.py");
@@ -16,8 +18,8 @@ pub(super) enum System {
     /// PyTorch's symmetric memory.
     Torch,
     Nccl,
-    /// Ours, with memory of the driver: beside memory of NCCL.
-    Vmm,
+    /// Ours, with memory of this provider, beside the one that the bench is about.
+    Ours(Provider),
 }
 
 impl System {
@@ -30,7 +32,7 @@ impl System {
             Self::Symmem => "symmem",
             Self::Torch => "torch",
             Self::Nccl => "nccl",
-            Self::Vmm => "vmm",
+            Self::Ours(provider) => provider.name(),
         }
     }
 
@@ -38,7 +40,7 @@ impl System {
     pub(super) fn variants(self, form: Form) -> &'static [&'static str] {
         match (self, form) {
             (Self::Symmem, _) => &[],
-            (Self::Vmm, _) => &["auto"],
+            (Self::Ours(_), _) => &["auto"],
             (Self::Nccl, _) => &["ncclAllReduce"],
             (Self::Torch, Form::InPlace) => &["two_shot_all_reduce_"],
             (Self::Torch, Form::Out) => &["one_shot_all_reduce_out", "two_shot_all_reduce_out"],
@@ -51,11 +53,15 @@ impl System {
         if names.iter().any(|name| name == "all") {
             return Ok(Self::PEERS.to_vec());
         }
-        let find = |name: &String| {
-            let known = Self::PEERS.into_iter().chain([Self::Vmm]).find(|peer| peer.name() == name);
-            match known {
-                Some(peer) => Ok(peer),
-                None => bail!("--peers {name}: on GPUs there are torch, nccl, vmm and all"),
+        // A library's own name comes before that of memory from it.
+        let is_peer = |ours: &Self| Self::PEERS.iter().any(|peer| peer.name() == ours.name());
+        let ours = Provider::of(Place::Device).map(Self::Ours).filter(|ours| !is_peer(ours));
+        let known: Vec<Self> = Self::PEERS.into_iter().chain(ours).collect();
+        let find = |name: &String| match known.iter().find(|peer| peer.name() == name) {
+            Some(peer) => Ok(*peer),
+            None => {
+                let names = known.iter().map(|peer| peer.name()).collect::<Vec<_>>().join(", ");
+                bail!("--peers {name}: on GPUs there are {names} and all")
             }
         };
         names.iter().map(find).collect()
@@ -83,9 +89,13 @@ impl Launch {
         let env = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
         };
-        if matches!(system, System::Symmem | System::Vmm) {
+        let ours = match system {
+            System::Symmem => Some(provider),
+            System::Ours(other) => Some(other),
+            System::Torch | System::Nccl => None,
+        };
+        if let Some(provider) = ours {
             let program = std::env::current_exe().context("finding this program")?;
-            let provider = if system == System::Vmm { Provider::Vmm } else { provider };
             let env = env(&[
                 ("SYMMEM_ALLOW_OVERLAPPING_DEVICES", "1"),
                 ("SYMMEM_PROVIDER", provider.name()),
@@ -118,7 +128,7 @@ mod tests {
         assert_eq!(peers(&[]).expect("none"), []);
         assert_eq!(peers(&["nccl", "torch"]).expect("both"), [System::Nccl, System::Torch]);
         assert_eq!(peers(&["all"]).expect("all"), System::PEERS);
-        assert_eq!(peers(&["vmm"]).expect("ours"), [System::Vmm]);
+        assert_eq!(peers(&["vmm"]).expect("ours"), [System::Ours(Provider::Vmm)]);
         let error = peers(&["gloo"]).expect_err("unknown").to_string();
         assert_eq!(error, "--peers gloo: on GPUs there are torch, nccl, vmm and all");
     }

@@ -2,67 +2,28 @@
 
 use std::time::{Duration, Instant};
 
-use symmem::cuda::{Device, Engine, Settings, Stream};
-use symmem::nccl::{self, Version};
-use symmem::{Group, ProcessSpawner, ReduceOp, Result};
+use symmem::cuda::{Device, Engine, Provider, Settings, Stream};
+use symmem::{Group, ProcessSpawner, ReduceOp, Result, machine};
 
 use super::super::row::Fact;
 use super::{BARRIERS, LEN, Outcome, RANKS, fact, first_wrong, input, us};
 
 /// Seconds after which a rank stops to wait: kernels may have to be compiled meanwhile.
 const PATIENCE: u64 = 40;
-/// The first NCCL that takes several ranks on one GPU.
-const SHARED_GPU: Version = Version::new(2, 30, 3);
-/// The first NCCL with windows.
-const WINDOWS: Version = Version::new(2, 27, 3);
-
-/// Tries memory of the driver.
-pub(in crate::doctor) fn vmm() -> Fact {
-    match Device::count() {
-        Err(error) => Fact::failure("vmm", &error.to_string()),
-        Ok(_) => run("vmm"),
+/// Tries it, where nothing stands in the way.
+pub(super) fn run(provider: Provider) -> Fact {
+    match machine::obstacle(provider, RANKS).and_then(|found| Device::count().map(|_| found)) {
+        Err(error) => return Fact::failure(provider.name(), &error.to_string()),
+        Ok(Some(obstacle)) => return Fact::skip(provider.name(), obstacle),
+        Ok(None) => {}
     }
-}
-
-/// Tries memory in windows of NCCL, where there is an NCCL that can do it.
-pub(in crate::doctor) fn nccl() -> Fact {
-    const NAME: &str = "nccl";
-    let (devices, library) = match (Device::count(), nccl::library()) {
-        (Err(error), _) => return Fact::failure(NAME, &error.to_string()),
-        (_, Err(_)) => return Fact::skip(NAME, "there is no NCCL"),
-        (Ok(devices), Ok(library)) => (devices, library),
-    };
-    if library.version < WINDOWS {
-        return Fact::skip(
-            NAME,
-            format!("NCCL {} has no windows, which came with {WINDOWS}", library.version),
-        );
-    }
-    if devices < RANKS && library.version < SHARED_GPU {
-        return Fact::skip(
-            NAME,
-            format!(
-                "NCCL {} takes one rank a GPU, and there is one GPU; {SHARED_GPU} takes more",
-                library.version
-            ),
-        );
-    }
-    let has_mps = Device::new(0).is_ok_and(|device| device.has_mps());
-    if devices < RANKS && !has_mps {
-        return Fact::skip(NAME, "two ranks on one GPU need MPS with NCCL; start nvidia-cuda-mps-control -d");
-    }
-    run(NAME)
-}
-
-/// Starts the ranks; the provider has the name of the row.
-fn run(provider: &'static str) -> Fact {
     let start = Instant::now();
     let spawner = ProcessSpawner::new(&format!("doctor-{provider}"), RANKS)
         .env("SYMMEM_TIMEOUT", PATIENCE)
         .env("SYMMEM_PROVIDER", provider)
         .env("SYMMEM_ALLOW_OVERLAPPING_DEVICES", 1)
         .env("NCCL_MULTI_RANK_GPU_ENABLE", 1);
-    fact(provider, start, spawner.run(|group| rank(&group)))
+    fact(provider.name(), start, spawner.run(|group| rank(&group)))
 }
 
 fn rank(group: &Group) -> Result<Outcome> {

@@ -2,16 +2,19 @@
 
 use std::time::Instant;
 
+use symmem::cuda::Provider;
 use symmem::{Group, ProcessSpawner, ReduceOp, Result};
 
 use super::super::row::Fact;
 use super::{BARRIERS, LEN, Outcome, PATIENCE, RANKS, fact, first_wrong, input, us};
 
 /// Tries it.
-pub(in crate::doctor) fn shm() -> Fact {
+pub(super) fn run(provider: Provider) -> Fact {
     let start = Instant::now();
-    let spawner = ProcessSpawner::new("doctor-shm", RANKS).env("SYMMEM_TIMEOUT", PATIENCE);
-    fact("shm", start, spawner.run(|group| rank(&group)))
+    let spawner = ProcessSpawner::new(&format!("doctor-{provider}"), RANKS)
+        .env("SYMMEM_TIMEOUT", PATIENCE)
+        .env("SYMMEM_PROVIDER", provider);
+    fact(provider.name(), start, spawner.run(|group| rank(&group)))
 }
 
 fn rank(group: &Group) -> Result<Outcome> {

@@ -5,12 +5,10 @@
 mod device;
 mod host;
 
-pub(super) use self::device::{nccl, vmm};
-pub(super) use self::host::shm;
-
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use symmem::cuda::{Place, Provider};
 
 use super::row::Fact;
 
@@ -22,6 +20,14 @@ const LEN: usize = 1 << 18;
 const BARRIERS: u32 = 100;
 /// Seconds after which a rank stops to wait: less than the doctor waits for the whole.
 const PATIENCE: &str = "8";
+
+/// Tries memory of `provider`.
+pub(super) fn run(provider: Provider) -> Fact {
+    match provider.place() {
+        Place::Device => device::run(provider),
+        _ => host::run(provider),
+    }
+}
 
 /// What a rank found.
 #[derive(Debug, Serialize, Deserialize)]

@@ -97,7 +97,7 @@ fn say(
         lanes: settings.lanes,
         first_epoch: settings.first_epoch(),
         max_blocks: settings.max_blocks.clamp(1, MAX_BLOCKS as u32),
-        provider: settings.provider.to_string(),
+        provider: settings.provider().to_string(),
         unreachable: settings.unreachable.clone(),
         apart: settings.apart,
         device: format!("{} {}", inner.members[inner.rank].host, ids::hex(&device.uuid())),

@@ -108,9 +108,9 @@ pub struct Settings {
     pub on_error: OnError,
     /// The priority of [`Engine::stream`].
     pub priority: i32,
-    /// Where memory comes from; by default what `SYMMEM_PROVIDER` says. With [`Provider::Nccl`] the engine has a communicator, and works also where ranks are out of
-    /// each other's reach: then NCCL carries its operations.
-    pub provider: Provider,
+    /// Where memory comes from; `None`: what the group's configuration says. With [`Provider::Nccl`] the engine has a
+    /// communicator, and works also where ranks are out of each other's reach: then NCCL carries its operations.
+    pub provider: Option<Provider>,
     /// Ranks that count as out of reach, for tests; only with a communicator.
     #[doc(hidden)]
     pub unreachable: Vec<usize>,
@@ -130,7 +130,7 @@ impl Default for Settings {
             deadline: None,
             on_error: OnError::Report,
             priority: 0,
-            provider: Config::env_provider().unwrap_or_default(),
+            provider: None,
             unreachable: Vec::new(),
             apart: false,
             first_epoch: 0,
@@ -144,10 +144,15 @@ impl Settings {
         Self {
             max_blocks: config.get_max_blocks(),
             lanes: config.get_lanes(),
-            provider: config.get_provider(),
+            provider: Some(config.get_device_provider()),
             unreachable: config.get_unreachable().to_vec(),
             ..Self::default()
         }
+    }
+
+    /// Where memory comes from, once the engine is being made.
+    fn provider(&self) -> Provider {
+        self.provider.unwrap_or_default()
     }
 
     /// The epoch of the first launch. 0 and 1 are never used.
@@ -299,9 +304,8 @@ impl Engine {
         mut settings: Settings,
         adopted: Option<&Communicator>,
     ) -> Result<Self> {
-        if adopted.is_some() {
-            settings.provider = Provider::Nccl;
-        }
+        let provider = settings.provider.unwrap_or_else(|| group.context().config().get_device_provider());
+        settings.provider = Some(if adopted.is_some() { Provider::Nccl } else { provider });
         let world = group.size();
         if world > MAX_WORLD {
             let problem =
@@ -333,7 +337,8 @@ impl Engine {
         let sharing = shares_device.then(Sharing::new);
         let joined = match adopted {
             Some(adopted) => registry::on_communicator(adopted).join(running)?,
-            None => registry::on_device(settings.provider, device).join(running)?,
+            None => registry::on_device(settings.provider(), device)
+                .and_then(|provider| provider.join(running))?,
         };
         let base = joined.pads().unwrap_or(&joined);
         let far = &settings.unreachable;
@@ -461,7 +466,7 @@ impl Engine {
 
     /// Local. Allocates `len` zeroed elements on this engine's device, from its provider.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
-        Allocation::with(self.device(), len, self.inner.settings.provider)
+        Allocation::with(self.device(), len, self.inner.settings.provider())
     }
 
     /// The ranks that count as out of reach.

@@ -80,7 +80,7 @@ impl Device {
 impl<T: Element> Allocation<T> {
     /// Local. Allocates `len` zeroed elements on `device`, and waits until they are zero.
     pub fn new(device: &Device, len: usize) -> Result<Self> {
-        Self::with(device, len, Config::env_provider()?)
+        Self::with(device, len, Config::env_device_provider()?)
     }
 
     /// Local. [`Allocation::new`] from this provider. NCCL's memory meets on engines that have a communicator
@@ -91,7 +91,7 @@ impl<T: Element> Allocation<T> {
             let size = size_of::<T>();
             Error::invalid("allocation", format!("{len} elements of {size} bytes are too many"))
         })?;
-        let memory = registry::on_device(provider, device).alloc(bytes)?;
+        let memory = registry::on_device(provider, device)?.alloc(bytes)?;
         let block = Block { memory, device: device.clone(), provider, tables: Tables::default() };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }

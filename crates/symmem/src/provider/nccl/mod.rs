@@ -17,8 +17,8 @@ use self::memory::NcclMemory;
 use crate::cuda::Device;
 use crate::error::{Cause, Halt};
 use crate::group::Running;
-use crate::nccl::Communicator;
 use crate::nccl::window::Window;
+use crate::nccl::{self, Communicator, Version};
 use crate::provider::{Export, Joined, LocalMemory, Provider, own, own_shared};
 use crate::sync::control::Verdict;
 use crate::table::{Column, Keep};
@@ -28,6 +28,28 @@ use crate::{Error, Result};
 const ENDING: Duration = Duration::from_secs(2);
 /// Between two looks whether it has.
 const NAP: Duration = Duration::from_millis(2);
+
+/// The first NCCL with windows, and the first that takes several ranks on one device.
+const WINDOWS: Version = Version::new(2, 27, 3);
+const SHARED_DEVICE: Version = Version::new(2, 30, 3);
+
+/// What stands in the way of `ranks` ranks on this machine, if something does.
+pub(crate) fn obstacle(ranks: usize) -> Result<Option<String>> {
+    let devices = Device::count()?;
+    let Ok(nccl::Loaded { version, .. }) = nccl::library() else {
+        return Ok(Some("there is no NCCL".to_owned()));
+    };
+    let (version, is_shared) = (*version, devices < ranks);
+    Ok(if version < WINDOWS {
+        Some(format!("NCCL {version} has no windows, which came with {WINDOWS}"))
+    } else if is_shared && version < SHARED_DEVICE {
+        Some(format!("NCCL {version} takes one rank a GPU, and there is one GPU; {SHARED_DEVICE} takes more"))
+    } else if is_shared && !Device::new(0).is_ok_and(|device| device.has_mps()) {
+        Some("two ranks on one GPU need MPS with NCCL; start nvidia-cuda-mps-control -d".to_owned())
+    } else {
+        None
+    })
+}
 
 /// The provider of memory that NCCL allocates.
 #[derive(Clone, Debug)]
