@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use symmem::{Error, Result};
+use symmem::Result;
 
-use crate::common::assert_error;
-use crate::stage::Rank;
-use crate::value::assert_elements;
+use crate::suite::device::rank::Rank;
+use crate::suite::value::assert_elements;
 
 pub(crate) fn a_barrier_makes_every_write_visible(rank: &Rank) -> Result<()> {
     let stream = &rank.stream;
@@ -48,17 +47,5 @@ pub(crate) fn a_late_rank_is_waited_for(rank: &Rank) -> Result<()> {
         // Others may have come to the host's barrier a little later, and left it a little earlier.
         assert!(start.elapsed() > LATE / 2, "nobody waited: {:?}", start.elapsed());
     }
-    rank.end()
-}
-
-pub(crate) fn channels_end_with_the_pad(rank: &Rank) -> Result<()> {
-    let memory = rank.memory::<f32>(64)?;
-    let beyond = memory.signal_pad_size() / 4 / rank.world();
-    rank.ready()?;
-    let told = memory.barrier(beyond, &rank.stream).unwrap_err().to_string();
-    assert!(told.contains("maximum supported number of channels"), "{told}");
-    assert_error!(memory.barrier(beyond, &rank.stream), Error::ChannelOutOfRange { .. });
-    memory.barrier(beyond - 1, &rank.stream)?;
-    memory.barrier(0, &rank.stream)?;
     rank.end()
 }

@@ -4,17 +4,6 @@ use symmem::{DEFAULT_SIGNAL_PAD_SIZE, Error, Group, Result};
 
 use crate::common::assert_error;
 
-/// Asking is no error where there is none.
-pub(crate) fn multicast_support_can_be_asked_for(group: &Group) -> Result<()> {
-    let answers = group.all_gather(&u8::from(group.context().has_multicast_support()))?;
-    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
-    // Host memory has none; a provider that has some says so here.
-    if group.context().backend() == "shm" {
-        assert_eq!(answers[0], 0);
-    }
-    Ok(())
-}
-
 pub(crate) fn only_live_allocations_are_symmetric(group: &Group) -> Result<()> {
     let context = group.context();
     assert!(!context.is_symmetric(&0u32));
@@ -28,15 +17,6 @@ pub(crate) fn only_live_allocations_are_symmetric(group: &Group) -> Result<()> {
     drop(x);
     assert!(!context.is_symmetric(gone));
     Ok(())
-}
-
-pub(crate) fn memory_starts_as_zeros(group: &Group) -> Result<()> {
-    let x = group.alloc::<u64>(5000)?;
-    assert!(x.local()?.iter().all(|value| *value == 0));
-    let mem = x.rendezvous(group)?;
-    assert!(mem.peer(group.next())?.to_vec()?.iter().all(|value| *value == 0));
-    assert!(mem.signal_pad(group.next())?.to_vec()?.iter().all(|value| *value == 0));
-    mem.close()
 }
 
 pub(crate) fn an_empty_allocation_works_like_any_other(group: &Group) -> Result<()> {

@@ -4,10 +4,10 @@ use symmem::cuda::{Buffer, DeviceSlice, DeviceSliceMut, SymmetricMemory};
 use symmem::{Element, Error, ReduceOp, Result};
 
 use crate::common::assert_error;
-use crate::stage::Rank;
-use crate::value::{Value, assert_elements, elements, number};
+use crate::suite::device::rank::Rank;
+use crate::suite::value::{Value, assert_elements, elements, number};
 
-pub(crate) fn what_is_written_is_read(rank: &Rank) -> Result<()> {
+pub(crate) fn what_is_written_has_the_right_length(rank: &Rank) -> Result<()> {
     let memory = rank.memory::<u16>(301)?;
     memory.write(&elements(301, |at| number(rank.rank(), at)), &rank.stream)?;
     assert_elements("memory", &memory.read(&rank.stream)?, |at| number(rank.rank(), at));
@@ -171,7 +171,7 @@ pub(crate) fn what_is_put_is_there_after_a_barrier(rank: &Rank) -> Result<()> {
     rank.end()
 }
 
-pub(crate) fn get_beyond_the_end_or_from_nobody_is_refused(rank: &Rank) -> Result<()> {
+pub(crate) fn copies_and_puts_beyond_the_end_are_refused(rank: &Rank) -> Result<()> {
     let (stream, me) = (&rank.stream, rank.rank());
     let memory = rank.memory::<u32>(64)?;
     let mut out = rank.buffer::<u32>(10)?;

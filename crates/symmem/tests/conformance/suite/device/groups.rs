@@ -1,13 +1,11 @@
 //! Subgroups, several engines at once, and engines one after the other.
 
-use std::sync::Arc;
-
 use symmem::cuda::{Allocation, SymmetricMemory};
-use symmem::{Error, Group, ReduceOp, Result};
+use symmem::{Error, ReduceOp, Result};
 
-use crate::common::{assert_error, context, new_store};
-use crate::stage::Rank;
-use crate::value::assert_elements;
+use crate::common::assert_error;
+use crate::suite::device::rank::Rank;
+use crate::suite::value::assert_elements;
 
 /// Collective. What everybody of `rank`'s group has in its memory, of which this rank has `value`.
 fn values_of_all(rank: &Rank, memory: &SymmetricMemory<u32>, value: usize) -> Result<Vec<u32>> {
@@ -23,20 +21,12 @@ fn values_of_all(rank: &Rank, memory: &SymmetricMemory<u32>, value: usize) -> Re
     Ok(found.into_iter().step_by(memory.len()).collect())
 }
 
-/// Collective. A group on which rank and memory are new says who is in it, by the values they bring.
-fn check_members(rank: &Rank, value: usize, expected: &[usize]) -> Result<()> {
-    let memory = rank.memory::<u32>(64)?;
-    let found = values_of_all(rank, &memory, value)?;
-    assert_elements("the group", &found, |at| expected[at]);
-    Ok(())
-}
-
 /// Collective over `members`. Their engine on a group of theirs.
 fn subgroup(rank: &Rank, members: &[usize], name: &str) -> Result<Rank> {
     rank.among(rank.group.subgroup(members, name)?, members)
 }
 
-pub(crate) fn one_allocation_serves_the_world_and_its_halves(rank: &Rank) -> Result<()> {
+pub(crate) fn halves_gather_beside_the_world(rank: &Rank) -> Result<()> {
     let (me, world) = (rank.rank(), rank.world());
     let half = |rank: usize| rank * 2 / world;
     let members: Vec<usize> = (0..world).filter(|rank| half(*rank) == half(me)).collect();
@@ -68,34 +58,6 @@ pub(crate) fn one_allocation_serves_the_world_and_its_halves(rank: &Rank) -> Res
         }
     }
     rank.end()
-}
-
-pub(crate) fn a_rank_may_sit_out_a_rendezvous_of_others(rank: &Rank) -> Result<()> {
-    let others: Vec<usize> = (0..rank.world() - 1).collect();
-    if others.contains(&rank.rank()) {
-        let part = subgroup(rank, &others, "without the last")?;
-        check_members(&part, rank.rank(), &others)?;
-    }
-    let all: Vec<usize> = (0..rank.world()).collect();
-    check_members(rank, rank.rank(), &all)
-}
-
-/// Rank 1 is in both: its second rendezvous must not meet what the first left.
-pub(crate) fn overlapping_subgroups_pair_correctly(rank: &Rank) -> Result<()> {
-    for pair in [[0, 1], [1, 2]] {
-        if pair.contains(&rank.rank()) {
-            let part = subgroup(rank, &pair, "pair")?;
-            check_members(&part, 10 * rank.rank() + pair[0], &pair.map(|member| 10 * member + pair[0]))?;
-        }
-    }
-    rank.end()
-}
-
-pub(crate) fn members_have_the_order_of_the_list(rank: &Rank) -> Result<()> {
-    let backwards: Vec<usize> = (0..rank.world()).rev().collect();
-    let part = subgroup(rank, &backwards, "backwards")?;
-    assert_eq!(part.rank(), rank.world() - 1 - rank.rank());
-    check_members(&part, rank.rank(), &backwards)
 }
 
 pub(crate) fn several_engines_and_memories_work_side_by_side(rank: &Rank) -> Result<()> {
@@ -148,19 +110,6 @@ pub(crate) fn an_engine_that_is_gone_leaves_room_for_the_next(rank: &Rank) -> Re
     }
     // The memory, too, goes on.
     check(rank, 3)
-}
-
-pub(crate) fn a_name_may_recur_with_other_members_on_a_new_store(rank: &Rank) -> Result<()> {
-    for members in [[0, 1], [2, 1]] {
-        let (server, store) = new_store(&rank.group)?;
-        if let Some(place) = members.iter().position(|member| *member == rank.rank()) {
-            let group = Group::from_store_in(&context(), Arc::clone(&store), place, 2, "1")?;
-            check_members(&rank.among(group, &members)?, rank.rank(), &members)?;
-        }
-        rank.group.barrier()?;
-        drop(server);
-    }
-    rank.end()
 }
 
 pub(crate) fn ranks_must_agree_on_the_engine(rank: &Rank) -> Result<()> {

@@ -3,10 +3,10 @@
 use symmem::{Error, Result};
 
 use crate::common::assert_error;
-use crate::stage::{PATIENCE, Rank};
-use crate::value::assert_elements;
+use crate::suite::device::rank::{PATIENCE, Rank};
+use crate::suite::value::assert_elements;
 
-pub(crate) fn signals_run_around_a_ring(rank: &Rank) -> Result<()> {
+pub(crate) fn signals_are_queued_around_a_ring(rank: &Rank) -> Result<()> {
     let memory = rank.memory::<u32>(64)?;
     rank.ready()?;
     for _ in 0..20 {
@@ -90,18 +90,5 @@ pub(crate) fn channels_end_with_the_pad(rank: &Rank) -> Result<()> {
     memory.put_signal(rank.group.next(), last, stream)?;
     memory.wait_signal(rank.group.prev(), last, stream)?;
     rank.engine.sync(stream, PATIENCE)?;
-    rank.end()
-}
-
-pub(crate) fn ranks_out_of_range_are_refused(rank: &Rank) -> Result<()> {
-    let memory = rank.memory::<f32>(64)?;
-    rank.ready()?;
-    // The last one is -1 of those who count with signs.
-    for wrong in [rank.world(), usize::MAX] {
-        let told = memory.put_signal(wrong, 0, &rank.stream).unwrap_err().to_string();
-        assert!(told.contains("must be in [0"), "{told}");
-        assert_error!(memory.wait_signal(wrong, 0, &rank.stream), Error::RankOutOfRange { .. });
-        assert_error!(memory.pad_ptr(wrong), Error::RankOutOfRange { .. });
-    }
     rank.end()
 }

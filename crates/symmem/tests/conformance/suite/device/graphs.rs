@@ -4,8 +4,8 @@
 use symmem::cuda::{Buffer, Event, Graph, Stream, SymmetricMemory};
 use symmem::{ReduceOp, Result, bf16};
 
-use crate::stage::{PATIENCE, Rank};
-use crate::value::{addend, assert_elements, elements};
+use crate::suite::device::rank::{PATIENCE, Rank};
+use crate::suite::value::{addend, assert_elements, elements};
 
 /// Elements of the messages of a graph: sizes that change algorithm and grid.
 const LENS: [usize; 5] = [1, 1000, 8 << 10, 100_003, 400_000];

@@ -12,30 +12,6 @@ fn memory(group: &Group) -> Result<SymmetricMemory<u64>> {
     group.alloc(32)?.rendezvous(group)
 }
 
-pub(crate) fn signals_run_around_a_ring(group: &Group) -> Result<()> {
-    let mem = memory(group)?;
-    for round in 0..100 {
-        mem.put_signal(group.next(), round % 3)?;
-        mem.wait_signal(group.prev(), round % 3)?;
-    }
-    assert!(!mem.try_wait_signal(group.prev(), 0)?);
-    mem.close()
-}
-
-pub(crate) fn a_signal_makes_earlier_writes_visible(group: &Group) -> Result<()> {
-    let mut mem = memory(group)?;
-    for round in 0..50 {
-        mem.fill(round)?;
-        mem.put_signal(group.next(), 0)?;
-        mem.wait_signal(group.prev(), 0)?;
-        assert_eq!(mem.peer(group.prev())?.to_vec()?, [round; 32]);
-        // Read: the writer may go on.
-        mem.put_signal(group.prev(), 1)?;
-        mem.wait_signal(group.next(), 1)?;
-    }
-    mem.close()
-}
-
 pub(crate) fn a_put_waits_until_the_previous_signal_was_consumed(group: &Group) -> Result<()> {
     let mem = memory(group)?;
     assert!(mem.try_put_signal(group.next(), 0)?);
@@ -111,15 +87,6 @@ pub(crate) fn channels_end_with_the_pad(group: &Group) -> Result<()> {
     }
     let text = mem.barrier(channels(&mem)).unwrap_err().to_string();
     assert!(text.contains("maximum supported"), "{text}");
-    mem.close()
-}
-
-pub(crate) fn the_last_channel_works(group: &Group) -> Result<()> {
-    let mem = memory(group)?;
-    let last = channels(&mem) - 1;
-    mem.barrier(last)?;
-    mem.put_signal(group.next(), last)?;
-    mem.wait_signal(group.prev(), last)?;
     mem.close()
 }
 

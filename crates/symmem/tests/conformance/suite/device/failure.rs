@@ -7,8 +7,8 @@ use symmem::cuda::Status;
 use symmem::{Cause, Error, ReduceOp, Result};
 
 use crate::common::{AT_ONCE, assert_error};
-use crate::stage::{PATIENCE, Rank, SOON};
-use crate::value::assert_elements;
+use crate::suite::device::rank::{PATIENCE, Rank, SOON};
+use crate::suite::value::assert_elements;
 
 /// Culprit and cause, once the group has failed.
 fn failed(rank: &Rank) -> (usize, Cause) {

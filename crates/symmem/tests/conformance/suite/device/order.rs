@@ -5,8 +5,9 @@ use std::time::Duration;
 use symmem::cuda::{DeviceSliceMut, Event, Stream, SymmetricMemory};
 use symmem::{ReduceOp, Result};
 
-use crate::stage::{Need, PATIENCE, Rank};
-use crate::value::{assert_elements, elements};
+use crate::suite::device::rank::{PATIENCE, Rank};
+use crate::suite::stage::Need;
+use crate::suite::value::{assert_elements, elements};
 
 /// Fills `memory` with what `values` has from `start` on. By a kernel: fills and copies of the driver share queues, in which
 /// one that waits would hold up another rank's.
@@ -20,7 +21,7 @@ fn fill(
     let (me, address) = (rank.rank(), memory.peer_ptr(rank.rank())?);
     // SAFETY: this rank's own memory, which the caller keeps.
     let own = unsafe { DeviceSliceMut::from_raw(address, memory.len(), &rank.device) }?;
-    match rank.kind.lacks(Need::Kernels, rank.world()) {
+    match rank.stage.lacks(Need::Kernels, rank.world()).is_some() {
         true => values.get(me, start, own, stream),
         false => values.copy(me, start, own, stream),
     }
@@ -96,7 +97,7 @@ pub(crate) fn all_reduces_on_two_streams_come_one_after_the_other(rank: &Rank) -
 /// Small kernels may be on the device before the one ahead of them has ended: each must still see all that it did.
 pub(crate) fn operations_behind_each_other_see_what_came_before(rank: &Rank) -> Result<()> {
     const TIMES: u32 = 4;
-    let lens = [64, 1000, 4096, 40_000];
+    let lens = [64, 1000, 4096, 40_000].map(|len: usize| len.min(rank.most()));
     let memories = lens.map(|len| rank.memory::<f32>(len));
     let memories = memories.into_iter().collect::<Result<Vec<_>>>()?;
     for _ in 0..5 {

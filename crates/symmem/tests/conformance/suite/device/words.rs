@@ -3,8 +3,8 @@
 use symmem::Result;
 use symmem::cuda::Buffer;
 
-use crate::stage::Rank;
-use crate::value::assert_elements;
+use crate::suite::device::rank::Rank;
+use crate::suite::value::assert_elements;
 
 fn problem(result: Result<()>, text: &str) {
     let error = result.expect_err(text).to_string();
