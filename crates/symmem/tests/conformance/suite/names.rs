@@ -1,6 +1,7 @@
 //! The suite's own books: every behaviour has an origin and stages, every left out pair a reason, every exception a behaviour.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::exceptions;
 use super::stage::{self, Place, Stage};
@@ -41,6 +42,27 @@ fn no_old_test_is_lost() {
     olds.sort_unstable();
     olds.dedup();
     assert_eq!(olds.len(), count, "an old name is there twice");
+}
+
+/// Tests of other programs that state the same are there under their names.
+#[test]
+fn tests_that_stay_are_there() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    if !folder.is_dir() {
+        return println!("skipped: the sources of the tests are not on this machine");
+    }
+    let replaced = ["new", "conformance", "devices"];
+    for (old, _) in rows() {
+        let mut words: Vec<&str> = old.split("::").collect();
+        let name = words.pop().unwrap_or_default();
+        if replaced.contains(words.first().unwrap_or(&"new")) {
+            continue;
+        }
+        let file = folder.join(words.join("/")).with_extension("rs");
+        let text =
+            std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert!(text.contains(&format!("fn {name}(")), "{old} is gone");
+    }
 }
 
 #[test]

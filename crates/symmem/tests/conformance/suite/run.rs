@@ -10,7 +10,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use symmem::cuda::{Provider, Status};
@@ -19,7 +19,7 @@ use symmem::{Group, ProcessSpawner, Result};
 use super::device::rank::{self, Rank};
 use super::exceptions::{self, Exception};
 use super::host::seat::Host;
-use super::stage::{Place, Ranks, Stage};
+use super::stage::{self, Place, Ranks, Stage};
 use super::table::{self, Behaviour};
 use super::{child, value};
 use crate::common::{Launch, is_rank_of, serve};
@@ -54,7 +54,7 @@ pub(crate) fn case(stage: &'static Stage, behaviour: &str, test: &str) {
     }
     let behaviour = table::find(behaviour);
     if let Some(why) = stage.is_absent() {
-        return println!("skipped: {}: {why}", stage.name);
+        return println!("skipped: {why}");
     }
     let worlds = behaviour.worlds(stage);
     if worlds.is_empty() {
@@ -102,6 +102,12 @@ fn ledger(stage: &Stage) -> Ledger {
 /// What came of `behaviour`; runs it, and what else was asked for, if nobody has yet.
 fn outcome(stage: &'static Stage, behaviour: &'static Behaviour, test: &str) -> Outcome {
     let ledger = ledger(stage);
+    while let Err(TryLockError::WouldBlock) = ledger.try_lock() {
+        // Another test runs this stage. There may be others to run meanwhile.
+        if !run_another(stage) {
+            break;
+        }
+    }
     let mut outcomes = ledger.lock().unwrap_or_else(PoisonError::into_inner);
     if outcomes.is_empty() {
         run_all(stage, test, &asked_for(stage), &mut outcomes);
@@ -110,6 +116,26 @@ fn outcome(stage: &'static Stage, behaviour: &'static Behaviour, test: &str) -> 
         run_all(stage, test, &[behaviour], &mut outcomes);
     }
     outcomes[behaviour.name].clone()
+}
+
+/// Runs a stage of this program that nobody has begun with; false if there is none.
+fn run_another(than: &Stage) -> bool {
+    let is_gpu = |stage: &Stage| stage.place == Place::Gpu;
+    // Kernels of two stages would not fit on one GPU.
+    let others =
+        stage::ALL.iter().filter(|stage| !is_gpu(stage) && !is_gpu(than) && stage.is_absent().is_none());
+    for stage in others {
+        let ledger = ledger(stage);
+        let Ok(mut outcomes) = ledger.try_lock() else { continue };
+        let behaviours = asked_for(stage);
+        let Some(first) = behaviours.iter().find(|behaviour| behaviour.runs_on(stage)) else { continue };
+        if outcomes.is_empty() {
+            let test = format!("{}::{}", stage.name, first.name);
+            run_all(stage, &test, &behaviours, &mut outcomes);
+            return true;
+        }
+    }
+    false
 }
 
 /// What the arguments of this program choose among the behaviours that hold on `stage`.
