@@ -97,7 +97,10 @@ fn what_every_memory_does_is_stated_of_every_kind() {
     );
     assert_eq!(
         without(Place::Gpu),
-        ["any::rendezvous::a_call_that_fails_on_one_rank_is_the_same_error_on_all_and_passes"]
+        [
+            "any::rendezvous::a_call_that_fails_on_one_rank_is_the_same_error_on_all_and_passes",
+            "any::failure::a_killed_rank_is_lost_for_all_survivors"
+        ]
     );
 }
 

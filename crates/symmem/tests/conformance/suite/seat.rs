@@ -65,6 +65,9 @@ pub(crate) trait Seat: Sized {
     /// Whether there is memory that reaches everybody's at once.
     fn has_multicast(&self) -> bool;
 
+    /// How many descriptors, threads and mappings foreign libraries may keep for themselves: fewer than rounds that would each leave one.
+    fn slack(&self) -> usize;
+
     /// Local. Lets the call of this number fail that this rank makes below its provider from here on.
     fn fail_call(&self, number: u64);
 

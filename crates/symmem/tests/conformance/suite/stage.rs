@@ -48,6 +48,8 @@ pub(crate) enum Need {
     Graphs,
     /// Every rank is a process.
     Processes,
+    /// And may be killed.
+    Mortals,
     /// There are queues for several streams of every rank, so that none that waits holds up another's.
     Queues,
     /// Calls below the provider can be made to fail.
@@ -133,7 +135,11 @@ impl Stage {
             Need::Far => (self.far.is_empty(), "everybody is in reach"),
             Need::Streams => (is_fake, "calls of the fakes return when the work is done"),
             Need::Graphs => (is_fake, "the fake driver runs what is captured at once"),
-            Need::Processes => (self.ranks == Ranks::Threads, "threads cannot be killed"),
+            Need::Processes => (self.ranks == Ranks::Threads, "its ranks are threads"),
+            Need::Mortals if self.place == Place::Gpu => {
+                (true, "a server of MPS does not survive it; `gpu_kill` states it without one")
+            }
+            Need::Mortals => (self.ranks == Ranks::Threads, "threads cannot be killed"),
             // The driver shares out what a process has, and more than two ranks have been seen to get in each other's way.
             Need::Queues => {
                 let too_many = self.place == Place::Gpu && self.ranks == Ranks::Threads && world > 2;

@@ -143,7 +143,7 @@ macro_rules! table {
             a_rank_that_left_is_named(2),
             a_rendezvous_that_a_rank_does_not_come_to_times_out(2) as once,
             ranks_that_disagree_on_what_they_do_get_the_same_error(2),
-            a_killed_rank_is_lost_for_all_survivors(2, Processes) as deadly,
+            a_killed_rank_is_lost_for_all_survivors(2, Mortals) as deadly,
         ;
         any meaning:
             a_second_rendezvous_is_local(2),

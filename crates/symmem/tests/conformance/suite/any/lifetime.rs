@@ -125,7 +125,7 @@ pub(crate) fn nothing_stays_behind<S: Seat>(seat: &S) -> Result<()> {
     }
     let start = Instant::now();
     // Threads that end, and what waits for a device to be idle, take a moment.
-    while belongings().iter().zip(before).any(|(now, before)| *now > before) {
+    while belongings().iter().zip(before).any(|(now, before)| *now > before + seat.slack()) {
         let now = belongings();
         assert!(start.elapsed() < patience(), "descriptors, threads, mappings: {before:?}, then {now:?}");
         std::thread::sleep(Duration::from_millis(2));

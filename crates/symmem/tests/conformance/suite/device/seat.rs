@@ -1,6 +1,7 @@
 //! The neutral form of device memory: each call waits for its work.
 
 use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use symmem::cuda::{Algorithm, Allocation, Buffer, DeviceSlice, Status, SymmetricMemory};
@@ -104,6 +105,11 @@ impl Seat for Rank {
         false
     }
 
+    fn slack(&self) -> usize {
+        // A real driver and a real NCCL keep a few things for later.
+        if self.stage.place == Place::Fakes { 0 } else { 4 }
+    }
+
     fn fail_call(&self, number: u64) {
         assert_eq!(self.stage.place, Place::Fakes, "only the fake driver fails on demand");
         cuda::fail(number);
@@ -121,8 +127,13 @@ pub(crate) struct DeviceBlock<T: Value> {
 }
 
 impl<T: Value> DeviceBlock<T> {
-    fn on<U: Value>(&self, seat: &Rank, memory: SymmetricMemory<U>) -> DeviceMemory<U> {
-        DeviceMemory { memory, stream: seat.stream.clone() }
+    fn on<U: Value>(&self, seat: &Rank, memory: SymmetricMemory<U>) -> Result<DeviceMemory<U>> {
+        if seat.stage.place == Place::Fakes {
+            // What is to fail is to fail in the rendezvous.
+            cuda::fail(0);
+        }
+        let room = Buffer::new(&seat.device, memory.buffer_size() / size_of::<U>() + MARGIN)?;
+        Ok(DeviceMemory { memory, stream: seat.stream.clone(), room: Arc::new(Mutex::new(room)) })
     }
 }
 
@@ -140,23 +151,28 @@ impl<T: Value> Block<T, Rank> for DeviceBlock<T> {
     }
 
     fn rendezvous(&self, seat: &Rank) -> Result<DeviceMemory<T>> {
-        Ok(self.on(seat, self.block.rendezvous(&seat.engine)?))
+        self.on(seat, self.block.rendezvous(&seat.engine)?)
     }
 
     fn rendezvous_at(&self, seat: &Rank, offset: usize) -> Result<DeviceMemory<T>> {
-        Ok(self.on(seat, self.block.rendezvous_at(&seat.engine, offset)?))
+        self.on(seat, self.block.rendezvous_at(&seat.engine, offset)?)
     }
 
     fn rendezvous_as<U: Value>(&self, seat: &Rank, offset: usize, len: usize) -> Result<DeviceMemory<U>> {
-        Ok(self.on(seat, self.block.rendezvous_as(&seat.engine, offset, len)?))
+        self.on(seat, self.block.rendezvous_as(&seat.engine, offset, len)?)
     }
 }
 
-/// A handle, and the stream that its operations are on.
+/// More elements than behaviours ask for beyond the end.
+const MARGIN: usize = 64;
+
+/// A handle, the stream that its operations are on, and room for what is read of peers. The room is there from the start: making it may wait
+/// for the device, where the kernel of a rank that is ahead may wait for this one's.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory<T: Value> {
     memory: SymmetricMemory<T>,
     stream: symmem::cuda::Stream,
+    room: Arc<Mutex<Buffer<T>>>,
 }
 
 impl<T: Value> Deref for DeviceMemory<T> {
@@ -190,7 +206,7 @@ impl<T: Value> DeviceMemory<T> {
     }
 
     fn of(&self, memory: SymmetricMemory<T>) -> Self {
-        Self { memory, stream: self.stream.clone() }
+        Self { memory, stream: self.stream.clone(), room: Arc::clone(&self.room) }
     }
 }
 
@@ -248,9 +264,12 @@ impl<T: Value> Memory<T> for DeviceMemory<T> {
     }
 
     fn get(&self, peer: usize, start: usize, len: usize) -> Result<Vec<T>> {
-        let mut out = Buffer::new(self.memory.device(), len)?;
-        self.done(self.memory.get(peer, start, &mut out, &self.stream))?;
-        out.read(&self.stream)
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut whole = room.as_slice_mut();
+        self.done(self.memory.get(peer, start, whole.slice_mut(..len)?, &self.stream))?;
+        let mut found = room.read(&self.stream)?;
+        found.truncate(len);
+        Ok(found)
     }
 
     fn pad(&self) -> Result<Vec<u32>> {

@@ -25,7 +25,7 @@ impl Seat for Host {
     type Memory<T: Value> = SymmetricMemory<T>;
 
     fn soon(&self) -> Duration {
-        Duration::from_millis(200)
+        Duration::from_millis(500)
     }
 
     fn group(&self) -> &Group {
@@ -94,6 +94,10 @@ impl Seat for Host {
 
     fn has_multicast(&self) -> bool {
         self.group.context().has_multicast_support()
+    }
+
+    fn slack(&self) -> usize {
+        0
     }
 
     fn fail_call(&self, _: u64) {
