@@ -48,8 +48,8 @@ impl Seat for Rank {
     }
 
     fn reaches_pad(&self, peer: usize) -> bool {
-        // Where NCCL carries signals nobody needs the pads of others.
-        peer == Seat::rank(self) || self.is_direct()
+        // Pads are the driver's memory, whatever the data is.
+        self.is_direct() || Rank::reaches(self, peer)
     }
 
     fn works(&self) -> bool {
