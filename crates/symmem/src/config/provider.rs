@@ -67,7 +67,10 @@ providers! {
         /// memory; where some are not, NCCL carries the operations.
         Nccl is "nccl" on Device;
     }
-    tests: {}
+    tests: {
+        /// The process' heap, for threads.
+        Heap is "heap" on Host;
+    }
 }
 
 impl Provider {

@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code, reason = "memory of devices")]
 
+#[cfg(feature = "faults")]
+mod heap;
 pub(crate) mod nccl;
 pub(crate) mod registry;
 pub(crate) mod share;

@@ -8,6 +8,8 @@ use crate::config::{Config, Provider as Name};
 use crate::cuda::Device;
 use crate::nccl::Communicator;
 use crate::provider::Provider;
+#[cfg(feature = "faults")]
+use crate::provider::heap::Heap;
 use crate::provider::nccl::{self, Nccl};
 use crate::provider::shm::Shm;
 use crate::provider::vmm::Vmm;
@@ -17,8 +19,10 @@ use crate::{Error, Result};
 pub(crate) fn on_host(config: &Config) -> Arc<dyn Provider> {
     match config.get_host_provider() {
         Name::Shm => Arc::new(Shm::new(config)),
+        #[cfg(feature = "faults")]
+        Name::Heap => Arc::new(Heap),
         // The configuration gives names of the host's alone.
-        Name::Vmm | Name::Nccl => unreachable!("memory of devices on the host"),
+        name => unreachable!("{name} has no memory of the host"),
     }
 }
 
@@ -27,7 +31,7 @@ pub(crate) fn on_device(name: Name, device: &Device) -> Result<Arc<dyn Provider>
     Ok(match name {
         Name::Vmm => Arc::new(Vmm::new(device)),
         Name::Nccl => Arc::new(Nccl::new(device, Arc::new(Vmm::apart(device)))),
-        Name::Shm => return Err(Error::invalid("provider", format!("{name} has no memory of devices"))),
+        name => return Err(Error::invalid("provider", format!("{name} has no memory of devices"))),
     })
 }
 

@@ -18,6 +18,7 @@ table!(cases host shm_on_processes);
 table!(cases host shm_launched);
 table!(cases host shm_past_32_bits_on_threads);
 table!(cases host shm_past_32_bits_on_processes);
+table!(cases host heap_on_threads);
 table!(cases device vmm_of_fakes_on_threads);
 table!(cases device vmm_of_fakes_on_processes);
 table!(cases device nccl_of_fakes_in_reach);

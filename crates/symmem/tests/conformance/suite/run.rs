@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use symmem::cuda::{Provider, Status};
+use symmem::cuda::Status;
 use symmem::{Group, ProcessSpawner, Result};
 
 use super::device::rank::{self, Rank};
@@ -251,7 +251,10 @@ impl Run {
         let folder = self.folder.to_str().expect("a path that is text");
         let mut vars = vec![(RUN, folder), (TIMEOUT, self.timeout)];
         match self.stage.place {
-            Place::Host => child::run(test, &vars, || self.be(test)),
+            Place::Host => {
+                vars.push(("SYMMEM_PROVIDER", self.stage.provider));
+                child::run(test, &vars, || self.be(test));
+            }
             Place::Fakes => {
                 vars.push(("FAKECUDA_UUIDS", "gpu-a,gpu-b,gpu-c,gpu-d"));
                 fake::run(test, &vars, || {
@@ -267,7 +270,7 @@ impl Run {
                 vars.push(("CUDA_DEVICE_MAX_CONNECTIONS", if is_threads { "32" } else { "8" }));
                 vars.push(("SYMMEM_ALLOW_OVERLAPPING_DEVICES", "1"));
                 let share = (100 / if is_threads { 1 } else { self.world }).to_string();
-                if self.stage.provider == Provider::Nccl {
+                if self.stage.provider == "nccl" {
                     vars.push(("NCCL_MULTI_RANK_GPU_ENABLE", "1"));
                     vars.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &share));
                 }
@@ -332,7 +335,7 @@ impl Run {
         (0..if self.stage.is_late { 6 } else { 0 }).try_for_each(|_| world.barrier())?;
         match self.stage.place {
             Place::Host => self.perform_each(world, |behaviour| {
-                assert_eq!(world.context().backend(), "shm");
+                assert_eq!(world.context().backend(), self.stage.provider);
                 (behaviour.on_host.expect("it is for hosts"))(&Host::new(&world.try_clone()?))
             }),
             _ => {

@@ -63,8 +63,8 @@ pub(crate) enum Need {
 pub(crate) struct Stage {
     pub(crate) name: &'static str,
     pub(crate) place: Place,
-    /// Of the devices' memory; the host's is shared memory.
-    pub(crate) provider: Provider,
+    /// By name: those for tests are there with the feature `faults` alone.
+    pub(crate) provider: &'static str,
     pub(crate) ranks: Ranks,
     /// Ranks of the world that count as out of reach.
     pub(crate) far: &'static [usize],
@@ -78,14 +78,14 @@ pub(crate) struct Stage {
 const SHM: Stage = Stage {
     name: "",
     place: Place::Host,
-    provider: Provider::Vmm,
+    provider: "shm",
     ranks: Ranks::Threads,
     far: &[],
     worlds: &[1, 2, 3, 4],
     is_late: false,
 };
-const FAKES: Stage = Stage { place: Place::Fakes, ..SHM };
-const GPU: Stage = Stage { place: Place::Gpu, ..SHM };
+const FAKES: Stage = Stage { place: Place::Fakes, provider: "vmm", ..SHM };
+const GPU: Stage = Stage { place: Place::Gpu, provider: "vmm", ..SHM };
 
 macro_rules! stages {
     ($($name:ident: $base:ident { $($field:ident: $value:expr),* },)*) => {
@@ -103,19 +103,20 @@ stages! {
     shm_launched: SHM { ranks: Ranks::Launched },
     shm_past_32_bits_on_threads: SHM { is_late: true, worlds: &[3] },
     shm_past_32_bits_on_processes: SHM { is_late: true, ranks: Ranks::Processes, worlds: &[2] },
+    heap_on_threads: SHM { provider: "heap", worlds: &[2, 3] },
     vmm_of_fakes_on_threads: FAKES { worlds: &[1, 2, 3] },
     vmm_of_fakes_on_processes: FAKES { ranks: Ranks::Processes, worlds: &[3] },
-    nccl_of_fakes_in_reach: FAKES { provider: Provider::Nccl, worlds: &[2] },
-    nccl_of_fakes_without_rank_0: FAKES { provider: Provider::Nccl, far: &[0], worlds: &[2] },
-    nccl_of_fakes_without_rank_1: FAKES { provider: Provider::Nccl, far: &[1], worlds: &[3] },
-    nccl_of_fakes_without_any: FAKES { provider: Provider::Nccl, far: ALL_FAR },
+    nccl_of_fakes_in_reach: FAKES { provider: "nccl", worlds: &[2] },
+    nccl_of_fakes_without_rank_0: FAKES { provider: "nccl", far: &[0], worlds: &[2] },
+    nccl_of_fakes_without_rank_1: FAKES { provider: "nccl", far: &[1], worlds: &[3] },
+    nccl_of_fakes_without_any: FAKES { provider: "nccl", far: ALL_FAR },
     vmm_on_threads: GPU {},
     vmm_on_processes: GPU { ranks: Ranks::Processes, worlds: &[1, 2, 4] },
-    nccl_on_threads: GPU { provider: Provider::Nccl, worlds: &[2, 4] },
-    nccl_on_processes: GPU { provider: Provider::Nccl, ranks: Ranks::Processes, worlds: &[2, 4] },
-    nccl_without_rank_0: GPU { provider: Provider::Nccl, ranks: Ranks::Processes, far: &[0], worlds: &[2, 4] },
-    nccl_without_rank_1: GPU { provider: Provider::Nccl, ranks: Ranks::Processes, far: &[1], worlds: &[2, 4] },
-    nccl_without_any: GPU { provider: Provider::Nccl, ranks: Ranks::Processes, far: ALL_FAR, worlds: &[2, 4] },
+    nccl_on_threads: GPU { provider: "nccl", worlds: &[2, 4] },
+    nccl_on_processes: GPU { provider: "nccl", ranks: Ranks::Processes, worlds: &[2, 4] },
+    nccl_without_rank_0: GPU { provider: "nccl", ranks: Ranks::Processes, far: &[0], worlds: &[2, 4] },
+    nccl_without_rank_1: GPU { provider: "nccl", ranks: Ranks::Processes, far: &[1], worlds: &[2, 4] },
+    nccl_without_any: GPU { provider: "nccl", ranks: Ranks::Processes, far: ALL_FAR, worlds: &[2, 4] },
 }
 
 impl Stage {
@@ -145,8 +146,9 @@ impl Stage {
                 let too_many = self.place == Place::Gpu && self.ranks == Ranks::Threads && world > 2;
                 (too_many, "queues of a process are too few for several streams of all its ranks")
             }
+            Need::Failures if self.provider == "heap" => (true, "the heap makes no call that could fail"),
             Need::Failures if is_host => (!cfg!(feature = "faults"), "the feature `faults` is off"),
-            Need::Failures if self.provider == Provider::Nccl => {
+            Need::Failures if self.provider == "nccl" => {
                 (true, "a window that cannot be registered ends NCCL's communicator, and the group with it")
             }
             Need::Failures => (self.place == Place::Gpu, "a real driver does not fail on demand"),
@@ -159,6 +161,9 @@ impl Stage {
     pub(crate) fn is_absent(&self) -> Option<String> {
         if self.is_late && !cfg!(feature = "faults") {
             return Some("epochs begin elsewhere only with the feature `faults`".to_owned());
+        }
+        if let Err(error) = self.provider.parse::<Provider>() {
+            return Some(format!("{error}; those for tests come with the feature `faults`"));
         }
         if self.place != Place::Gpu {
             return None;
@@ -176,9 +181,14 @@ impl Stage {
     fn version(&self) -> Result<Version> {
         Device::new(0)?;
         match self.provider {
-            Provider::Nccl => nccl::version(),
+            "nccl" => nccl::version(),
             _ => Ok(SHARING),
         }
+    }
+
+    /// Where its memory comes from.
+    pub(crate) fn provider(&self) -> Provider {
+        self.provider.parse().expect("a provider that is there")
     }
 
     /// The ranks of a world of `world` that are out of reach.

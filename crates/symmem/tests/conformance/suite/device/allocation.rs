@@ -10,9 +10,9 @@ use crate::suite::value::{addend, assert_elements, elements};
 
 pub(crate) fn an_allocation_knows_where_it_came_from(rank: &Rank) -> Result<()> {
     let x = rank.engine.alloc::<u16>(7)?;
-    assert_eq!((x.len(), x.provider(), x.device()), (7, rank.stage.provider, &rank.device));
+    assert_eq!((x.len(), x.provider(), x.device()), (7, rank.stage.provider(), &rank.device));
     let memory = x.rendezvous(&rank.engine)?;
-    let is_nccl = rank.stage.provider == Provider::Nccl;
+    let is_nccl = rank.stage.provider() == Provider::Nccl;
     assert_eq!((memory.nccl_window().is_some(), rank.engine.communicator().is_some()), (is_nccl, is_nccl));
     assert_eq!((memory.is_direct(), rank.engine.is_direct()), (rank.is_direct(), rank.is_direct()));
     assert_eq!(memory.slice(3..)?.window_offset(), 6);

@@ -28,7 +28,7 @@ pub(crate) fn nothing_is_left() {
 fn settings(stage: &Stage, far: &[usize]) -> Settings {
     let deadline = Some(patience());
     let unreachable = far.to_vec();
-    Settings { provider: Some(stage.provider), unreachable, deadline, lanes: 2, ..Settings::default() }
+    Settings { provider: Some(stage.provider()), unreachable, deadline, lanes: 2, ..Settings::default() }
 }
 
 /// One rank: its group, its engine, and streams of its own.
