@@ -70,6 +70,8 @@ providers! {
     tests: {
         /// The process' heap, for threads.
         Heap is "heap" on Host;
+        /// Parts of one slab per device.
+        Slab is "slab" on Device;
     }
 }
 

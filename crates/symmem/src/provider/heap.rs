@@ -59,8 +59,12 @@ impl Provider for Heap {
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<dyn LocalMemory>> {
-        let words = (bytes.max(1) + ALIGNMENT).div_ceil(size_of::<u64>());
-        let memory = Arc::new(HeapMemory { words: (0..words).map(|_| AtomicU64::new(0)).collect(), bytes });
+        let count = (bytes.max(1) + ALIGNMENT).div_ceil(size_of::<u64>());
+        let mut words = Vec::new();
+        let reserved = words.try_reserve_exact(count);
+        reserved.map_err(|error| Error::invalid("memory of the heap", error.to_string()))?;
+        words.resize_with(count, || AtomicU64::new(0));
+        let memory = Arc::new(HeapMemory { words: words.into_boxed_slice(), bytes });
         live().get_or_insert_default().insert(memory.address(), Arc::downgrade(&memory));
         Ok(memory)
     }

@@ -12,6 +12,8 @@ pub(crate) mod nccl;
 pub(crate) mod registry;
 pub(crate) mod share;
 mod shm;
+#[cfg(feature = "faults")]
+mod slab;
 pub(crate) mod vmm;
 
 use std::any::Any;

@@ -12,6 +12,8 @@ use crate::provider::Provider;
 use crate::provider::heap::Heap;
 use crate::provider::nccl::{self, Nccl};
 use crate::provider::shm::Shm;
+#[cfg(feature = "faults")]
+use crate::provider::slab::Slabs;
 use crate::provider::vmm::Vmm;
 use crate::{Error, Result};
 
@@ -31,6 +33,8 @@ pub(crate) fn on_device(name: Name, device: &Device) -> Result<Arc<dyn Provider>
     Ok(match name {
         Name::Vmm => Arc::new(Vmm::new(device)),
         Name::Nccl => Arc::new(Nccl::new(device, Arc::new(Vmm::apart(device)))),
+        #[cfg(feature = "faults")]
+        Name::Slab => Arc::new(Slabs::new(device, Arc::new(Vmm::new(device)))),
         name => return Err(Error::invalid("provider", format!("{name} has no memory of devices"))),
     })
 }

@@ -21,6 +21,7 @@ table!(cases host shm_past_32_bits_on_processes);
 table!(cases host heap_on_threads);
 table!(cases device vmm_of_fakes_on_threads);
 table!(cases device vmm_of_fakes_on_processes);
+table!(cases device slab_of_fakes_on_threads);
 table!(cases device nccl_of_fakes_in_reach);
 table!(cases device nccl_of_fakes_without_rank_0);
 table!(cases device nccl_of_fakes_without_rank_1);

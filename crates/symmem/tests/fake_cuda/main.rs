@@ -16,6 +16,8 @@ mod memory;
 mod multimem;
 mod profile;
 mod queues;
+#[cfg(feature = "faults")]
+mod slab;
 
 use symmem::cuda::{Device, Engine, SymmetricMemory};
 use symmem::{Error, Group, Result};

@@ -106,6 +106,7 @@ stages! {
     heap_on_threads: SHM { provider: "heap", worlds: &[2, 3] },
     vmm_of_fakes_on_threads: FAKES { worlds: &[1, 2, 3] },
     vmm_of_fakes_on_processes: FAKES { ranks: Ranks::Processes, worlds: &[3] },
+    slab_of_fakes_on_threads: FAKES { provider: "slab", worlds: &[2, 3] },
     nccl_of_fakes_in_reach: FAKES { provider: "nccl", worlds: &[2] },
     nccl_of_fakes_without_rank_0: FAKES { provider: "nccl", far: &[0], worlds: &[2] },
     nccl_of_fakes_without_rank_1: FAKES { provider: "nccl", far: &[1], worlds: &[3] },
