@@ -12,7 +12,8 @@ use super::running::Stop;
 use super::seal::Sealer;
 use super::worker::Worker;
 use crate::error::Cause;
-use crate::sync::control::{Control, ControlMap, Verdict};
+use crate::operation::Op;
+use crate::sync::control::{Control, ControlMap, CounterWords, Verdict};
 use crate::sync::ladder::Ladder;
 use crate::sync::protocol::{Bell, Meeting, Owed, Slot};
 use crate::sync::record::Recorder;
@@ -54,8 +55,10 @@ pub(crate) struct Inner {
     pub(crate) members: Vec<Member>,
     /// The control segments of the members on this host.
     pub(crate) controls: Vec<Option<ControlMap>>,
-    /// The rank whose control holds the verdict: the first one on this host.
-    pub(crate) judge: usize,
+    /// This rank's own, and the one that holds the verdict, which is that of the first rank on this host. Every operation looks at both, and should
+    /// not have to search for them.
+    pub(crate) own: ControlMap,
+    pub(crate) judge: ControlMap,
     pub(crate) endpoint: Endpoint,
     /// Keeps this rank's control memfd open under its name, for `symmem inspect`.
     pub(crate) _segment: Segment,
@@ -122,7 +125,16 @@ impl Inner {
     /// This rank's own control.
     #[inline]
     pub(crate) fn own(&self) -> &Control {
-        self.map(self.rank).control()
+        self.own.control()
+    }
+
+    /// Operation number `sequence` begins; returns that.
+    #[inline]
+    pub(crate) fn count_op(&self, op: Op, sequence: u64) -> u64 {
+        let control = self.own();
+        control.record(op, sequence);
+        CounterWords::add(&control.counters.ops, 1);
+        sequence
     }
 
     /// Whether another rank of this host did something else than wait for most of the time between `from` and `to`, which is now.
@@ -147,18 +159,18 @@ impl Inner {
 
     #[inline]
     pub(crate) fn verdict(&self) -> Option<Verdict> {
-        self.map(self.judge).control().verdict()
+        self.judge.control().verdict()
     }
 
     /// Whether an operation has to look closer before it begins: the group has failed, or is recorded.
     #[inline]
     pub(crate) fn is_unusual(&self) -> bool {
-        self.map(self.judge).control().is_unusual()
+        self.judge.control().is_unusual()
     }
 
     /// Declares the group dead, unless it is; returns the verdict that stands and whether it is this one.
     pub(crate) fn convict(&self, verdict: Verdict) -> (Verdict, bool) {
-        let outcome = self.map(self.judge).control().convict(verdict);
+        let outcome = self.judge.control().convict(verdict);
         self.own().set_heard(outcome.0);
         self.ring_everybody();
         outcome

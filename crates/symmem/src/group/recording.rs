@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Has the group recorded from its first operation on, if whoever started this process wants that.
 pub(super) fn start_if_asked(inner: &Inner) {
     if std::env::var_os(TRACE_TO).is_some() {
-        inner.map(inner.judge).control().set_recorded(true);
+        inner.judge.control().set_recorded(true);
     }
 }
 
@@ -41,12 +41,12 @@ impl Inner {
     /// Whether somebody wants this group's operations recorded. One load.
     #[inline]
     pub(crate) fn is_recorded(&self) -> bool {
-        self.map(self.judge).control().is_recorded()
+        self.judge.control().is_recorded()
     }
 
     /// Stops the recording of the group, because nobody reads what was recorded.
     pub(crate) fn stop_recording(&self) {
-        self.map(self.judge).control().set_recorded(false);
+        self.judge.control().set_recorded(false);
     }
 
     /// A ring for what this rank does on a device; none if that cannot be had.

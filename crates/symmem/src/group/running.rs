@@ -155,24 +155,21 @@ impl Group {
         let sequence = inner.sequence.load(Ordering::Relaxed) + 1;
         inner.sequence.store(sequence, Ordering::Relaxed);
         if inner.is_unusual() {
-            self.look_closer(op, channel, sequence)?;
+            // Nothing comes after it: else the usual way would have to keep, for its sake, all that is needed after a call.
+            return self.enter_unusual(op, channel, sequence);
         }
-        let control = inner.own();
-        control.record(op, sequence);
-        CounterWords::add(&control.counters.ops, 1);
-        Ok(sequence)
+        Ok(inner.count_op(op, sequence))
     }
 
-    /// Whether `op` may begin on a group that has failed, or is recorded.
+    /// The rest of [`Group::enter`] on a group that has failed, or is recorded.
     #[cold]
-    fn look_closer(&self, op: Op, channel: Option<usize>, sequence: u64) -> Result<()> {
-        match self.inner.verdict() {
-            Some(verdict) => Err(self.refused(op, channel, sequence, verdict)),
-            None => {
-                self.inner.begin_record(op, channel);
-                Ok(())
-            }
+    #[inline(never)]
+    fn enter_unusual(&self, op: Op, channel: Option<usize>, sequence: u64) -> Result<u64> {
+        if let Some(verdict) = self.inner.verdict() {
+            return Err(self.refused(op, channel, sequence, verdict));
         }
+        self.inner.begin_record(op, channel);
+        Ok(self.inner.count_op(op, sequence))
     }
 
     /// The error for `op` on a group that has failed; gives the group back.

@@ -35,6 +35,7 @@ pub(crate) const JOIN_TAG: u64 = 0;
 /// Everything the exchange of control segments gives.
 struct Segments {
     own: Segment,
+    map: ControlMap,
     controls: Vec<Option<ControlMap>>,
     members: Vec<Member>,
 }
@@ -96,7 +97,7 @@ impl Joining<'_> {
         map.populate()?;
         fault::point(Point::ControlCreated);
         let mut controls: Vec<Option<ControlMap>> = vec![None; world];
-        controls[rank] = Some(map);
+        controls[rank] = Some(map.clone());
         let local: Vec<usize> =
             (0..world).filter(|peer| *peer != rank && members[*peer].host == self.hello.host).collect();
         self.send_segment(&accepted.endpoint, &own, &members, &local)?;
@@ -112,7 +113,7 @@ impl Joining<'_> {
             }
         }
         fault::point(Point::Mapped);
-        Ok(Segments { own, controls, members })
+        Ok(Segments { own, map, controls, members })
     }
 
     fn send_segment(
@@ -205,15 +206,12 @@ impl Joining<'_> {
     }
 
     fn group(&self, accepted: Accepted, segments: Segments) -> Group {
-        let Segments { own, controls, members } = segments;
+        let Segments { own, map, controls, members } = segments;
         let local = controls.iter().flatten().count();
-        let judge = controls.iter().position(Option::is_some).unwrap_or(self.join.rank);
+        let judge = controls.iter().flatten().next().unwrap_or(&map).clone();
         let ladder = Ladder::for_ranks(local, limits::usable_cores(), self.join.context.config().get_spin());
-        if let Some(own) = &controls[self.join.rank] {
-            for (rank, member) in members.iter().enumerate() {
-                own.seat(rank)
-                    .set(Seated { process: member.process, is_here: member.host == self.hello.host });
-            }
+        for (rank, member) in members.iter().enumerate() {
+            map.seat(rank).set(Seated { process: member.process, is_here: member.host == self.hello.host });
         }
         let inner = Arc::new(Inner {
             name: self.join.name.clone(),
@@ -223,6 +221,7 @@ impl Joining<'_> {
             world: self.join.world,
             members,
             controls,
+            own: map,
             judge,
             endpoint: accepted.endpoint,
             _segment: own,
@@ -255,7 +254,7 @@ impl Joining<'_> {
     fn meet(&self, group: &Group) -> Result<()> {
         let met = group.operate(Op::Join, None, |running| running.meet(signature(Op::Join, 0, 0)));
         let inner = &group.inner;
-        match (inner.map(inner.judge).control().settle_join(met.is_ok()), met) {
+        match (inner.judge.control().settle_join(met.is_ok()), met) {
             (true, _) => Ok(()),
             (false, Err(error)) => Err(error),
             // Who failed has convicted before it said so.
