@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::{CAPACITY, Detail, Head, Owner, Recorded, Recorder, Ring, What};
 use crate::Result;
 use crate::operation::Op;
+use crate::sys::clock::boottime_ns;
 use crate::sys::memfd::{Mapping, Segment};
 
 /// Operations that take a turn, of which a ring has room; and as many steps.
@@ -26,8 +27,10 @@ const ROUNDS: u16 = 1 << 15;
 
 /// How often all places are looked at: the quickest kernels take twice as long for a round.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-/// Bits of a time.
+/// Bits of a time: 39 hours of nanoseconds.
 const TIME: u32 = 47;
+/// How far ahead of the host the device's clock may be, after however long a job.
+const AHEAD_NS: u64 = 60_000_000_000;
 
 /// Launches of which a ring knows more than the name, and how many places a signature may have among them: a full table costs a launch no
 /// more than that.
@@ -199,7 +202,7 @@ impl<M: AsRef<Mapping>> Ring<M> {
             return 0;
         }
         seen.looked = Some(Instant::now());
-        let (first, mut lost) = (records.len(), 0);
+        let (first, now, mut lost) = (records.len(), boottime_ns(), 0);
         for at in 0..2 * RECORDS {
             let words = self.words(at);
             let round = words[0] as u16;
@@ -212,7 +215,7 @@ impl<M: AsRef<Mapping>> Ring<M> {
                 lost += u64::from((round.wrapping_sub(before) % ROUNDS).saturating_sub(1));
             }
             seen.rounds[at] = round;
-            records.extend(self.recorded(at, words, true));
+            records.extend(self.recorded(at, words, true, now));
         }
         records[first..].sort_by_key(|record| record.begin);
         lost
@@ -220,12 +223,13 @@ impl<M: AsRef<Mapping>> Ring<M> {
 
     /// Operations that began and have not ended: kernels that wait, or did when their device was lost.
     pub(super) fn open_on_device(&self) -> Vec<Recorded> {
+        let now = boottime_ns();
         let open = |at: usize| {
             let words = self.words(at);
             let round = words[0] as u16;
             let has_begun = round != 0 && words[2] as u16 == round;
             let has_ended = words[1] as u16 == round;
-            if has_begun && !has_ended { self.recorded(at, words, false) } else { None }
+            if has_begun && !has_ended { self.recorded(at, words, false, now) } else { None }
         };
         if self.has_clock() { (0..2 * RECORDS).filter_map(open).collect() } else { Vec::new() }
     }
@@ -240,7 +244,13 @@ impl<M: AsRef<Mapping>> Ring<M> {
         std::array::from_fn(|word| slot[word].load(Ordering::Relaxed))
     }
 
-    fn recorded(&self, at: usize, [begin, end, what]: [u64; 3], has_ended: bool) -> Option<Recorded> {
+    fn recorded(
+        &self,
+        at: usize,
+        [begin, end, what]: [u64; 3],
+        has_ended: bool,
+        now: u64,
+    ) -> Option<Recorded> {
         let (op, signature) = (Op::from_u8((what >> 16) as u8)?, (what >> 24) as u32);
         let known = self.head().known.find(signature).filter(|(launched, _)| launched.op == op);
         let (launched, bytes) = known.unwrap_or((Launched::named(op), 0));
@@ -249,19 +259,22 @@ impl<M: AsRef<Mapping>> Ring<M> {
         let failed = has_ended && end >> 16 & 1 != 0;
         Some(Recorded {
             what: What { op: launched.op, failed, channel: launched.channel },
-            begin: self.boot_ns(begin >> 16),
-            end: has_ended.then(|| self.boot_ns(end >> 17)),
+            begin: self.boot_ns(begin >> 16, now),
+            end: has_ended.then(|| self.boot_ns(end >> 17, now)),
             epoch: if at < RECORDS { number } else { 0 },
             detail: Detail::Launched(launched, bytes),
         })
     }
 
-    /// A time of the device as all processes count it. Its high bits are those nearest to when the clocks were compared.
-    fn boot_ns(&self, time: u64) -> u64 {
+    /// A time of the device, of which these are the low bits, as all processes count it: the last one before `now`, or hardly after it. So it may be as old as
+    /// those bits can tell, however long ago the clocks were compared.
+    fn boot_ns(&self, time: u64, now: u64) -> u64 {
         let head = self.head();
         let (device, boot) = (head.device_ns.load(Ordering::Relaxed), head.boot_ns.load(Ordering::Relaxed));
-        let since = (time.wrapping_sub(device) << (64 - TIME)) as i64 >> (64 - TIME);
-        boot.saturating_add_signed(since)
+        let latest = now.saturating_add(AHEAD_NS);
+        let on_device = device.wrapping_add(latest.wrapping_sub(boot));
+        let age = on_device.wrapping_sub(time) & ((1 << TIME) - 1);
+        latest.saturating_sub(age)
     }
 }
 
@@ -315,7 +328,8 @@ mod tests {
         ring.know(SIGNATURE, || (launched(), 4096));
         write(&ring, 7, 7, DEVICE_NS + 500, Some(DEVICE_NS + 900));
         assert_eq!(take(&mut reader), (vec![], 0), "there is no clock yet");
-        ring.set_clock(DEVICE_NS, 1_000_000);
+        let boot = boottime_ns();
+        ring.set_clock(DEVICE_NS, boot);
         // Times wrap between this record and the one before.
         write(&ring, 8, 8, DEVICE_NS + 2000, Some(DEVICE_NS + 3000));
         write(&ring, 9, 9, DEVICE_NS + 4000, None);
@@ -324,12 +338,34 @@ mod tests {
         let times: Vec<_> = records.iter().map(|one| (one.epoch, one.begin, one.end)).collect();
         assert_eq!(
             times,
-            [(0, 999_900, Some(1_000_000)), (7, 1_000_500, Some(1_000_900)), (8, 1_002_000, Some(1_003_000))]
+            [
+                (0, boot - 100, Some(boot)),
+                (7, boot + 500, Some(boot + 900)),
+                (8, boot + 2000, Some(boot + 3000))
+            ]
         );
         assert_eq!((records[1].detail, lost), (Detail::Launched(launched(), 4096), 0));
         let [open] = reader.open()[..] else { panic!("one operation runs") };
-        assert_eq!((open.epoch, open.begin, open.end), (9, 1_004_000, None));
+        assert_eq!((open.epoch, open.begin, open.end), (9, boot + 4000, None));
         assert_eq!(take(&mut reader), (vec![], 0));
+    }
+
+    #[test]
+    fn times_are_right_however_long_ago_the_clocks_were_compared() {
+        let (ring, _reader) = pair();
+        const HOUR: u64 = 3_600_000_000_000;
+        let compared = 50 * HOUR;
+        ring.set_clock(DEVICE_NS, compared);
+        for hours in [0, 1, 19, 20, 38, 39, 40, 100, 10_000] {
+            let now = compared + hours * HOUR;
+            // Just written, written while nobody read for long, and by a clock that is a little ahead.
+            for age in [0, 1, 1_000_000_000, HOUR as i64, 38 * HOUR as i64, -1_000_000_000] {
+                let time = now.strict_add_signed(-age);
+                let since = time as i64 - compared as i64;
+                let on_device = DEVICE_NS.wrapping_add_signed(since) & ((1 << TIME) - 1);
+                assert_eq!(ring.0.boot_ns(on_device, now), time, "after {hours} hours, {age} ns old");
+            }
+        }
     }
 
     #[test]
