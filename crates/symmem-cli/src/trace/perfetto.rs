@@ -57,8 +57,13 @@ pub(super) fn write(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
 /// What a row of the track is called, and where it stands; `more` rows of the track are above it.
 fn names(tid: usize, track: &Track, more: usize) -> [Value; 3] {
     let place = match (track.device, track.lane, track.mailbox) {
-        (Some(device), None | Some(0), _) => format!(", GPU {device}"),
-        (Some(device), Some(lane), _) => format!(", GPU {device} lane {lane}"),
+        (Some(device), lane, _) => {
+            let named = |name: &str, number: Option<usize>| match number {
+                None | Some(0) => String::new(),
+                Some(number) => format!(" {name} {number}"),
+            };
+            format!(", GPU {device}{}{}", named("engine", track.engine), named("lane", lane))
+        }
         (None, _, Some(mailbox)) => format!(", mailbox {mailbox}"),
         (None, _, None) => String::new(),
     };

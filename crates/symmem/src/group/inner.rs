@@ -79,6 +79,8 @@ pub(crate) struct Inner {
     pub(crate) sequence: AtomicU64,
     /// The fd channel's last tag: grows with every collective exchange of fds.
     pub(crate) fd_tag: AtomicU64,
+    /// Engines so far: the same on all ranks, as they are made by all of them.
+    pub(crate) engines: AtomicU64,
     /// Elections of survivors so far.
     pub(crate) elections: AtomicU64,
     /// Whether a thread of this rank takes part in one: it has one ballot.

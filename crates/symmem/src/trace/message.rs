@@ -42,32 +42,30 @@ impl Trace {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::operation;
     use super::super::{Operation, Track};
     use super::*;
 
     /// A call with the peer and the number of its message.
     fn call(name: &'static str, peer: usize, message: Option<u64>) -> Operation {
-        Operation {
-            name,
-            begin_ns: 0,
-            end_ns: Some(1),
-            meeting: None,
-            failed: message.is_none(),
-            bytes: None,
-            channel: None,
-            dtype: None,
-            reduce: None,
-            algorithm: None,
-            peer: Some(peer),
-            tag: None,
-            message,
-        }
+        Operation { failed: message.is_none(), peer: Some(peer), message, ..operation(name) }
     }
 
     fn track(rank: usize, mailbox: u64, operations: Vec<Operation>) -> Track {
         let (group, id) = ("g".to_owned(), "id".to_owned());
         let mailbox = Some(mailbox);
-        Track { group, id, rank, world: 2, pid: 1, device: None, lane: None, mailbox, operations }
+        Track {
+            group,
+            id,
+            rank,
+            world: 2,
+            pid: 1,
+            device: None,
+            lane: None,
+            engine: None,
+            mailbox,
+            operations,
+        }
     }
 
     #[test]

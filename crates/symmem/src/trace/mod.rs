@@ -143,7 +143,7 @@ impl Tracer {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Trace {
-    /// One per rank and group, one per lane of each device of a rank, and one per mailbox of a rank.
+    /// One per rank and group, one per lane of each engine of a rank, and one per mailbox of a rank.
     pub tracks: Vec<Track>,
     /// Operations that were written over before they were read.
     pub lost: u64,
@@ -167,6 +167,8 @@ pub struct Track {
     pub device: Option<usize>,
     /// The lane of that device.
     pub lane: Option<usize>,
+    /// The engine that has the lane: how many engines the group had before it, which all ranks count alike.
+    pub engine: Option<usize>,
     /// The mailbox, for messages: its number, by which all ranks of the group know it. Several threads may have used it at once.
     pub mailbox: Option<u64>,
     /// In the order in which they ended; those of a device in the order in which they began.
@@ -207,8 +209,8 @@ pub struct Operation {
 
 impl Track {
     /// Where it stands among others.
-    fn place(&self) -> (&str, &str, usize, Option<usize>, Option<usize>, Option<u64>) {
-        (&self.group, &self.id, self.rank, self.device, self.lane, self.mailbox)
+    fn place(&self) -> (&str, &str, usize, [Option<usize>; 3], Option<u64>) {
+        (&self.group, &self.id, self.rank, [self.device, self.engine, self.lane], self.mailbox)
     }
 
     fn of(ring: &Ring, scale: &Scale) -> Self {
@@ -216,10 +218,10 @@ impl Track {
         let open = ring.reader.open();
         let recorded = ring.records.iter().chain(&open);
         let operations = recorded.map(|one| operation(one, &ring.reader, scale)).collect();
-        let (device, lane, mailbox) = match owner.part {
-            Part::Host => (None, None, None),
-            Part::Device(on) => (Some(on.device), Some(on.lane), None),
-            Part::Mailbox(number) => (None, None, Some(number)),
+        let (on, mailbox) = match owner.part {
+            Part::Host => (None, None),
+            Part::Device(on) => (Some(on), None),
+            Part::Mailbox(number) => (None, Some(number)),
         };
         Self {
             group: owner.group.clone(),
@@ -227,8 +229,9 @@ impl Track {
             rank: owner.rank,
             world: owner.world,
             pid: owner.pid,
-            device,
-            lane,
+            device: on.map(|on| on.device),
+            lane: on.map(|on| on.lane),
+            engine: on.map(|on| on.engine),
             mailbox,
             operations,
         }
@@ -285,4 +288,28 @@ fn operation(recorded: &Recorded, reader: &Reader, scale: &Scale) -> Operation {
 fn algorithm_of_devices(number: usize) -> Option<&'static str> {
     use crate::engine::cuda::Algorithm;
     Algorithm::EVERY.iter().find(|one| **one as usize == number).map(|one| one.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Operation;
+
+    /// One that ended, of which nothing but its name is known.
+    pub(super) fn operation(name: &'static str) -> Operation {
+        Operation {
+            name,
+            begin_ns: 0,
+            end_ns: Some(1),
+            meeting: None,
+            failed: false,
+            bytes: None,
+            channel: None,
+            dtype: None,
+            reduce: None,
+            algorithm: None,
+            peer: None,
+            tag: None,
+            message: None,
+        }
+    }
 }

@@ -45,6 +45,7 @@ mod sync;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD, ONE_DEVICE};
@@ -217,6 +218,8 @@ struct EngineInner {
     body: ManuallyDrop<Body>,
     group: Group,
     is_direct: bool,
+    /// How many engines the group had before this one.
+    number: usize,
     /// Whether small kernels may start before the one ahead of them in their stream has ended.
     overlaps: bool,
     /// Where this rank's control block has room that nobody looks at.
@@ -332,6 +335,8 @@ impl Engine {
         let occupancies =
             occupancies.and_then(|parts| parts.kernels.occupancies().map_err(|error| error.to_string()));
         let (mut agreed, shares_device) = agree::agree(running, device, &settings, occupancies)?;
+        // After it either all ranks are here or none is.
+        let number = group.inner.engines.fetch_add(1, Ordering::Relaxed) as usize;
         // Fails on every rank above if it failed on one.
         let parts = parts?;
         let sharing = shares_device.then(Sharing::new);
@@ -381,6 +386,7 @@ impl Engine {
             body: ManuallyDrop::new(body),
             group: group.share(),
             is_direct,
+            number,
             overlaps,
             scratch,
         };

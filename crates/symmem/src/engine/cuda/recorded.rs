@@ -75,7 +75,8 @@ impl Engine {
     fn make_ring(&self) -> Result<Option<LaneRing>> {
         // What follows has nothing to do with a capture that may be going on.
         let _relaxed = Relaxed::enter();
-        let on = OnDevice { device: self.device().ordinal(), lane: self.lane };
+        let (device, engine) = (self.device().ordinal(), self.inner.number);
+        let on = OnDevice { device, engine, lane: self.lane };
         let Some(ring) = self.group().inner.device_ring(on) else { return Ok(None) };
         let block = HostBlock::new(self.device(), &Arc::new(ring))?;
         let has_clock = self.open(&block)?;

@@ -235,6 +235,7 @@ impl Joining<'_> {
             choices: Choices::new(&accepted.tuning, self.join.world),
             sequence: AtomicU64::new(0),
             fd_tag: AtomicU64::new(JOIN_TAG + fault::start_tag()),
+            engines: AtomicU64::new(0),
             elections: AtomicU64::new(0),
             electing: AtomicBool::new(false),
             subgroups: Mutex::default(),

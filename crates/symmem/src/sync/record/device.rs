@@ -287,7 +287,7 @@ mod tests {
     const DEVICE_NS: u64 = (5 << TIME) - 1000;
 
     fn pair() -> (DeviceRing, Reader) {
-        let part = Part::Device(OnDevice { device: 3, lane: 1 });
+        let part = Part::Device(OnDevice { device: 3, engine: 2, lane: 1 });
         let ring = DeviceRing::new(&Owner { part, ..owner() }).unwrap();
         let reader = mapped(ring.segment());
         assert_eq!(reader.owner.part, part);

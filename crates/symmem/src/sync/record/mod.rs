@@ -31,7 +31,7 @@ use crate::sys::memfd::{Mapping, Segment};
 /// How the names of rings begin.
 pub(crate) const NAME: &str = "symmem-trace:";
 const MAGIC: u64 = u64::from_be_bytes(*b"symmemtr");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Records of a ring: ten milliseconds of the quickest operations, in 4 MiB.
 const CAPACITY: usize = 1 << 16;
 /// Words of a record: stamp, begin, end, what, epoch, and the signature's two; the last one is free. Of a message: see [`message`].
@@ -51,8 +51,9 @@ struct Head {
     pid: AtomicU32,
     /// The device whose operations these are, plus one; 0 for those of the host.
     device: AtomicU32,
-    /// The lane of the device.
+    /// The lane of the device, and the engine that it is of.
     lane: AtomicU32,
+    engine: AtomicU32,
     /// The mailbox whose messages these are, plus one; 0 for other operations.
     mailbox: AtomicU64,
     group: Text<252>,
@@ -161,10 +162,12 @@ pub(crate) enum Part {
     Mailbox(u64),
 }
 
-/// A device of a rank, and one of its lanes.
+/// A device of a rank, and a lane of one of its engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OnDevice {
     pub(crate) device: usize,
+    /// How many engines the group had before: the same on all ranks.
+    pub(crate) engine: usize,
     pub(crate) lane: usize,
 }
 
@@ -174,7 +177,7 @@ impl Owner {
         let rank = format!("{NAME}{}:{}", self.group, self.rank);
         match self.part {
             Part::Host => rank,
-            Part::Device(on) => format!("{rank}:{}:{}", on.device, on.lane),
+            Part::Device(on) => format!("{rank}:{}:{}:{}", on.device, on.engine, on.lane),
             Part::Mailbox(number) => format!("{rank}:mail:{number}"),
         }
     }
@@ -232,6 +235,7 @@ impl Recorder {
             Part::Device(on) => {
                 head.device.store(on.device as u32 + 1, Ordering::Relaxed);
                 head.lane.store(on.lane as u32, Ordering::Relaxed);
+                head.engine.store(on.engine as u32, Ordering::Relaxed);
             }
             Part::Mailbox(number) => head.mailbox.store(number + 1, Ordering::Relaxed),
         }
@@ -335,8 +339,8 @@ impl Reader {
         let number = |word: &AtomicU32| word.load(Ordering::Relaxed) as usize;
         let fits =
             head.magic.load(Ordering::Acquire) == MAGIC && head.version.load(Ordering::Relaxed) == VERSION;
-        let on_device =
-            number(&head.device).checked_sub(1).map(|device| OnDevice { device, lane: number(&head.lane) });
+        let (engine, lane) = (number(&head.engine), number(&head.lane));
+        let on_device = number(&head.device).checked_sub(1).map(|device| OnDevice { device, engine, lane });
         let mailbox = head.mailbox.load(Ordering::Relaxed).checked_sub(1);
         let owner = Owner {
             group: head.group.get(),
