@@ -3,7 +3,7 @@
 //! Put into a folder as `libcuda.so` and `libcuda.so.1`, and found through `LD_LIBRARY_PATH`, it stands in for the driver.
 //! Device memory is a memfd, an exported handle its descriptor, a mapping a mapping of the host, so that processes really
 //! share it and copies really copy. Streams are synchronous. What is captured is recorded, and done when the graph is launched.
-//! Kernels load and launch, and do nothing. The same file also
+//! Kernels load and launch, and do nothing, but that the lane's turn goes on; those that only record do it (`marks.rs`). The same file also
 //! stands in for NVRTC (`SYMMEM_NVRTC_LIBRARY`), where every program compiles to nothing, and as `libnvidia-ml.so.1` for the
 //! part of NVML that tells where a device is in a fabric.
 //!
@@ -34,6 +34,7 @@ pub mod control;
 mod copy;
 mod device;
 mod graph;
+mod marks;
 mod memory;
 mod module;
 mod multicast;

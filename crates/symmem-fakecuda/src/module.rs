@@ -1,8 +1,9 @@
-//! Modules and kernels: any image loads, any name is found, and a launch does nothing; captured, it uses its memory.
+//! Modules and kernels: any image loads, any name is found, and a launch does nothing but record (`marks.rs`); captured, it uses its memory.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use crate::device::current;
+use crate::marks::Said;
 use crate::node::{Work, give};
 use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, call, put};
 use crate::state::State;
@@ -152,7 +153,23 @@ unsafe extern "C" fn cuLaunchKernelEx(
 /// Words of the parameter of this project's kernels, as far as all of them have them: `Launch<8>`.
 const WORDS: usize = 31;
 /// How the names of these kernels begin.
-const KNOWN: [&[u8]; 6] = [b"all_", b"pull", b"reduce_", b"barrier", b"put_signal", b"wait_signal"];
+const KNOWN: [&[u8]; 10] = [
+    b"all_",
+    b"pull",
+    b"reduce_",
+    b"barrier",
+    b"put_signal",
+    b"wait_signal",
+    b"begin_work",
+    b"end_work",
+    b"mark_",
+    b"open_records",
+];
+/// Which word has the rank, and the first of the addresses of everybody's lane.
+const RANK: usize = 12;
+const LANES: usize = 15;
+/// Which word has operation and signature.
+const SIGNATURE: usize = 13;
 
 /// # Safety
 /// Kernels with the names of this project's have its parameter.
@@ -161,13 +178,14 @@ unsafe fn launch(name: &'static CStr, function: u64, stream: u64, parameters: *m
         let kernel = name_of(state, function)?.to_bytes();
         let is_known = kernel == b"copy" || KNOWN.iter().any(|start| kernel.starts_with(start));
         // SAFETY: as promised.
-        let first = unsafe { parameters.as_ref() }.filter(|_| is_known);
-        let all = first.map_or([0; WORDS], |first| {
-            // SAFETY: as promised.
-            unsafe { first.cast::<[u64; WORDS]>().read_unaligned() }
-        });
+        let all = unsafe {
+            let first = parameters.as_ref().filter(|_| is_known);
+            first.map_or([0; WORDS], |first| first.cast::<[u64; WORDS]>().read_unaligned())
+        };
         let mut words = [0; 12];
         words.copy_from_slice(&all[..12]);
+        let lane = all.get(LANES + all[RANK] as u32 as usize).copied().unwrap_or(0);
+        let said = Said { lane, signature: all[SIGNATURE] };
         let used: Vec<_> = match captured(state, stream)? {
             None => Vec::new(),
             // Whatever of it is an address is memory that the kernel uses.
@@ -175,6 +193,6 @@ unsafe fn launch(name: &'static CStr, function: u64, stream: u64, parameters: *m
                 all.iter().filter(|word| state.is_accessible(**word, 1)).map(|word| (*word, 1)).collect()
             }
         };
-        give(state, stream, &used, Work::Launch { function, words })
+        give(state, stream, &used, Work::Launch { function, words, said })
     })
 }

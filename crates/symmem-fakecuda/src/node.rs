@@ -12,6 +12,7 @@ use rustix::mm::{Advice, madvise};
 
 use crate::control::launched;
 use crate::device::current;
+use crate::marks::{self, Said};
 use crate::module::name_of;
 use crate::result::{Code, ILLEGAL_ADDRESS, INVALID_HANDLE, Outcome};
 use crate::state::State;
@@ -34,10 +35,11 @@ pub(crate) enum Work {
         value: u32,
         count: usize,
     },
-    /// A kernel, and the first words of its parameter.
+    /// A kernel, the first words of its parameter, and what those that record need to know.
     Launch {
         function: u64,
         words: [u64; 12],
+        said: Said,
     },
     /// An event that is recorded anew with every replay.
     Record {
@@ -78,8 +80,9 @@ impl Work {
                 std::slice::from_raw_parts_mut(to as *mut u32, count).fill(value);
                 Ok(())
             },
-            Self::Launch { function, words } => {
+            Self::Launch { function, words, said } => {
                 let name: CString = name_of(state, function)?.clone();
+                marks::run(state, name.to_bytes(), &words, said);
                 launched(name, words);
                 state.launches += 1;
                 Ok(())

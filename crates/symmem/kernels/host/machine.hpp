@@ -115,6 +115,8 @@ class Group {
     const u32 mode;
     // A ring of each rank for its records; none if they are not recorded.
     std::vector<std::vector<Record>> records;
+    // Whether marks around kernels write them, instead of the kernels.
+    bool is_marked = false;
 
     Group(u32 world, u32 lanes, u32 mode, u32 first_epoch, u64 milliseconds)
         : world(world), lanes(lanes), mode(mode), status_words(world) {
@@ -146,7 +148,7 @@ class Group {
         launch.world = world;
         launch.mode = mode;
         if (!records.empty()) {
-            launch.mode |= RECORDED;
+            if (!is_marked) launch.mode |= RECORDED;
             store_relaxed(&((Lane*)control[rank]->at(launch.lane))->records, (u64)records[rank].data());
         }
         for (u32 peer = 0; peer < world; ++peer) launch.lanes[peer] = control[peer]->at(launch.lane);

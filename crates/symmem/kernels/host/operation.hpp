@@ -13,6 +13,7 @@
 #include "../all_reduce_two_shot_out.cu"
 #include "../all_reduce_two_trip.cu"
 #include "../barrier_multimem.cu"
+#include "../marks.cu"
 #include "../pull.cu"
 #include "../reduce_portion.cu"
 #include "../signals.cu"
@@ -205,11 +206,13 @@ class Call {
         bool takes_whole = op.kind == LOW_LATENCY && is_whole() && random.chance(70);
         // Where all ranks are on one device the barrier has one block, and a thread for each of them.
         bool is_together = op.kind == BARRIER && launch.mode & ONE_DEVICE;
+        if (track.group.is_marked) run_kernel({1, 1}, random, [&] { mark_begin(launch); });
         run_kernel(is_together ? Shape{1, launch.world} : op.shape, random, [&] {
             if (unrolled == 2) return run_body<2>(op.kind, takes_whole, launch);
             if (unrolled == 4) return run_body<4>(op.kind, takes_whole, launch);
             run_body<0>(op.kind, takes_whole, launch);
         });
+        if (track.group.is_marked) run_kernel({1, 1}, random, [&] { mark_end(launch); });
     }
 
     // The result is right, and nothing else has changed.

@@ -70,11 +70,12 @@ void expect_record(const Record& record, u32 number, u64 what) {
     if (record.what >> 16 != what) fail("record " + std::to_string(number) + " is of something else");
 }
 
-// Operations that are recorded leave a record each, where their epoch says, and steps behind them.
-void recorded(u32 world, u32 mode, u32 first_epoch) {
+// Operations that are recorded, by their kernels or by marks around those, leave a record each, where their epoch says, and steps behind them.
+void recorded(u32 world, u32 mode, u32 first_epoch, bool is_marked) {
     const u32 count = 20;
     Group group(world, 1, mode, first_epoch, 60000);
     group.records.assign(world, std::vector<Record>(2 * RECORDS));
+    group.is_marked = is_marked;
     Track track(group, 0);
     each_rank(world, [&](u32 rank) {
         run_sequence(track, rank, world, count);
@@ -85,7 +86,9 @@ void recorded(u32 world, u32 mode, u32 first_epoch) {
         launch.data[rank] = pad.at(0);
         launch.op = 99;
         launch.signature = 7;
+        if (is_marked) run_kernel({1, 1}, own, [&] { begin_step(launch); });
         run_kernel({1, 2}, own, [&] { pass_signal(launch, pad_slot(launch, rank), 1, 0); });
+        if (is_marked) run_kernel({1, 1}, own, [&] { end_step(launch, true); });
         const std::vector<Record>& ring = group.records[rank];
         Random shared(world);
         u32 epoch = first_epoch;
@@ -353,7 +356,8 @@ int main(int count, char** arguments) {
     });
     timed("recorded", [&] {
         for (u32 world = 1; world <= 3; ++world)
-            for (u32 mode : MODES) recorded(world, mode, world == 1 ? 2 : 0xffffffff - 7);
+            for (u32 mode : MODES)
+                for (bool is_marked : {false, true}) recorded(world, mode, world == 1 ? 2 : 0xffffffff - 7, is_marked);
     });
     timed("signals", [&] {
         for (u32 world = 2; world <= 4; ++world) signals(world, deadline);

@@ -18,6 +18,7 @@ mod profile;
 mod queues;
 #[cfg(feature = "faults")]
 mod slab;
+mod traced;
 
 use symmem::cuda::{Device, Engine, SymmetricMemory};
 use symmem::{Error, Group, Result};

@@ -23,6 +23,7 @@ mod pull;
 mod queues;
 mod signals;
 mod stage;
+mod traced;
 // Some of it is for tests that run without MPS.
 #[allow(dead_code)]
 mod tools;

@@ -121,7 +121,7 @@ const MEET_ALL: [&str; 7] = [
 
 /// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
 /// end. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 25] = [
+const SHAPES: [(&str, &[&[&str]]); 26] = [
     ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
     ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
     ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
@@ -144,6 +144,7 @@ const SHAPES: [(&str, &[&[&str]]); 25] = [
     ("begin_work", &[]),
     ("end_work", &[]),
     ("open_records", &[]),
+    ("mark_", &[]),
     ("user_signals", &[&SIGNAL, &SIGNAL]),
     ("user_barrier", &[&["bar.sync"], &SIGNAL, &SIGNAL, &["bar.red.and.pred"]]),
     ("user_packets", &[&PACKETS]),
@@ -255,8 +256,8 @@ fn release_problem(kernel: &Function) -> Option<String> {
 
 /// Whether the engine may launch a kernel of this name before the one ahead of it has ended.
 fn takes_turn(name: &str) -> bool {
-    const OTHERS: [&str; 7] =
-        ["put_signal", "wait_signal", "copy", "begin_work", "end_work", "open_records", "user_"];
+    const OTHERS: [&str; 8] =
+        ["put_signal", "wait_signal", "copy", "begin_work", "end_work", "open_records", "mark_", "user_"];
     !OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 

@@ -14,6 +14,7 @@ use cudarc::driver::sys;
 
 use super::Engine;
 use super::launch::Uses;
+use super::recorded::Recording;
 use super::statement::Statement;
 use super::status::Ending;
 use crate::cuda::Stream;
@@ -76,16 +77,16 @@ impl Engine {
             return Err(Error::invalid(op.name(), problem));
         }
         let lane = &self.inner.body.lanes[self.lane];
-        let recorded = self.recorded(&Statement::plain(op, None, (0, 0), 1));
+        let is_recorded = self.recording(&Statement::plain(op, None, (0, 0), 1)) != Recording::No;
         let kernels = &self.inner.body.kernels;
         let needs = || self.needs(uses);
         let given = lane.run(stream, op, &self.inner.watched, &needs, |bound, _| {
             let number = (lane.launches() as u32).wrapping_add(1).max(1);
             let is_captured = stream.capture_id_in(bound)?.is_some();
             let say = |number| if is_captured { Ok(()) } else { self.say(number, stream) };
-            let note = |kernel| match recorded {
-                0 => Ok(()),
-                mode => self.note(op, kernel, (stream, bound), mode),
+            let note = |kernel| match is_recorded {
+                false => Ok(()),
+                true => self.note(op, kernel, (stream, bound)),
             };
             say(number)?;
             note(&kernels.begin_work)?;

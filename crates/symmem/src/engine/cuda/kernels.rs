@@ -61,15 +61,18 @@ pub(crate) struct Kernels {
     pub(crate) put_signal: Kernel,
     pub(crate) wait_signal: Kernel,
     pub(crate) copy: Kernel,
-    /// Before and after work of another library that is recorded.
+    /// Before and after a step that is recorded: work of another library, or a kernel that cannot record itself.
     pub(crate) begin_work: Kernel,
     pub(crate) end_work: Kernel,
+    /// The same of a kernel that takes a turn.
+    pub(crate) mark_begin: Kernel,
+    pub(crate) mark_end: Kernel,
     /// Tells a lane where it records, and the host what the device's clock shows.
     pub(crate) open_records: Kernel,
     /// Whether those that take a turn wait for the kernel before, however early they are launched.
     pub(crate) wait_for_kernel_before: bool,
-    /// Whether they can be recorded.
-    pub(crate) are_recordable: bool,
+    /// Whether they record themselves; else marks around them do.
+    pub(crate) record_themselves: bool,
     /// For the engines that come after this one.
     _modules: Arc<Modules>,
 }
@@ -92,6 +95,7 @@ impl Kernels {
         }
         let signals = modules.of_source("signals")?;
         let named = |name: &str, is_large: bool| untyped(signals, name, is_large);
+        let mark = |name: &str| untyped(modules.of_source("marks")?, name, is_large);
         Ok(Self {
             routines,
             barrier: named("barrier", is_large)?,
@@ -101,9 +105,11 @@ impl Kernels {
             copy: named("copy", false)?,
             begin_work: named("begin_work", is_large)?,
             end_work: named("end_work", is_large)?,
+            mark_begin: mark("mark_begin")?,
+            mark_end: mark("mark_end")?,
             open_records: named("open_records", is_large)?,
             wait_for_kernel_before: modules.are_compiled && device.compute_capability() >= WAITING_CAPABILITY,
-            are_recordable: recorded && modules.are_compiled,
+            record_themselves: recorded && modules.are_compiled,
             _modules: modules,
         })
     }
@@ -347,8 +353,8 @@ mod tests {
             |sources: &[Source], stem: &str| sources.iter().any(|(name, _)| *name == format!("{stem}.cu"));
         assert!(Routine::ALL.iter().all(|routine| has(&ENGINE, routine.name())));
         assert!(Routine::MULTIMEM.iter().all(|routine| has(&MULTIMEM, routine.name())));
-        assert!(has(&ENGINE, "signals") && has(&MULTIMEM, "barrier_multimem"));
-        assert_eq!(ENGINE.len(), Routine::ALL.len() + 1);
+        assert!(has(&ENGINE, "signals") && has(&ENGINE, "marks") && has(&MULTIMEM, "barrier_multimem"));
+        assert_eq!(ENGINE.len(), Routine::ALL.len() + 2);
         assert_eq!(MULTIMEM.len(), Routine::MULTIMEM.len() + 1);
     }
 

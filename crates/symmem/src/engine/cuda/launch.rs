@@ -8,9 +8,10 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::control::{Launch, NEXT_EARLY};
+use super::control::{Launch, NEXT_EARLY, RECORDED};
 use super::kernels::Kernel;
 use super::lane::{Behind, Keep, Lane};
+use super::recorded::Recording;
 use super::statement::Statement;
 use super::{Engine, EngineInner};
 use crate::cuda::device::Bound;
@@ -63,6 +64,30 @@ impl Early {
     }
 }
 
+/// How a launch is made, besides what it is.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// Whether it may be on the device beside the launches before and after.
+    early: Early,
+    /// 0, or the mode of launches that record themselves.
+    mode: u32,
+    /// Blocks, and threads of each.
+    shape: (u32, u32),
+}
+
+impl Manner {
+    /// One after the other, and not recorded.
+    fn plain(call: &Call<'_>) -> Self {
+        let Statement { grid, threads, .. } = call.statement;
+        Self { early: Early::No, mode: 0, shape: (grid, threads) }
+    }
+
+    /// Of one thread before or after `call`.
+    fn mark(call: &Call<'_>) -> Self {
+        Self { shape: (1, 1), ..Self::plain(call) }
+    }
+}
+
 impl<'a> Call<'a> {
     fn uses(&self) -> Uses<'a> {
         [self.memory, self.input.owner, self.output.owner]
@@ -84,17 +109,16 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns. `early`: whether it may be on the
-    /// device beside the launches before and after. `recorded`: 0, or the mode of launches that are.
+    /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns.
     #[inline]
     fn launch<const N: usize>(
         &self,
         template: &Launch<N>,
         kernel: &Kernel,
         (stream, bound): (&Stream, &Bound<'_>),
-        early: Early,
-        recorded: u32,
+        manner: Manner,
     ) -> Result<()> {
+        let Manner { early, mode, shape } = manner;
         let mut launch = *template;
         launch.count = self.count;
         launch.input = self.input.address;
@@ -102,17 +126,16 @@ impl<'a> Call<'a> {
         launch.op = self.statement.op as u32;
         launch.signature = self.statement.signature();
         launch.peer = self.peer as u32;
-        launch.mode |= self.mode | recorded | if early == Early::No { 0 } else { NEXT_EARLY };
+        launch.mode |= self.mode | mode | if early == Early::No { 0 } else { NEXT_EARLY };
         launch.set_data(self.data);
         launch.multicast = self.multicast;
         let mut parameters = [(&raw mut launch).cast::<c_void>()];
-        let Statement { grid, threads, .. } = self.statement;
         // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that the ranks
         // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`needs`). Kernels
         // of which a launch may be early wait for the one before when they take their turn, before anything else.
         unsafe {
             let is_early = early == Early::Yes;
-            kernel.function.launch_in(bound, stream, (grid, threads), is_early, &mut parameters)
+            kernel.function.launch_in(bound, stream, shape, is_early, &mut parameters)
         }
     }
 }
@@ -152,13 +175,41 @@ impl Engine {
             return Err(self.not_direct(call));
         }
         let lane = self.inner.lane(self.lane);
-        let recorded = self.recorded(&call.statement);
+        let recording = self.recording(&call.statement);
         let needs = || self.needs(&call.uses());
-        let overlaps = call.is_small && self.inner.overlaps;
+        let overlaps = call.is_small && self.inner.overlaps && recording != Recording::Around;
+        let mode = if recording == Recording::Itself { RECORDED } else { 0 };
         let _range = nvtx::range(call.statement.op.name(), self.group().name());
         lane.run(stream, call.statement.op, &self.inner.watched, &needs, |bound, behind| {
-            put(lane, kernel, (stream, bound), call, Early::of(overlaps, behind), recorded)
+            let early = Early::of(overlaps, behind);
+            let manner = Manner { early, mode, ..Manner::plain(call) };
+            if recording == Recording::Around {
+                return self.put_marked(kernel, (stream, bound), call, manner);
+            }
+            put(lane, kernel, (stream, bound), call, manner)
         })
+    }
+
+    /// Puts `kernel` on the lane, whose turn it is, between marks that record it.
+    #[cold]
+    fn put_marked(
+        &self,
+        kernel: &Kernel,
+        stream: (&Stream, &Bound<'_>),
+        call: &Call<'_>,
+        manner: Manner,
+    ) -> Result<()> {
+        let lane = self.inner.lane(self.lane);
+        let kernels = &self.inner.body.kernels;
+        let [before, after] = match call.statement.op {
+            // They take no turn.
+            Op::PutSignal | Op::WaitSignal => [&kernels.begin_work, &kernels.end_work],
+            _ => [&kernels.mark_begin, &kernels.mark_end],
+        };
+        let mark = |mark| put(lane, mark, stream, call, Manner::mark(call));
+        mark(before)?;
+        put(lane, kernel, stream, call, manner)?;
+        mark(after)
     }
 
     /// The error for a kernel that would need memory out of reach.
@@ -175,27 +226,23 @@ impl Engine {
     }
 
     /// On this handle's lane, whose turn it is: records in the order of `stream` that work of another library begins or ends, by `kernel`.
-    pub(super) fn note(
-        &self,
-        op: Op,
-        kernel: &Kernel,
-        stream: (&Stream, &Bound<'_>),
-        recorded: u32,
-    ) -> Result<()> {
+    pub(super) fn note(&self, op: Op, kernel: &Kernel, stream: (&Stream, &Bound<'_>)) -> Result<()> {
         let call = Call::plain(Statement::plain(op, None, (0, 0), 1));
-        put(self.inner.lane(self.lane), kernel, stream, &call, Early::No, recorded)
+        put(self.inner.lane(self.lane), kernel, stream, &call, Manner::plain(&call))
     }
 
     /// Launches `kernel`, which waits for nobody, beside the lane.
     pub(crate) fn launch_beside(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
         let lane = self.inner.lane(self.lane);
-        self.beside(stream, &call.uses(), |bound| put(lane, kernel, (stream, bound), call, Early::No, 0))
+        self.beside(stream, &call.uses(), |bound| {
+            put(lane, kernel, (stream, bound), call, Manner::plain(call))
+        })
     }
 
     /// Launches `kernel`, which waits for nobody and is waited for at once, on the device's own stream for that.
     pub(super) fn launch_at_once(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
         let bound = self.inner.device.bind()?;
-        put(self.inner.lane(self.lane), kernel, (stream, &bound), call, Early::No, 0)?;
+        put(self.inner.lane(self.lane), kernel, (stream, &bound), call, Manner::plain(call))?;
         self.inner.body.activity.copied(stream)
     }
 
@@ -238,13 +285,12 @@ fn put(
     kernel: &Kernel,
     stream: (&Stream, &Bound<'_>),
     call: &Call<'_>,
-    early: Early,
-    recorded: u32,
+    manner: Manner,
 ) -> Result<()> {
     match &lane.small {
-        Some(template) if !kernel.is_large => call.launch(template, kernel, stream, early, recorded),
+        Some(template) if !kernel.is_large => call.launch(template, kernel, stream, manner),
         // The copy has small parameters in a large group too; it looks at nothing behind what both have in common.
-        _ => call.launch(&lane.large, kernel, stream, early, recorded),
+        _ => call.launch(&lane.large, kernel, stream, manner),
     }
 }
 

@@ -366,7 +366,7 @@ impl Engine {
         let (mut peers, control) = (peers.swap_remove(0), control?);
         share_multicast(running, &bring(Arc::clone(&control)), &mut peers)?;
         let scratch = layout.lane(0) + layout.scratch();
-        let recorded = parts.kernels.are_recordable;
+        let recorded = parts.kernels.record_themselves;
         let limits = &mut agreed.limits;
         let multimem = multimem::set_up(running, device, &peers, settings.lanes, limits, recorded)?;
         let is_direct = peers.is_direct;

@@ -1,14 +1,16 @@
 //! Recording of what kernels of an engine do, for `trace`.
 //!
-//! An engine that is made while its group is recorded loads kernels that can record; every other engine loads kernels without it, and pays
-//! nothing. The first recorded launch of a lane makes the lane's ring, and a kernel tells the lane where the ring is. Kernels write the ring; those
+//! An engine that is made while its group is recorded loads kernels that record themselves, if they can be compiled; every other engine loads
+//! kernels without it, and pays nothing. When its group is recorded later, or nothing can be compiled, a kernel of one thread before each launch and one
+//! after it record that (`kernels/marks.cu`). Those are there from the start: whatever is loaded while kernels wait for peers may have to wait for them.
+//!
+//! The first recorded launch of a lane makes the lane's ring, and a kernel tells the lane where the ring is. Kernels write the ring; those
 //! of a graph that was captured meanwhile write it with every replay. If there is no ring to be had, the lane stays unrecorded, with a warning.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::control::RECORDED;
 use super::host_block::HostBlock;
 use super::launch::Call;
 use super::statement::Statement;
@@ -45,12 +47,28 @@ impl Rings {
     }
 }
 
+/// Who records a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recording {
+    /// Nobody.
+    No,
+    /// Its kernel.
+    Itself,
+    /// Kernels before and after it.
+    Around,
+}
+
 impl Engine {
-    /// The mode of a launch that is made now on this handle's lane: [`RECORDED`], or 0 if it is not.
+    /// Who records a launch that is made now on this handle's lane.
     #[inline]
-    pub(super) fn recorded(&self, statement: &Statement) -> u32 {
-        let can_be = self.inner.body.kernels.are_recordable;
-        if can_be && self.group().inner.is_recorded() && self.know(statement) { RECORDED } else { 0 }
+    pub(super) fn recording(&self, statement: &Statement) -> Recording {
+        if !self.group().inner.is_recorded() || !self.know(statement) {
+            return Recording::No;
+        }
+        match self.inner.body.kernels.record_themselves {
+            true => Recording::Itself,
+            false => Recording::Around,
+        }
     }
 
     /// Notes what the launch is, for who reads the records. False if there are none.

@@ -14,7 +14,7 @@ macro_rules! source {
 }
 
 /// What every engine has, each file compiled for itself. Its PTX is built in.
-pub(crate) const ENGINE: [Source; 10] = [
+pub(crate) const ENGINE: [Source; 11] = [
     source!("all_reduce_low_latency.cu"),
     source!("all_reduce_low_latency_whole.cu"),
     source!("all_reduce_low_latency_together.cu"),
@@ -25,6 +25,7 @@ pub(crate) const ENGINE: [Source; 10] = [
     source!("reduce_portion.cu"),
     source!("pull.cu"),
     source!("signals.cu"),
+    source!("marks.cu"),
 ];
 
 /// What is compiled where there is multicast: it may touch multicast addresses. Its PTX is not built in, for it is for few machines, which can
