@@ -152,3 +152,26 @@ fn lanes_of_two_engines_of_a_group_are_told_apart() {
         .unwrap();
     });
 }
+
+#[test]
+fn devices_are_recorded_where_nothing_can_be_compiled() {
+    const NAME: &str = "traced::devices_are_recorded_where_nothing_can_be_compiled";
+    fake::run(NAME, &[DEVICES, ("SYMMEM_NVRTC_LIBRARY", "/nothing")], || {
+        symmem::spawn(2, |group| {
+            let mut kept = None;
+            let trace = traced(&group, 4, || {
+                // Made while the group is recorded: its kernels would record themselves.
+                let engine = engine(&group)?;
+                engine.barrier(&Stream::new(engine.device())?)?;
+                assert!(launched().starts_with("mark_end"), "{}", launched());
+                kept = Some(engine);
+                Ok(())
+            })?;
+            let Some(trace) = trace else { return Ok(()) };
+            let counts = on_devices(&trace).into_iter().map(|track| (track.rank, track.operations.len()));
+            assert_eq!(counts.collect::<Vec<_>>(), [(0, 1), (1, 1)]);
+            Ok(())
+        })
+        .unwrap();
+    });
+}
