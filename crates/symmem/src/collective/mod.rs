@@ -91,7 +91,7 @@ impl<T: Element> SymmetricMemory<T> {
                 Ok(())
             }
             Algorithm::Staged => {
-                let epoch = self.seal(staged::exchange(running, call, signature, fill))?;
+                let epoch = self.seal(staged::exchange(running, call, signature, |_, to| fill(to)))?;
                 let address = |rank| if rank == me { own } else { inner.map(rank).staging(epoch) };
                 // SAFETY: staging holds the call's bytes, and this rank announces nothing before `work` is done.
                 work(&unsafe { Peers::new(inner, self.len(), false, address) });

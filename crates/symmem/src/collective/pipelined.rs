@@ -7,7 +7,7 @@
 //!
 //! # Whose cache the lines are in
 //! Staging is written and read over and over, so what counts is how its cache lines travel, which differs by processor
-//! (`sys/copy/x86_64.rs` says how). [`Room::give`] and [`Laid::take`] do what suits this one. Reductions put their result in the place of
+//! (`sys/copy/x86_64.rs` says how). [`Room::give`], [`Laid::take`] and [`place`] do what suits this one. Reductions put their result in the place of
 //! what they read ([`Peers::reduce_back`]), on every processor.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
@@ -28,6 +28,8 @@ use crate::tuning::PUSH_RANKS;
 pub(super) trait Pieces {
     /// How many there are, at least one: the same on all ranks.
     fn count(&self) -> usize;
+    /// The most bytes of a piece: the same on all ranks.
+    fn bytes(&self) -> usize;
     /// Lays out what others need of this rank's piece `index`. `before` is everybody's piece before this one: who did not use
     /// it in [`Pieces::take_up`] can do so for the last time here.
     fn lay_out(&mut self, index: usize, room: &Room, before: Option<&Laid<'_>>);
@@ -86,8 +88,8 @@ pub(super) struct Laid<'a> {
 }
 
 enum Place<'a> {
-    /// In everybody's staging of this epoch.
-    Staging(u64),
+    /// In everybody's staging of this epoch, from this byte on.
+    Staging(u64, usize),
     /// In these parcels.
     Parcels(&'a [*mut u8; PUSH_RANKS]),
 }
@@ -95,8 +97,8 @@ enum Place<'a> {
 impl<'a> Laid<'a> {
     /// # Safety
     /// The value is used only between the meeting of `epoch` and this rank's announcement of the next one.
-    unsafe fn in_staging(inner: &'a Inner, epoch: u64) -> Self {
-        Self { inner, place: Place::Staging(epoch), bytes: staging_bytes(inner.world) }
+    unsafe fn in_staging(inner: &'a Inner, epoch: u64, start: usize) -> Self {
+        Self { inner, place: Place::Staging(epoch, start), bytes: staging_bytes(inner.world) - start }
     }
 
     /// # Safety
@@ -113,7 +115,8 @@ impl<'a> Laid<'a> {
     fn at(&self, rank: usize, at: usize, bytes: usize) -> *mut u8 {
         assert!(at <= self.bytes && bytes <= self.bytes - at, "beyond a piece");
         let start = match self.place {
-            Place::Staging(epoch) => self.inner.map(rank).staging(epoch),
+            // SAFETY: the piece starts within the staging.
+            Place::Staging(epoch, start) => unsafe { self.inner.map(rank).staging(epoch).add(start) },
             Place::Parcels(parcels) => parcels[rank],
         };
         // SAFETY: within the piece.
@@ -166,19 +169,55 @@ pub(super) fn run(
     pieces: &mut impl Pieces,
 ) -> Result<()> {
     let inner = running.inner();
+    let (staging, piece) = (staging_bytes(inner.world), pieces.bytes());
     let mut before = None;
     for index in 0..pieces.count() {
-        let epoch = staged::exchange(running, call, signature, |to| {
-            // SAFETY: nobody reads this half of the staging before this rank announces.
-            let room = unsafe { Room::new(to, staging_bytes(inner.world)) };
+        let epoch = staged::exchange(running, call, signature, |epoch, to| {
+            let start = place(epoch, piece, staging);
+            // SAFETY: nobody reads this half of the staging before this rank announces; the piece starts within it.
+            let room = unsafe { Room::new(to.add(start), staging - start) };
             pieces.lay_out(index, &room, before.as_ref());
         })?;
         // SAFETY: just met. The last use of what others laid out is when the next piece is laid out, which is announced after
         // that; this rank's own part stays until it lays out the piece after the next.
-        let laid = unsafe { Laid::in_staging(inner, epoch) };
+        let laid = unsafe { Laid::in_staging(inner, epoch, place(epoch, piece, staging)) };
         pieces.take_up(index, &laid, before.as_ref());
         before = Some(laid);
         fault::point(Point::PieceDone);
     }
     Ok(())
+}
+
+/// At which byte of its half of staging, of `staging` bytes, the piece of `epoch` lies: all ranks find the same one.
+///
+/// Pieces that are much smaller than staging take turns in it where lines are the better for a rest. Any place in the half of an epoch may be
+/// written once the half may be.
+fn place(epoch: u64, bytes: usize, staging: usize) -> usize {
+    /// Smaller pieces had better stay in the first-level cache: their few lines are at hand then.
+    const LEAST: usize = 4 << 10;
+    let bytes = bytes.next_multiple_of(64);
+    match bytes >= LEAST && copy::lines_rest() {
+        true => (epoch / 2 % (staging / bytes).max(1) as u64) as usize * bytes,
+        false => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_fits_wherever_it_lies() {
+        let staging = staging_bytes(2);
+        for bytes in [0, 1, 4095, 4096, 5000, 100_000, staging - 1, staging] {
+            let places: Vec<usize> = (0..200).map(|epoch| place(epoch, bytes, staging)).collect();
+            assert!(
+                places.iter().all(|start| start + bytes <= staging && start % 64 == 0),
+                "{bytes}: {places:?}"
+            );
+            let turns = copy::lines_rest() && (4033..=staging / 2).contains(&bytes);
+            assert_eq!(places[0] != places[2], turns, "{bytes}");
+            assert_eq!(places[0], places[1], "the halves are apart anyway");
+        }
+    }
 }

@@ -21,12 +21,12 @@ pub(super) fn exchange(
     running: &Running<'_>,
     call: &Call,
     signature: Signature,
-    fill: impl FnOnce(*mut u8),
+    fill: impl FnOnce(u64, *mut u8),
 ) -> Result<u64> {
     let inner = running.inner();
     let epoch = running.next_epoch()?;
     if call.gives(inner.rank) {
-        fill(inner.map(inner.rank).staging(epoch));
+        fill(epoch, inner.map(inner.rank).staging(epoch));
     }
     fault::point(Point::StagingFilled);
     running.announce(epoch, signature, 0, &[]);

@@ -27,9 +27,9 @@ use x86_64::{copy as load, copy as store, stream as stream_in, stream as stream_
 
 /// [`write`], to memory that a peer has used last: where the processor gains by it, the lines are asked for ahead.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) use self::words::store as give;
+pub(crate) use self::words::{lines_rest, store as give};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use self::x86_64::give;
+pub(crate) use self::x86_64::{give, lines_rest};
 
 /// How bytes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -270,6 +270,10 @@ impl<T: Element> Pieces for Transfer<'_, T> {
         self.traffic.longest().div_ceil(self.window).max(1)
     }
 
+    fn bytes(&self) -> usize {
+        self.traffic.longest().min(self.window) * size_of::<T>()
+    }
+
     fn lay_out(&mut self, index: usize, room: &Room, _: Option<&Laid<'_>>) {
         // Before the first meeting ranks may disagree, and nothing of the output may change.
         if index > 0 && self.keeps_what_it_gives() {

@@ -218,6 +218,10 @@ impl<T: Element> Pieces for Whole<'_, T> {
         self.of.len.div_ceil(self.piece).max(1)
     }
 
+    fn bytes(&self) -> usize {
+        self.of.len.min(self.piece) * size_of::<T>()
+    }
+
     #[inline]
     fn lay_out(&mut self, index: usize, room: &Room, _: Option<&Laid<'_>>) {
         self.of.lay_out(self.of.range(index, self.piece), room, 0);
@@ -265,6 +269,10 @@ impl<T: Element> Pieces for Slices<'_, T> {
     fn count(&self) -> usize {
         // One more, for the results of the last.
         self.of.len.div_ceil(self.piece) + 1
+    }
+
+    fn bytes(&self) -> usize {
+        self.of.len.min(self.piece) * size_of::<T>()
     }
 
     fn lay_out(&mut self, index: usize, room: &Room, before: Option<&Laid<'_>>) {
@@ -325,6 +333,10 @@ impl<T: Element> Scatter<'_, T> {
 impl<T: Element> Pieces for Scatter<'_, T> {
     fn count(&self) -> usize {
         self.out.len().div_ceil(self.quota).max(1)
+    }
+
+    fn bytes(&self) -> usize {
+        self.place(self.ranks.1)
     }
 
     fn lay_out(&mut self, index: usize, room: &Room, _: Option<&Laid<'_>>) {
