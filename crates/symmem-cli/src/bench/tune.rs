@@ -3,20 +3,23 @@
 //! Every collective runs by each of its algorithms by turns, in the loop of the bench, over powers of two of bytes. A
 //! bound is put where the sum of what is lost beside the best algorithm, over all sizes, is least: one noisy size moves
 //! nothing.
+//!
+//! Of the algorithms for private memory the two that take any size are compared, by an all_gather.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize};
 use symmem::tuning::{Algorithm, Book, Bounds, Collective as Tuned, Tuning, machine};
-use symmem::{Config, DType, Group, ProcessSpawner};
+use symmem::{Config, DType, Group, ProcessSpawner, RankContext};
 
-use super::collective::{Case, Collective, Contender, OurContender, Ours, Plan, race};
+use super::collective::{Case, Collective, Contender, OurContender, Ours, Plan, open, race};
 use super::progress::Progress;
 use super::stats::Percentiles;
 use super::{clock::Clock, cores};
-use crate::args::{TuneArgs, short};
+use crate::args::{Memory, TuneArgs, short};
 
 /// The collectives that are measured.
 const COLLECTIVES: [(Collective, Tuned); 7] = [
@@ -31,6 +34,8 @@ const COLLECTIVES: [(Collective, Tuned); 7] = [
 
 /// Sizes of a rank's memory: from 2^3 to 2^17 bytes.
 const EXPONENTS: std::ops::RangeInclusive<u32> = 3..=17;
+/// Those of private memory: from 16 KB to 4 MB.
+const PRIVATE_EXPONENTS: std::ops::RangeInclusive<u32> = 14..=22;
 
 /// What was found for one collective.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,11 +46,11 @@ struct Finding {
 }
 
 /// The typical time of each algorithm at one size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Sample {
     bytes: usize,
-    /// Push, staged, and the one for any size; infinite where it cannot carry so much.
-    ticks: [f64; 3],
+    /// By the size of messages they are for; infinite where one cannot carry so much.
+    ticks: Vec<f64>,
 }
 
 /// Measures, prints and keeps.
@@ -93,7 +98,7 @@ fn tuning(ranks: usize, findings: &[Finding]) -> Tuning {
 fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
     let by_rank = ProcessSpawner::new("tune", ranks).run(|group| {
         cores::pin(&cores::available(), group.rank());
-        let steps = COLLECTIVES.len() * EXPONENTS.count();
+        let steps = COLLECTIVES.len() * EXPONENTS.count() + PRIVATE_EXPONENTS.count();
         let bar = match group.rank() {
             0 => Progress::new(steps).bar(format!("{} ranks", group.size())),
             _ => indicatif::ProgressBar::hidden(),
@@ -106,13 +111,47 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
                 samples.push(sample(&group, collective, tuned, 1 << exponent, quick)?);
                 bar.inc(1);
             }
-            findings.push(Finding { ranks: group.size(), collective: tuned, bounds: bounds(&samples) });
+            let bounds = as_bounds(&bounds(&samples), Tuning::built_in(group.size()).bounds(tuned));
+            findings.push(Finding { ranks: group.size(), collective: tuned, bounds });
         }
+        bar.set_message(Tuned::Private.name());
+        findings.push(measure_private(&group, quick, || bar.inc(1))?);
         bar.finish_and_clear();
         Ok(findings)
     })?;
     // All ranks worked out the same from the same samples.
     Ok(by_rank.into_iter().next().unwrap_or_default())
+}
+
+/// Up to where private memory is pipelined; what smaller messages take stays as it is built in.
+fn measure_private(group: &Group, quick: bool, step: impl Fn()) -> symmem::Result<Finding> {
+    let [pipelined, pull] = [Algorithm::Pipelined, Algorithm::Pull].map(|algorithm| by(group, algorithm));
+    let groups = [pipelined?, pull?];
+    let mut samples = Vec::new();
+    for exponent in PRIVATE_EXPONENTS {
+        let bytes = 1 << exponent;
+        let case = Case::new(Collective::AllGather, DType::F32, bytes * group.size(), group.size());
+        let [one, other] = &groups;
+        let mut contenders = [open(one, &case, Memory::Private)?, open(other, &case, Memory::Private)?];
+        let mut each: Vec<&mut dyn Contender> =
+            contenders.iter_mut().map(|contender| &mut **contender as &mut dyn Contender).collect();
+        let ticks = times(&mut each, &case, bytes, quick)?;
+        contenders.into_iter().try_for_each(OurContender::close)?;
+        samples.push(Sample { bytes, ticks });
+        step();
+    }
+    let built_in = Tuning::built_in(group.size()).bounds(Tuned::Private);
+    let found = bounds(&samples).first().copied().unwrap_or(built_in.pipelined);
+    // What was best up to the largest size that was measured is taken to be so beyond.
+    let pipelined = if found == 1 << PRIVATE_EXPONENTS.end() { usize::MAX } else { found };
+    Ok(Finding { ranks: group.size(), collective: Tuned::Private, bounds: Bounds { pipelined, ..built_in } })
+}
+
+/// Collective. The same ranks as a group in which private memory takes `algorithm`.
+fn by(group: &Group, algorithm: Algorithm) -> symmem::Result<Group> {
+    let context = RankContext::new(Config::from_env()?.algorithm(&format!("private={algorithm}"))?);
+    let name = format!("{algorithm}/{}", group.id());
+    Group::from_store_in(&context, Arc::clone(group.store()), group.rank(), group.size(), &name)
 }
 
 /// Times the algorithms of a collective with about `bytes` in each rank's memory.
@@ -128,32 +167,37 @@ fn sample(
     let memory = group.alloc::<f32>(case.input(group.size()))?;
     let bytes = memory.len() * size_of::<f32>();
     let ours = Ours::over(&memory, group, &case)?;
-    let possible = tuned.algorithms().map(|algorithm| fits(group.size(), tuned, algorithm, bytes));
-    let mut contenders: Vec<Ours<f32>> = tuned
-        .algorithms()
-        .into_iter()
-        .zip(possible)
-        .filter(|each| each.1)
-        .map(|each| ours.using(each.0))
+    let algorithms = tuned.algorithms();
+    let possible = |algorithm: &Algorithm| fits(group.size(), tuned, *algorithm, bytes);
+    let mut contenders: Vec<Ours<f32>> = algorithms
+        .iter()
+        .filter(|algorithm| possible(algorithm))
+        .map(|algorithm| ours.using(*algorithm))
         .collect();
     let mut each: Vec<&mut dyn Contender> =
         contenders.iter_mut().map(|contender| contender as &mut dyn Contender).collect();
-    let blocks = if quick { 3 } else { 7 };
-    let iters = ((4 << 20) / bytes.max(1)).clamp(20, if quick { 20 } else { 400 });
-    let records = race(
-        &mut each,
-        &case,
-        Plan { blocks, iters, limit: None, timed: None },
-        &Clock::calibrated(),
-        || (),
-    )?;
+    let mut typical = times(&mut each, &case, bytes, quick)?.into_iter();
     drop(contenders);
     Box::new(ours).close()?;
-    let mut typical =
-        records.iter().map(|record| Percentiles::of(&mut record.blocks.concat()).p50.max(1) as f64);
-    let ticks = possible
-        .map(|possible| if possible { typical.next().unwrap_or(f64::INFINITY) } else { f64::INFINITY });
-    Ok(Sample { bytes, ticks })
+    let ticks = algorithms.iter().map(|algorithm| match possible(algorithm) {
+        true => typical.next().unwrap_or(f64::INFINITY),
+        false => f64::INFINITY,
+    });
+    Ok(Sample { bytes, ticks: ticks.collect() })
+}
+
+/// The typical time of each of `contenders`.
+fn times(
+    contenders: &mut [&mut dyn Contender],
+    case: &Case,
+    bytes: usize,
+    quick: bool,
+) -> symmem::Result<Vec<f64>> {
+    let blocks = if quick { 3 } else { 7 };
+    let iters = ((4 << 20) / bytes.max(1)).clamp(20, if quick { 20 } else { 400 });
+    let plan = Plan { blocks, iters, limit: None, timed: None };
+    let records = race(contenders, case, plan, &Clock::calibrated(), || ())?;
+    Ok(records.iter().map(|record| Percentiles::of(&mut record.blocks.concat()).p50.max(1) as f64).collect())
 }
 
 /// Whether `algorithm` can carry so many bytes.
@@ -162,15 +206,26 @@ fn fits(ranks: usize, tuned: Tuned, algorithm: Algorithm, bytes: usize) -> bool 
     tuning.force(tuned, algorithm).is_ok() && tuning.choose(tuned, bytes) == algorithm
 }
 
-/// The bounds by which least is lost.
-fn bounds(samples: &[Sample]) -> Bounds {
-    let staged = bound(samples, |sample| sample.ticks[1], |sample| sample.ticks[2]);
-    let push = bound(
-        samples,
-        |sample| sample.ticks[0],
-        |sample| sample.ticks[if sample.bytes <= staged { 1 } else { 2 }],
-    );
-    Bounds { push, staged }
+/// Up to how many bytes each algorithm but the last is used, so that least is lost: from the last but one down, each beside what runs beyond it.
+fn bounds(samples: &[Sample]) -> Vec<usize> {
+    let last = samples.first().map_or(0, |sample| sample.ticks.len().saturating_sub(1));
+    let mut bounds = vec![0; last];
+    for algorithm in (0..last).rev() {
+        let beyond = |sample: &Sample| {
+            let next = (algorithm + 1..last).find(|next| sample.bytes <= bounds[*next]);
+            sample.ticks[next.unwrap_or(last)]
+        };
+        bounds[algorithm] = bound(samples, |sample| sample.ticks[algorithm], beyond);
+    }
+    bounds
+}
+
+/// What was found, in the order of the algorithms, in place of what is `built_in`.
+fn as_bounds(found: &[usize], built_in: Bounds) -> Bounds {
+    let mut bounds = built_in;
+    let places = [&mut bounds.push, &mut bounds.staged, &mut bounds.pipelined];
+    places.into_iter().zip(found).for_each(|(place, found)| *place = *found);
+    bounds
 }
 
 /// Up to how many bytes to use the algorithm that takes `small` rather than the one that takes `large`.
@@ -200,14 +255,19 @@ fn print(args: &TuneArgs, findings: &[Finding]) -> Result<()> {
         "then",
     ]);
     for found in findings {
-        let Bounds { push, staged } = found.bounds;
-        let then = found.collective.algorithms()[2];
+        let Bounds { push, staged, pipelined } = found.bounds;
+        let then = match found.collective.algorithms() {
+            [_, _, then, last] if pipelined < usize::MAX => {
+                format!("{then} up to {}, {last}", short(pipelined))
+            }
+            algorithms => algorithms[2].to_string(),
+        };
         table.add_row([
             found.ranks.to_string(),
             found.collective.to_string(),
             short(push),
             short(staged),
-            then.to_string(),
+            then,
         ]);
     }
     println!("{table}");
@@ -219,7 +279,7 @@ mod tests {
     use super::*;
 
     fn sample(bytes: usize, push: f64, staged: f64, last: f64) -> Sample {
-        Sample { bytes, ticks: [push, staged, last] }
+        Sample { bytes, ticks: vec![push, staged, last] }
     }
 
     #[test]
@@ -230,7 +290,10 @@ mod tests {
             sample(512, f64::INFINITY, 2.0, 3.0),
             sample(4096, f64::INFINITY, 5.0, 3.0),
         ];
-        assert_eq!(bounds(&samples), Bounds { push: 64, staged: 512 });
+        assert_eq!(bounds(&samples), [64, 512]);
+        let built_in = Tuning::built_in(2).bounds(Tuned::AllReduce);
+        let found = as_bounds(&[64, 512], built_in);
+        assert_eq!(found, Bounds { push: 64, staged: 512, ..built_in });
     }
 
     #[test]
@@ -241,12 +304,12 @@ mod tests {
             sample(32, 1.0, 2.0, 3.0),
             sample(64, 3.0, 2.0, 1.0),
         ];
-        assert_eq!(bounds(&samples), Bounds { push: 32, staged: 32 });
+        assert_eq!(bounds(&samples), [32, 32]);
     }
 
     #[test]
     fn an_algorithm_that_never_wins_is_never_used() {
         let samples = [sample(8, 2.0, 3.0, 1.0), sample(16, 2.0, 3.0, 1.0)];
-        assert_eq!(bounds(&samples), Bounds { push: 0, staged: 0 });
+        assert_eq!(bounds(&samples), [0, 0]);
     }
 }

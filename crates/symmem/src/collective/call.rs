@@ -64,6 +64,12 @@ impl Call {
         })
     }
 
+    /// Whether [`Algorithm::Pull`] can carry it: everybody gives private memory to everybody. Where only one gives, or only one takes, the others
+    /// would be idle meanwhile, and the pipeline is faster.
+    pub(super) fn can_be_pulled(&self) -> bool {
+        matches!(self.op, Op::PrivateAllGather | Op::PrivateAllToAll | Op::PrivateAllToAllV)
+    }
+
     fn flow(&self) -> Flow {
         match self.op {
             Op::BroadcastMemory | Op::PrivateBroadcast | Op::PrivateScatter => Flow::FromRoot,

@@ -23,6 +23,7 @@ mod movement;
 mod peers;
 mod pipelined;
 mod private;
+mod pull;
 mod push;
 mod reduction;
 mod rooted;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use symmem_store::{Store, TcpStoreServer};
 
 use super::RankContext;
+use super::reach::Reach;
 use super::running::Stop;
 use super::seal::Sealer;
 use super::worker::Worker;
@@ -75,6 +76,8 @@ pub(crate) struct Inner {
     pub(crate) owed: Owed,
     /// Which algorithm runs when: the same on all ranks.
     pub(crate) choices: Choices,
+    /// Whether ranks can read each other's private memory: the same on all ranks.
+    pub(crate) reach: Reach,
     /// Operations so far.
     pub(crate) sequence: AtomicU64,
     /// The fd channel's last tag: grows with every collective exchange of fds.

@@ -12,6 +12,7 @@ mod join;
 mod notice;
 mod pending;
 mod rank;
+mod reach;
 pub(crate) mod recording;
 mod refusal;
 mod running;

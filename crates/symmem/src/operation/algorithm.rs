@@ -25,6 +25,9 @@ named! {
             /// Staged, piece by piece, each piece staying in the caches from its copy to its use. For private memory. In reductions each
             /// rank reduces a slice of every piece and hands the result back in place.
             Pipelined = "pipelined",
+            /// Meet, read the peers' private memory through the kernel (`process_vm_readv`), meet again. For large private memory that
+            /// everybody gives to everybody, where the kernel allows it on all ranks; else pipelined.
+            Pull = "pull",
         }
     }
 }
@@ -58,14 +61,14 @@ named! {
 }
 
 impl Collective {
-    /// The algorithms that can carry it, by the size of messages they are for: the last one takes any size.
-    pub const fn algorithms(self) -> [Algorithm; 3] {
-        let last = match self {
-            Self::AllReduce => Algorithm::TwoShot,
-            Self::Private => Algorithm::Pipelined,
-            _ => Algorithm::Direct,
-        };
-        [Algorithm::Push, Algorithm::Staged, last]
+    /// The algorithms that can carry it, by the size of messages they are for: the third one and those after it take any size.
+    pub const fn algorithms(self) -> &'static [Algorithm] {
+        use Algorithm::{Direct, Pipelined, Pull, Push, Staged, TwoShot};
+        match self {
+            Self::AllReduce => &[Push, Staged, TwoShot],
+            Self::Private => &[Push, Staged, Pipelined, Pull],
+            _ => &[Push, Staged, Direct],
+        }
     }
 
     /// An error unless `algorithm` can carry it.
@@ -74,7 +77,7 @@ impl Collective {
         if possible.contains(&algorithm) {
             return Ok(());
         }
-        let names = possible.map(Algorithm::name).join(", ");
+        let names = possible.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
         let problem = format!("{algorithm} cannot carry {self}, which has {names}");
         Err(Error::invalid("algorithm", problem))
     }
@@ -115,6 +118,9 @@ mod tests {
             assert_eq!(collective.name().parse::<Collective>().unwrap(), collective);
         }
         let said = "ring".parse::<Algorithm>().unwrap_err().to_string();
-        assert!(said.contains("\"ring\" is none of push, staged, direct, two_shot, pipelined"), "{said}");
+        assert!(
+            said.contains("\"ring\" is none of push, staged, direct, two_shot, pipelined, pull"),
+            "{said}"
+        );
     }
 }

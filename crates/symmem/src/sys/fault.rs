@@ -92,6 +92,10 @@ points! {
     DirectEntered = "direct-entered",
     /// Direct and two-shot: this rank's work is done, nobody knows.
     DirectWorked = "direct-worked",
+    /// Pull: everybody said where its memory is, none is read.
+    PullEntered = "pull-entered",
+    /// Pull: this rank has read what it needs, nobody knows.
+    PullRead = "pull-read",
     /// Closing: about to leave.
     Closing = "closing",
 }

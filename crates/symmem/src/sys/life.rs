@@ -97,6 +97,11 @@ impl Life {
         Self(Way::Unknown)
     }
 
+    /// Whether a death would be seen.
+    pub(crate) fn is_known(&self) -> bool {
+        !matches!(self.0, Way::Unknown)
+    }
+
     /// Whether the process has ended; a zombie has.
     pub(crate) fn is_dead(&self) -> bool {
         any_dead(&[self]).is_some()

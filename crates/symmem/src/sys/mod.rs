@@ -20,6 +20,7 @@ pub(crate) mod life;
 pub(crate) mod limits;
 pub(crate) mod memfd;
 pub(crate) mod pipe;
+pub(crate) mod remote;
 pub(crate) mod secret;
 pub(crate) mod unwind;
 pub(crate) mod user;

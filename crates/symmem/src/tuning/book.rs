@@ -99,7 +99,7 @@ mod tests {
         let mut book = Book::open(&path).unwrap();
         assert_eq!(book.tuning(3), Tuning::built_in(3));
         let mut tuning = Tuning::built_in(3);
-        tuning.set_bounds(Collective::Broadcast, Bounds { push: 8, staged: 99 });
+        tuning.set_bounds(Collective::Broadcast, Bounds { push: 8, staged: 99, pipelined: 999 });
         book.keep(tuning.clone());
         book.save(&path).unwrap();
         let found = Book::open(&path).unwrap();

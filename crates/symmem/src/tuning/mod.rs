@@ -29,6 +29,9 @@ pub struct Bounds {
     pub push: usize,
     /// [`Algorithm::Staged`] up to here.
     pub staged: usize,
+    /// [`Algorithm::Pipelined`] up to here, and [`Algorithm::Pull`] beyond. Collectives that have no such algorithm do not look at it.
+    #[serde(default = "pipelined")]
+    pub pipelined: usize,
 }
 
 /// Which algorithm runs when, in a group of some number of ranks.
@@ -128,6 +131,7 @@ impl Tuning {
 pub(crate) struct Choice {
     push_below: usize,
     staged_below: usize,
+    pipelined_below: usize,
 }
 
 impl Choice {
@@ -137,6 +141,7 @@ impl Choice {
         Self {
             push_below: most.push_below.min(bounds.push.saturating_add(1)),
             staged_below: most.staged_below.min(bounds.staged.saturating_add(1)),
+            pipelined_below: bounds.pipelined.saturating_add(1),
         }
     }
 
@@ -144,12 +149,13 @@ impl Choice {
     pub(crate) fn forced(world: usize, algorithm: Algorithm) -> Self {
         let parcels = if world <= PUSH_RANKS { PARCEL_WORDS * 8 + 1 } else { 0 };
         let staging = staging_bytes(world.max(1)) + 1;
-        let (push_below, staged_below) = match algorithm {
-            Algorithm::Push => (parcels, staging),
-            Algorithm::Staged => (0, staging),
-            _ => (0, 0),
+        let (push_below, staged_below, pipelined_below) = match algorithm {
+            Algorithm::Push => (parcels, staging, usize::MAX),
+            Algorithm::Staged => (0, staging, usize::MAX),
+            Algorithm::Pull => (0, 0, 0),
+            _ => (0, 0, usize::MAX),
         };
-        Self { push_below, staged_below }
+        Self { push_below, staged_below, pipelined_below }
     }
 
     /// Below how many bytes one meeting is preferred.
@@ -163,7 +169,10 @@ impl Choice {
         match bytes {
             _ if bytes < self.push_below => Algorithm::Push,
             _ if bytes < self.staged_below => Algorithm::Staged,
-            _ => collective.algorithms()[2],
+            _ => match collective.algorithms() {
+                [_, _, _, last] if bytes >= self.pipelined_below => *last,
+                algorithms => algorithms[2],
+            },
         }
     }
 }
@@ -197,7 +206,13 @@ fn default(collective: Collective, world: usize) -> Bounds {
         (true, Collective::AllReduce) => 8 << 10,
         (true, _) => 16 << 10,
     };
-    Bounds { push: 32, staged }
+    Bounds { push: 32, staged, pipelined: pipelined() }
+}
+
+/// Measured on a Sapphire Rapids: from 256 KB on one copy less is worth two system calls. Elsewhere nobody has measured that, and where lines go
+/// back modified the pipeline is fast.
+fn pipelined() -> usize {
+    if crate::sys::copy::lines_rest() { 128 << 10 } else { usize::MAX }
 }
 
 #[cfg(test)]
@@ -207,7 +222,7 @@ mod tests {
     #[test]
     fn sizes_choose_the_algorithm() {
         let tuning = Tuning::built_in(4);
-        let Bounds { push, staged } = tuning.bounds(Collective::AllGather);
+        let Bounds { push, staged, .. } = tuning.bounds(Collective::AllGather);
         assert_eq!(tuning.choose(Collective::AllGather, 0), Algorithm::Push);
         assert_eq!(tuning.choose(Collective::AllGather, push), Algorithm::Push);
         assert_eq!(tuning.choose(Collective::AllGather, push + 1), Algorithm::Staged);
@@ -229,7 +244,7 @@ mod tests {
     #[test]
     fn what_fits_depends_on_the_group_and_not_on_what_the_tuning_says_of_itself() {
         for said in [0, 1, 2, 5000] {
-            let bounds = Bounds { push: usize::MAX, staged: usize::MAX };
+            let bounds = Bounds { push: usize::MAX, staged: usize::MAX, pipelined: 0 };
             let mut tuning = Tuning::built_in(2);
             tuning.set_bounds(Collective::AllReduce, bounds);
             tuning.world = said;

@@ -26,7 +26,14 @@ impl<T: Element> Private<T> {
         let (data, out) = buffers(group, case);
         // A handle as long knows what the group's table says.
         let handle = group.alloc::<T>(data.len())?.rendezvous(group)?;
-        let algorithm = handle.algorithm(tuning::Collective::Private);
+        let algorithm = match (handle.algorithm(tuning::Collective::Private), case.op) {
+            (tuning::Algorithm::Pull, Collective::AllGather | Collective::AllToAll) => {
+                tuning::Algorithm::Pull
+            }
+            // It is for those in which everybody gives to everybody.
+            (tuning::Algorithm::Pull, _) => tuning::Algorithm::Pipelined,
+            (algorithm, _) => algorithm,
+        };
         handle.close()?;
         let bell = group.alloc::<u64>(1)?.rendezvous(group)?;
         Ok(Self { bell, data, out, case: *case, algorithm })

@@ -45,7 +45,12 @@ impl Group {
 impl<'a> Private<'a> {
     fn new<A>(running: Running<'a>, call: Call, arguments: Result<A>) -> Result<(Self, A)> {
         let choice = running.group().choice(Collective::Private, None);
-        let algorithm = choice.of(Collective::Private, call.bytes);
+        let algorithm = match choice.of(Collective::Private, call.bytes) {
+            Algorithm::Pull if !(call.can_be_pulled() && running.inner().reach.is_open()) => {
+                Algorithm::Pipelined
+            }
+            algorithm => algorithm,
+        };
         running.guarded(|| {
             tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
         });

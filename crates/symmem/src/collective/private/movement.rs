@@ -7,6 +7,7 @@ use super::traffic::{Pattern, Traffic};
 use super::{LINE, Private};
 use crate::Result;
 use crate::collective::pipelined::{Laid, Pieces, Room};
+use crate::collective::pull;
 use crate::collective::rooted::check_even;
 use crate::collective::{Call, check_len};
 use crate::group::Group;
@@ -188,7 +189,28 @@ impl Private<'_> {
         let stores = Stores::for_footprint(footprint);
         let traffic = Traffic { pattern, me, world };
         let window = self.window::<T>(&traffic);
-        self.carry(&mut Transfer { traffic, input, out, window, stores })
+        let mut transfer = Transfer { traffic, input, out, window, stores };
+        if self.algorithm == Algorithm::Pull && self.pull(&mut transfer)? {
+            return Ok(());
+        }
+        self.carry(&mut transfer)
+    }
+
+    /// Reads everything from where it is. False if a rank cannot.
+    fn pull<T: Element>(&self, transfer: &mut Transfer<'_, T>) -> Result<bool> {
+        let address = transfer.input.as_ptr().addr() as u64;
+        self.running.guarded(|| {
+            pull::run(&self.running, self.signature, address, |sources| {
+                // First: the peers take the lines of the input away.
+                let (len, from, to) = transfer.traffic.kept();
+                transfer.copy_own(from..from + len, to);
+                transfer.traffic.others().all(|source| {
+                    let (start, out) = transfer.traffic.pulled(source);
+                    let out = bytemuck::cast_slice_mut(&mut transfer.out[out]);
+                    out.is_empty() || sources.read(source, start * size_of::<T>(), out)
+                })
+            })
+        })
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Splits {
     pub(super) given: Vec<Stretch>,
     /// What this rank takes from the stream of each rank.
     pub(super) taken: Vec<Stretch>,
+    /// Where in the input of each rank that is which this rank takes.
+    pub(super) starts: Vec<usize>,
     /// What this rank has for itself: elements, first one in the input, first one in the output.
     pub(super) own: (usize, usize, usize),
 }
@@ -69,7 +71,8 @@ impl Splits {
         });
         let taken = taken.collect();
         let own = (rows[me].sends[me], before(&rows[me].sends, me), before(&rows[me].receives, me));
-        Self { longest, given, taken, own }
+        let starts = rows.iter().map(|row| before(&row.sends, me)).collect();
+        Self { longest, given, taken, starts, own }
     }
 }
 
@@ -135,6 +138,7 @@ mod tests {
         assert_eq!(splits.given, [Stretch::new(0, 5, 4), Stretch::new(5, 4, 0)]);
         assert_eq!(splits.taken[0], Stretch::new(0, 2, 0));
         assert_eq!(splits.taken[2], Stretch::new(6, 7, 2));
+        assert_eq!(splits.starts, [1, 4, 6]);
     }
 
     #[test]

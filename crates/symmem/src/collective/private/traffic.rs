@@ -120,6 +120,18 @@ impl Traffic {
         }
     }
 
+    /// Where in the input of `source` that is which this rank takes, and where in its own output it goes. For what everybody gives to
+    /// everybody.
+    pub(super) fn pulled(&self, source: usize) -> (usize, Range<usize>) {
+        let Stretch { range, start } = self.taken(source);
+        let from = match &self.pattern {
+            Pattern::Chunks { chunk } => self.me * chunk,
+            Pattern::Splits(splits) => splits.starts[source],
+            _ => 0,
+        };
+        (from, start..start + range.len())
+    }
+
     /// How many elements this rank has for itself, where in its input and where in its output.
     pub(super) fn kept(&self) -> (usize, usize, usize) {
         let me = self.me;
