@@ -175,7 +175,7 @@ impl Trial {
 #[test]
 fn ranks_that_disagree_are_all_told_and_keep_their_memory() {
     symmem::spawn(RANKS, |group| {
-        for forced in ["", "push", "staged", "direct,two_shot,pipelined"] {
+        for forced in ["", "push", "staged", "direct,two_shot,pipelined", "pull"] {
             let mut trial = Trial::new(&group, forced)?;
             for (name, call) in CALLS {
                 let told = trial.check(&format!("{name} ({forced})"), |on| call(on, on.group.rank() == 1))?;

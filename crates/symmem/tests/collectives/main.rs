@@ -32,10 +32,10 @@ fn try_all(group: &Group, seed: u64, types: impl Fn(&mut Random) -> Vec<DType>) 
     let mut random = Random::new(seed ^ group.size() as u64);
     let world = group.size();
     // Collectives on private memory have the algorithm that their group forces.
-    for forced in ["", "push", "staged", "pipelined"] {
+    for forced in ["", "push", "staged", "pipelined", "pull"] {
         let mut stage = Stage::new(&same_ranks_with(group, config().algorithm(forced)?)?, SMALL)?;
         for kind in Kind::ALL {
-            let algorithms = kind.collective().algorithms().into_iter().map(Some);
+            let algorithms = kind.collective().algorithms().iter().copied().map(Some);
             let forced = algorithms.filter(|_| forced.is_empty() && !kind.is_private());
             for algorithm in [None].into_iter().chain(forced) {
                 for dtype in types(&mut random) {

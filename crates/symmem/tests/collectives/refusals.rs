@@ -20,7 +20,7 @@ const LEN: usize = 12;
 const CHUNK: usize = LEN / RANKS;
 
 /// The ways in which a call can be carried.
-const ALGORITHMS: [&str; 4] = ["", "push", "staged", "direct,two_shot,pipelined"];
+const ALGORITHMS: [&str; 5] = ["", "push", "staged", "direct,two_shot,pipelined", "pull"];
 /// Calls with nothing in them that can be wrong by itself: what ranks may disagree on is `disagreement`'s.
 #[cfg(feature = "faults")]
 const WITHOUT_ARGUMENTS: [&str; 4] = ["group barrier", "all_gather", "close", "all_gather_fds"];

@@ -48,7 +48,17 @@ pub(crate) struct Outcome {
     pub(crate) survivors: Vec<Report>,
 }
 
+/// Whether only private memory that is read through the kernel comes by `point`.
+pub(crate) fn is_of_pull(point: Point) -> bool {
+    matches!(point, Point::PullEntered | Point::PullRead)
+}
+
 impl Case {
+    /// Whether its ranks must read each other's private memory, whatever is built in for this machine.
+    fn pulls(&self) -> bool {
+        matches!(self.death, Death::At { point, .. } if is_of_pull(point))
+    }
+
     /// Runs the case as processes of the test called `test`.
     pub(crate) fn run(&self, test: &str, scene: &Scene) -> Outcome {
         let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::default()).unwrap();
@@ -85,6 +95,7 @@ impl Case {
             .env("TORCHELASTIC_RUN_ID", &scene.mark)
             .env("TORCHELASTIC_USE_AGENT_STORE", (!self.rank_0_serves).to_string())
             .env("SYMMEM_FRESH_RUN", "1")
+            .env("SYMMEM_ALGORITHM", if self.pulls() { "private=pull" } else { "" })
             .env("SYMMEM_TIMEOUT", "60")
             .env("SYMMEM_PIDFD", u8::from(self.pidfd).to_string())
             .env("TMPDIR", &scene.temp)
