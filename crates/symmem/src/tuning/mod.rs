@@ -231,6 +231,28 @@ mod tests {
     }
 
     #[test]
+    fn private_memory_beyond_the_pipelines_bound_is_pulled() {
+        let mut tuning = Tuning::built_in(2);
+        let bounds = Bounds { push: 8, staged: 64, pipelined: 512 };
+        tuning.set_bounds(Collective::Private, bounds);
+        let expected = [Algorithm::Push, Algorithm::Staged, Algorithm::Pipelined, Algorithm::Pull];
+        assert_eq!([8, 64, 512, 513].map(|bytes| tuning.choose(Collective::Private, bytes)), expected);
+        tuning.set_bounds(Collective::AllGather, bounds);
+        assert_eq!(tuning.choose(Collective::AllGather, 513), Algorithm::Direct);
+        tuning.force_by_text("pull").unwrap();
+        assert_eq!(tuning.choose(Collective::Private, 1), Algorithm::Pull);
+        assert_eq!(tuning.choose(Collective::AllGather, 513), Algorithm::Direct);
+        tuning.force_by_text("private=pipelined").unwrap();
+        assert_eq!(tuning.choose(Collective::Private, 1 << 30), Algorithm::Pipelined);
+    }
+
+    #[test]
+    fn bounds_of_before_there_was_a_third_one_are_still_good() {
+        let old: Bounds = serde_json::from_str(r#"{"push": 32, "staged": 2048}"#).unwrap();
+        assert_eq!(old, Bounds { push: 32, staged: 2048, pipelined: pipelined() });
+    }
+
+    #[test]
     fn a_forced_algorithm_gives_way_where_it_cannot_work() {
         let mut tuning = Tuning::built_in(2);
         tuning.force(Collective::AllReduce, Algorithm::Push).unwrap();
