@@ -114,13 +114,12 @@ impl<'a> Laid<'a> {
     #[inline]
     fn at(&self, rank: usize, at: usize, bytes: usize) -> *mut u8 {
         assert!(at <= self.bytes && bytes <= self.bytes - at, "beyond a piece");
-        let start = match self.place {
-            // SAFETY: the piece starts within the staging.
-            Place::Staging(epoch, start) => unsafe { self.inner.map(rank).staging(epoch).add(start) },
-            Place::Parcels(parcels) => parcels[rank],
+        let (start, at) = match self.place {
+            Place::Staging(epoch, start) => (self.inner.map(rank).staging(epoch), start + at),
+            Place::Parcels(parcels) => (parcels[rank], at),
         };
-        // SAFETY: within the piece.
-        unsafe { start.add(at) }
+        // Within the piece, which is within its staging or parcel.
+        start.wrapping_add(at)
     }
 
     /// Copies what `rank` laid out from byte `at` on.
