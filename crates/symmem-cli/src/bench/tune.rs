@@ -97,6 +97,8 @@ fn tuning(ranks: usize, findings: &[Finding]) -> Tuning {
 /// All calls have one name, as in the bench.
 fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
     let by_rank = ProcessSpawner::new("tune", ranks).run(|group| {
+        // What is built in depends on the cores that a rank may use: asked before it is kept on one.
+        let built_in = Tuning::built_in(group.size());
         cores::pin(&cores::available(), group.rank());
         let steps = COLLECTIVES.len() * EXPONENTS.count() + PRIVATE_EXPONENTS.count();
         let bar = match group.rank() {
@@ -111,11 +113,11 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
                 samples.push(sample(&group, collective, tuned, 1 << exponent, quick)?);
                 bar.inc(1);
             }
-            let bounds = as_bounds(&bounds(&samples), Tuning::built_in(group.size()).bounds(tuned));
+            let bounds = as_bounds(&bounds(&samples), built_in.bounds(tuned));
             findings.push(Finding { ranks: group.size(), collective: tuned, bounds });
         }
         bar.set_message(Tuned::Private.name());
-        findings.push(measure_private(&group, quick, || bar.inc(1))?);
+        findings.push(measure_private(&group, built_in.bounds(Tuned::Private), quick, || bar.inc(1))?);
         bar.finish_and_clear();
         Ok(findings)
     })?;
@@ -124,7 +126,7 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
 }
 
 /// Up to where private memory is pipelined; what smaller messages take stays as it is built in.
-fn measure_private(group: &Group, quick: bool, step: impl Fn()) -> symmem::Result<Finding> {
+fn measure_private(group: &Group, built_in: Bounds, quick: bool, step: impl Fn()) -> symmem::Result<Finding> {
     let [pipelined, pull] = [Algorithm::Pipelined, Algorithm::Pull].map(|algorithm| by(group, algorithm));
     let groups = [pipelined?, pull?];
     let mut samples = Vec::new();
@@ -140,7 +142,6 @@ fn measure_private(group: &Group, quick: bool, step: impl Fn()) -> symmem::Resul
         samples.push(Sample { bytes, ticks });
         step();
     }
-    let built_in = Tuning::built_in(group.size()).bounds(Tuned::Private);
     let found = bounds(&samples).first().copied().unwrap_or(built_in.pipelined);
     // What was best up to the largest size that was measured is taken to be so beyond.
     let pipelined = if found == 1 << PRIVATE_EXPONENTS.end() { usize::MAX } else { found };

@@ -30,7 +30,7 @@ pub struct Bounds {
     /// [`Algorithm::Staged`] up to here.
     pub staged: usize,
     /// [`Algorithm::Pipelined`] up to here, and [`Algorithm::Pull`] beyond. Collectives that have no such algorithm do not look at it.
-    #[serde(default = "pipelined")]
+    #[serde(default = "never")]
     pub pipelined: usize,
 }
 
@@ -206,13 +206,18 @@ fn default(collective: Collective, world: usize) -> Bounds {
         (true, Collective::AllReduce) => 8 << 10,
         (true, _) => 16 << 10,
     };
-    Bounds { push: 32, staged, pipelined: pipelined() }
+    // Measured with 2 ranks on 2 cores of a Sapphire Rapids: from 128 KB of each rank on one copy less is worth the system calls. Where ranks
+    // outnumber the cores it is not, and elsewhere nobody has measured it. With more ranks the chunks of an all_to_all are smaller.
+    let pipelined = match !crowded && crate::sys::copy::lines_rest() {
+        true => world.saturating_mul(64 << 10),
+        false => never(),
+    };
+    Bounds { push: 32, staged, pipelined }
 }
 
-/// Measured on a Sapphire Rapids: from 256 KB on one copy less is worth two system calls. Elsewhere nobody has measured that, and where lines go
-/// back modified the pipeline is fast.
-fn pipelined() -> usize {
-    if crate::sys::copy::lines_rest() { 128 << 10 } else { usize::MAX }
+/// The bound that files of before there was [`Algorithm::Pull`] do not have: what was measured then had no such choice.
+fn never() -> usize {
+    usize::MAX
 }
 
 #[cfg(test)]
@@ -249,7 +254,7 @@ mod tests {
     #[test]
     fn bounds_of_before_there_was_a_third_one_are_still_good() {
         let old: Bounds = serde_json::from_str(r#"{"push": 32, "staged": 2048}"#).unwrap();
-        assert_eq!(old, Bounds { push: 32, staged: 2048, pipelined: pipelined() });
+        assert_eq!(old, Bounds { push: 32, staged: 2048, pipelined: usize::MAX });
     }
 
     #[test]
