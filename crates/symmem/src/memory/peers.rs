@@ -32,26 +32,24 @@ impl PeerTable {
     ) -> Result<(Self, T)> {
         let bring = |joined: &Arc<dyn Joined>, local| Bring { joined: Arc::clone(joined), local };
         let own = bring(joined, data);
-        let (mut data, pads, finished) = match joined.pads() {
+        let (mut data, pads, finished, number) = match joined.pads() {
             None => {
                 let brought = pad.map(|pad| vec![own.clone(), bring(joined, Some(pad))]);
-                let (columns, finished) =
-                    share(running, far, brought, |columns| finish(&columns[0], &columns[1]))?;
-                let [data, pads] = exactly(columns);
-                (data, pads, finished)
+                let shared = share(running, far, brought, |columns| finish(&columns[0], &columns[1]))?;
+                let [data, pads] = exactly(shared.columns);
+                (data, pads, shared.finished, shared.number)
             }
             // Two steps: what the pads' provider cannot do must not cost the group its communicator.
             Some(joined) => {
-                let (columns, ()) = share(running, far, Ok(vec![own.clone()]), |_| Ok(()))?;
-                let [data] = exactly(columns);
+                let [data] = exactly(share(running, far, Ok(vec![own.clone()]), |_| Ok(()))?.columns);
                 let brought = pad.map(|pad| vec![bring(joined, Some(pad))]);
-                let (columns, finished) = share(running, far, brought, |columns| finish(&data, &columns[0]))?;
-                let [pads] = exactly(columns);
-                (data, pads, finished)
+                let shared = share(running, far, brought, |columns| finish(&data, &columns[0]))?;
+                let [pads] = exactly(shared.columns);
+                (data, pads, shared.finished, shared.number)
             }
         };
         share_multicast(running, &own, &mut data)?;
-        Ok((Self { data, pads, number: running.next_tag()? }, finished))
+        Ok((Self { data, pads, number }, finished))
     }
 }
 

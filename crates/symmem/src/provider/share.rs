@@ -31,6 +31,16 @@ pub(crate) struct Bring {
     pub(crate) local: Option<Arc<dyn LocalMemory>>,
 }
 
+/// What came of a step in which ranks shared memory.
+pub(crate) struct Shared<T> {
+    /// One for each memory that was brought.
+    pub(crate) columns: Vec<Column>,
+    /// What this rank made of them before the vote.
+    pub(crate) finished: T,
+    /// Which step of the group it was, the same on every rank.
+    pub(crate) number: u64,
+}
+
 /// Collective: everybody's memory, a column for each that this rank `brought`, of which all ranks bring the same number.
 /// The ranks in `far` count as out of reach of all others.
 ///
@@ -41,7 +51,7 @@ pub(crate) fn share<T>(
     far: &[usize],
     brought: Result<Vec<Bring>>,
     finish: impl FnOnce(&[Column]) -> Result<T>,
-) -> Result<(Vec<Column>, T)> {
+) -> Result<Shared<T>> {
     let tag = running.next_tag()?;
     let exports = brought.and_then(Exports::new);
     let offers = running.compare(running.op(), &Offer::new(&exports))?;
@@ -57,7 +67,7 @@ pub(crate) fn share<T>(
     let refused = |error| joined().fold(error, |error, joined| joined.refused(running, error));
     let (mut columns, finished) = running.conclude(tag, outcome).map_err(refused)?;
     agree_on_reach(running, far, joined, &mut columns)?;
-    Ok((columns, finished))
+    Ok(Shared { columns, finished, number: tag })
 }
 
 /// Collective: one address for everybody's part of `column`, of which this rank brought `bring`, where there can be one.

@@ -127,7 +127,7 @@ impl Provider for Slabs {
         let own = slab.as_ref().ok().cloned();
         let brought =
             slab.map(|slab| vec![Bring { joined: Arc::clone(&base), local: Some(Arc::clone(&slab.memory)) }]);
-        let (mut columns, ()) = share(running, &[], brought, |_| Ok(()))?;
+        let mut columns = share(running, &[], brought, |_| Ok(()))?.columns;
         let peers = Arc::new(columns.swap_remove(0));
         Ok(Arc::new(JoinedSlabs { slabs: self.clone(), base, peers, _own: own }))
     }

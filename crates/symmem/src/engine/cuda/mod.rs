@@ -362,8 +362,9 @@ impl Engine {
         let bring = |local| Bring { joined: Arc::clone(base), local: Some(local) };
         let brought = control.as_ref().map(|control| vec![bring(Arc::clone(control))]);
         let brought = brought.map_err(|error| Error::invalid("control block", error.to_string()));
-        let (mut peers, (leash, watched)) = share(running, far, brought, made)?;
-        let (mut peers, control) = (peers.swap_remove(0), control?);
+        let mut shared = share(running, far, brought, made)?;
+        let (mut peers, control) = (shared.columns.swap_remove(0), control?);
+        let (leash, watched) = shared.finished;
         share_multicast(running, &bring(Arc::clone(&control)), &mut peers)?;
         let scratch = layout.lane(0) + layout.scratch();
         let recorded = parts.kernels.record_themselves;
