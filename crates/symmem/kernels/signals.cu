@@ -78,7 +78,7 @@ SYMMEM_DEVICE void pass_signal(const Launch<N>& launch, u32* slot, u32 value, u3
         begin_step(launch);                                                                        \
     }                                                                                              \
     extern "C" __global__ void end_work##suffix(const __grid_constant__ Launch<N> launch) {        \
-        end_step(launch, true);                                                                    \
+        end_step(launch, load_relaxed(launch.poison) == 0);                                        \
     }                                                                                              \
     extern "C" __global__ void open_records##suffix(const __grid_constant__ Launch<N> launch) {    \
         open_ring(launch);                                                                         \

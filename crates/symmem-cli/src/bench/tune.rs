@@ -99,6 +99,8 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
     let by_rank = ProcessSpawner::new("tune", ranks).run(|group| {
         // What is built in depends on the cores that a rank may use: asked before it is kept on one.
         let built_in = Tuning::built_in(group.size());
+        // And how a group waits, too.
+        let private = [by(&group, Algorithm::Pipelined)?, by(&group, Algorithm::Pull)?];
         cores::pin(&cores::available(), group.rank());
         let steps = COLLECTIVES.len() * EXPONENTS.count() + PRIVATE_EXPONENTS.count();
         let bar = match group.rank() {
@@ -117,7 +119,7 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
             findings.push(Finding { ranks: group.size(), collective: tuned, bounds });
         }
         bar.set_message(Tuned::Private.name());
-        findings.push(measure_private(&group, built_in.bounds(Tuned::Private), quick, || bar.inc(1))?);
+        findings.push(measure_private(&private, built_in.bounds(Tuned::Private), quick, || bar.inc(1))?);
         bar.finish_and_clear();
         Ok(findings)
     })?;
@@ -125,15 +127,19 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
     Ok(by_rank.into_iter().next().unwrap_or_default())
 }
 
-/// Up to where private memory is pipelined; what smaller messages take stays as it is built in.
-fn measure_private(group: &Group, built_in: Bounds, quick: bool, step: impl Fn()) -> symmem::Result<Finding> {
-    let [pipelined, pull] = [Algorithm::Pipelined, Algorithm::Pull].map(|algorithm| by(group, algorithm));
-    let groups = [pipelined?, pull?];
+/// Up to where private memory is pipelined, by the first of two groups, and pulled by the second beyond; what smaller messages take stays as it is built in.
+fn measure_private(
+    groups: &[Group; 2],
+    built_in: Bounds,
+    quick: bool,
+    step: impl Fn(),
+) -> symmem::Result<Finding> {
+    let [one, other] = groups;
+    let ranks = one.size();
     let mut samples = Vec::new();
     for exponent in PRIVATE_EXPONENTS {
         let bytes = 1 << exponent;
-        let case = Case::new(Collective::AllGather, DType::F32, bytes * group.size(), group.size());
-        let [one, other] = &groups;
+        let case = Case::new(Collective::AllGather, DType::F32, bytes * ranks, ranks);
         let mut contenders = [open(one, &case, Memory::Private)?, open(other, &case, Memory::Private)?];
         let mut each: Vec<&mut dyn Contender> =
             contenders.iter_mut().map(|contender| &mut **contender as &mut dyn Contender).collect();
@@ -145,7 +151,7 @@ fn measure_private(group: &Group, built_in: Bounds, quick: bool, step: impl Fn()
     let found = bounds(&samples).first().copied().unwrap_or(built_in.pipelined);
     // What was best up to the largest size that was measured is taken to be so beyond.
     let pipelined = if found == 1 << PRIVATE_EXPONENTS.end() { usize::MAX } else { found };
-    Ok(Finding { ranks: group.size(), collective: Tuned::Private, bounds: Bounds { pipelined, ..built_in } })
+    Ok(Finding { ranks, collective: Tuned::Private, bounds: Bounds { pipelined, ..built_in } })
 }
 
 /// Collective. The same ranks as a group in which private memory takes `algorithm`.

@@ -168,18 +168,18 @@ pub(super) fn run(
     pieces: &mut impl Pieces,
 ) -> Result<()> {
     let inner = running.inner();
-    let (staging, piece) = (staging_bytes(inner.world), pieces.bytes());
+    let (staging, piece, rests) = (staging_bytes(inner.world), pieces.bytes(), inner.choices.rests);
     let mut before = None;
     for index in 0..pieces.count() {
         let epoch = staged::exchange(running, call, signature, |epoch, to| {
-            let start = place(epoch, piece, staging);
+            let start = place(epoch, piece, staging, rests);
             // SAFETY: nobody reads this half of the staging before this rank announces; the piece starts within it.
             let room = unsafe { Room::new(to.add(start), staging - start) };
             pieces.lay_out(index, &room, before.as_ref());
         })?;
         // SAFETY: just met. The last use of what others laid out is when the next piece is laid out, which is announced after
         // that; this rank's own part stays until it lays out the piece after the next.
-        let laid = unsafe { Laid::in_staging(inner, epoch, place(epoch, piece, staging)) };
+        let laid = unsafe { Laid::in_staging(inner, epoch, place(epoch, piece, staging, rests)) };
         pieces.take_up(index, &laid, before.as_ref());
         before = Some(laid);
         fault::point(Point::PieceDone);
@@ -187,15 +187,16 @@ pub(super) fn run(
     Ok(())
 }
 
-/// At which byte of its half of staging, of `staging` bytes, the piece of `epoch` lies: all ranks find the same one.
+/// At which byte of its half of staging, of `staging` bytes, the piece of `epoch` lies: all ranks find the same one, since they
+/// have agreed on whether it `rests`.
 ///
 /// Pieces that are much smaller than staging take turns in it where lines are the better for a rest. Any place in the half of an epoch may be
 /// written once the half may be.
-fn place(epoch: u64, bytes: usize, staging: usize) -> usize {
+fn place(epoch: u64, bytes: usize, staging: usize, rests: bool) -> usize {
     /// Smaller pieces had better stay in the first-level cache: their few lines are at hand then.
     const LEAST: usize = 4 << 10;
     let bytes = bytes.next_multiple_of(64);
-    match bytes >= LEAST && copy::lines_rest() {
+    match bytes >= LEAST && rests {
         true => (epoch / 2 % (staging / bytes).max(1) as u64) as usize * bytes,
         false => 0,
     }
@@ -208,13 +209,14 @@ mod tests {
     #[test]
     fn a_piece_fits_wherever_it_lies() {
         let staging = staging_bytes(2);
-        for bytes in [0, 1, 4095, 4096, 5000, 100_000, staging - 1, staging] {
-            let places: Vec<usize> = (0..200).map(|epoch| place(epoch, bytes, staging)).collect();
+        let sizes = [0, 1, 4095, 4096, 5000, 100_000, staging - 1, staging];
+        for (bytes, rests) in sizes.into_iter().flat_map(|bytes| [(bytes, false), (bytes, true)]) {
+            let places: Vec<usize> = (0..200).map(|epoch| place(epoch, bytes, staging, rests)).collect();
             assert!(
                 places.iter().all(|start| start + bytes <= staging && start % 64 == 0),
                 "{bytes}: {places:?}"
             );
-            let turns = copy::lines_rest() && (4033..=staging / 2).contains(&bytes);
+            let turns = rests && (4033..=staging / 2).contains(&bytes);
             assert_eq!(places[0] != places[2], turns, "{bytes}");
             assert_eq!(places[0], places[1], "the halves are apart anyway");
         }

@@ -72,10 +72,11 @@ pub(crate) fn share<T>(
 
 /// Collective: one address for everybody's part of `column`, of which this rank brought `bring`, where there can be one.
 pub(crate) fn share_multicast(running: &Running<'_>, bring: &Bring, column: &mut Column) -> Result<()> {
-    let Some(local) = &bring.local else { return Ok(()) };
-    let made = match column.is_direct {
-        true => bring.joined.multicast(running, local, column)?,
-        false => Err("a rank is out of reach of another".to_owned()),
+    let made = match &bring.local {
+        // All ranks see alike who brought nothing, and who is out of reach.
+        _ if column.reach.contains(&Reach::Absent) => Err("a rank brought no memory".to_owned()),
+        Some(local) if column.is_direct => bring.joined.multicast(running, local, column)?,
+        _ => Err("a rank is out of reach of another".to_owned()),
     };
     match made {
         Ok((address, keep)) => (column.multicast, column.multicast_keep) = (Ok(address), Some(keep)),
@@ -182,6 +183,12 @@ fn map_everybody(
         running.send_handles(peer, tag, HANDLES, &fds)?;
     }
     fault::point(Point::PadFdSent);
+    for (rank, offer) in offers.iter().enumerate() {
+        if offer.memories.iter().flatten().any(|offered| offered.bytes < offered.asked) {
+            let problem = "there is less of it than was asked for";
+            return Err(Error::invalid(format!("memory of rank {rank}"), problem).into());
+        }
+    }
     let mut received = Vec::with_capacity(offers.len());
     for (rank, offer) in offers.iter().enumerate() {
         // Received whether they are used or not: the message would stay in the channel, and the memory with it.
@@ -214,9 +221,10 @@ fn map(
 ) -> Result<Column, Halt> {
     let Bring { joined, local } = bring;
     let me = running.inner().rank;
+    // All ranks take part in it, so all must have brought something.
     let registration = match local {
-        Some(local) => joined.register(running, local)?,
-        None => None,
+        Some(local) if exported.iter().all(Option::is_some) => joined.register(running, local)?,
+        _ => None,
     };
     let mut keep: Vec<Keep> = Vec::with_capacity(exported.len());
     let mut reach = Vec::with_capacity(exported.len());

@@ -23,7 +23,7 @@ pub(crate) const PREFIX: &str = "symmem:";
 /// First word of every control segment: "symmemct" in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"symmemct");
 /// Layout version of the segment and of the messages around it.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 /// Bytes of staging that all ranks of a group share out, per parity, and the bounds of one rank's part: enough to keep
 /// a piece of a large message in the second-level cache, small enough for many ranks.
 const STAGING_OF_ALL: usize = 16 << 20;

@@ -49,13 +49,16 @@ pub struct Tuning {
     /// What somebody asked for, whatever the size.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     forced: BTreeMap<Collective, Algorithm>,
+    /// Whether pieces take turns in staging, which all ranks must do alike: rank 0's processor decides.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    rests: bool,
 }
 
 impl Tuning {
     /// What is used on a machine that was never measured.
     pub fn built_in(world: usize) -> Self {
         let bounds = Collective::ALL.into_iter().map(|collective| (collective, default(collective, world)));
-        Self { world, bounds: bounds.collect(), forced: BTreeMap::new() }
+        Self { world, bounds: bounds.collect(), forced: BTreeMap::new(), rests: false }
     }
 
     /// Number of ranks it is for.
@@ -105,6 +108,11 @@ impl Tuning {
             None => Self::built_in(world),
         };
         tuning.force_by_text(config.get_algorithm())?;
+        // What is not in the book is filled in here, where it is decided: another rank may see other cores.
+        for collective in Collective::ALL {
+            tuning.set_bounds(collective, tuning.bounds(collective));
+        }
+        tuning.rests = crate::sys::copy::lines_rest();
         Ok(tuning)
     }
 
@@ -179,18 +187,23 @@ impl Choice {
 
 /// The choices for all collectives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choices([Choice; Collective::ALL.len()]);
+pub(crate) struct Choices {
+    choices: [Choice; Collective::ALL.len()],
+    /// Whether pieces take turns in staging.
+    pub(crate) rests: bool,
+}
 
 impl Choices {
     /// What `tuning` says, for a group of `world` ranks. The tuning came through a store or a file: what it takes its
     /// own world to be must not decide what fits a parcel or staging.
     pub(crate) fn new(tuning: &Tuning, world: usize) -> Self {
-        Self(Collective::ALL.map(|collective| tuning.choice(collective, world)))
+        let choices = Collective::ALL.map(|collective| tuning.choice(collective, world));
+        Self { choices, rests: tuning.rests }
     }
 
     #[inline]
     pub(crate) fn of(&self, collective: Collective) -> Choice {
-        self.0[collective as usize]
+        self.choices[collective as usize]
     }
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 
-use crate::source::{File, Sources, Token};
+use crate::source::{File, Sources, Token, closing};
 use crate::workspace::Workspace;
 
 const NAMES: &str = "crates/symmem/src/config/provider.rs";
@@ -45,6 +45,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     wrong.extend(
         public.iter().filter(|name| !PUBLIC.contains(&name.as_str())).map(|name| format!("{name} is public")),
     );
+    let is_gone = |name: &&&str| !public.iter().any(|known| known == **name);
+    wrong.extend(PUBLIC.iter().filter(is_gone).map(|name| format!("{name} is listed here and not public")));
     if !wrong.is_empty() {
         bail!("providers are known by name where they should not be:\n  {}", wrong.join("\n  "));
     }
@@ -75,7 +77,10 @@ fn find(file: &File, names: &[[String; 2]]) -> Vec<(usize, String)> {
             let word = text.trim_matches('"');
             let variant = token.is("Provider") && is(at + 1, "::") && is(at + 2, code);
             let room = token.is("provider") && is(at + 1, "::") && is(at + 2, word);
-            if variant || room || token.is(text) {
+            let among = token.is("provider") && is(at + 1, "::") && is(at + 2, "{");
+            let in_list = among && tokens[at + 2..closing(tokens, at + 2)].iter().any(|token| token.is(word));
+            let renamed = token.is("Provider") && (is(at + 1, "as") || (is(at + 1, "::") && is(at + 2, "*")));
+            if variant || room || in_list || renamed || token.is(text) {
                 found.push((token.line, word.to_owned()));
             }
         }
@@ -119,6 +124,8 @@ mod tests {
         };
         assert_eq!(found("fn f(p: Provider) -> bool {\n p == Provider::Vmm }"), ["2 vmm"]);
         assert_eq!(found("use crate::provider::nccl;"), ["1 nccl"]);
+        assert_eq!(found("use crate::provider::{LocalMemory, vmm};"), ["1 vmm"]);
+        assert_eq!(found("use crate::config::Provider as Name;").len(), 3);
         assert_eq!(found("fn f(name: &str) -> bool { name == \"shm\" }"), ["1 shm"]);
         assert_eq!(found("// vmm\nfn f(p: Provider) -> Place { p.place() }"), Vec::<String>::new());
         assert_eq!(

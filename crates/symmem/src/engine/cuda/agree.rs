@@ -25,6 +25,8 @@ struct Said {
     first_epoch: u32,
     max_blocks: u32,
     provider: String,
+    /// Whether it brings a communicator of its own.
+    adopted: bool,
     /// Ranks that count as out of reach.
     unreachable: Vec<usize>,
     /// Whether it works as if others were on other devices.
@@ -43,9 +45,10 @@ impl Said {
     /// What must be equal, as people read it.
     fn terms(&self) -> String {
         let Self { version, kernels, lanes, first_epoch, provider, unreachable, .. } = self;
+        let whose = if self.adopted { ", by a communicator that was there" } else { "" };
         let far = if unreachable.is_empty() { String::new() } else { format!(", without {unreachable:?}") };
         format!(
-            "version {version}, kernels {kernels:016x}, {lanes} lanes from epoch {first_epoch} on, memory of {provider}{far}"
+            "version {version}, kernels {kernels:016x}, {lanes} lanes from epoch {first_epoch} on, memory of {provider}{whose}{far}"
         )
     }
 
@@ -61,9 +64,10 @@ pub(super) fn agree(
     running: &Running<'_>,
     device: &Device,
     settings: &Settings,
+    adopted: bool,
     occupancies: Result<Limits, String>,
 ) -> Result<(Agreed, bool)> {
-    let mine = say(running, device, settings, occupancies);
+    let mine = Said { adopted, ..say(running, device, settings, occupancies) };
     let all = running.all_brought(Op::CudaEngine, &mine)?;
     let failed = all.iter().enumerate().find_map(|(rank, said)| Some((rank, said.error.clone()?)));
     if let Some((rank, message)) = failed {
@@ -98,6 +102,7 @@ fn say(
         first_epoch: settings.first_epoch(),
         max_blocks: settings.max_blocks.clamp(1, MAX_BLOCKS as u32),
         provider: settings.provider().to_string(),
+        adopted: false,
         unreachable: settings.unreachable.clone(),
         apart: settings.apart,
         device: format!("{} {}", inner.members[inner.rank].host, ids::hex(&device.uuid())),
@@ -157,6 +162,7 @@ mod tests {
             first_epoch: 2,
             max_blocks: 32,
             provider: "vmm".to_owned(),
+            adopted: false,
             unreachable: Vec::new(),
             apart: false,
             device: device.to_owned(),

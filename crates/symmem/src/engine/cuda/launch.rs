@@ -206,10 +206,16 @@ impl Engine {
             Op::PutSignal | Op::WaitSignal => [&kernels.begin_work, &kernels.end_work],
             _ => [&kernels.mark_begin, &kernels.mark_end],
         };
-        let mark = |mark| put(lane, mark, stream, call, Manner::mark(call));
-        mark(before)?;
-        put(lane, kernel, stream, call, manner)?;
-        mark(after)
+        // A record that is missing is no reason to leave the others waiting.
+        let mark = |mark| {
+            if let Err(error) = put(lane, mark, stream, call, Manner::mark(call)) {
+                tracing::warn!(%error, "an operation of the device is not recorded");
+            }
+        };
+        mark(before);
+        let launched = put(lane, kernel, stream, call, manner);
+        mark(after);
+        launched
     }
 
     /// The error for a kernel that would need memory out of reach.

@@ -112,7 +112,7 @@ pub struct Settings {
     /// Where memory comes from; `None`: what the group's configuration says. With [`Provider::Nccl`] the engine has a
     /// communicator, and works also where ranks are out of each other's reach: then NCCL carries its operations.
     pub provider: Option<Provider>,
-    /// Ranks that count as out of reach, for tests; only with a communicator.
+    /// Ranks that count as out of reach, for tests. Without a communicator nobody carries what they take part in.
     #[doc(hidden)]
     pub unreachable: Vec<usize>,
     /// Whether ranks of one device work as those of several do, for tests.
@@ -334,7 +334,8 @@ impl Engine {
         let occupancies = parts.as_ref().map_err(|error| error.to_string());
         let occupancies =
             occupancies.and_then(|parts| parts.kernels.occupancies().map_err(|error| error.to_string()));
-        let (mut agreed, shares_device) = agree::agree(running, device, &settings, occupancies)?;
+        let (mut agreed, shares_device) =
+            agree::agree(running, device, &settings, adopted.is_some(), occupancies)?;
         // After it either all ranks are here or none is.
         let number = group.inner.engines.fetch_add(1, Ordering::Relaxed) as usize;
         // Fails on every rank above if it failed on one.

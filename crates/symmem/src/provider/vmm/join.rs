@@ -58,7 +58,9 @@ impl JoinedVmm {
             Err(error) => Introduction { card: None, error: Some(error.to_string()) },
         };
         let all = running.compare(running.op(), &mine)?;
-        let cards: Vec<Card> = all.into_iter().filter_map(|said| said.card).collect();
+        let cards: Option<Vec<Card>> = all.into_iter().map(|said| said.card).collect();
+        let cards =
+            cards.ok_or_else(|| Error::invalid("the devices", "a rank did not say which is its own"))?;
         card::check_overlap(&cards)?;
         let reach = card::check_reach(&cards);
         if !vmm.may_be_apart {
