@@ -179,3 +179,43 @@ fn nobody_is_read_where_something_else_is_asked_for() {
         })
         .unwrap();
 }
+
+/// The owner has announced the second meeting when it gives up, so only the verdict tells the reader.
+#[cfg(feature = "faults")]
+#[test]
+fn what_an_owner_wrote_after_it_gave_up_is_not_taken_for_its_memory() {
+    use std::sync::mpsc;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use symmem::Error;
+    use symmem::fault::{Point, arm};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let ((written, is_written), (read, is_read)) = (mpsc::channel(), mpsc::channel());
+    let (is_written, is_read) = (Arc::new(Mutex::new(is_written)), Mutex::new(is_read));
+    symmem::spawn(2, |group| {
+        let group = pulling(&group)?;
+        // The trial, and proof that it was not refused: else nobody comes by the point below.
+        gather(&group, LENS[3])?;
+        let mut input = vec![1_u32; LENS[3]];
+        let mut out = vec![0; 2 * LENS[3]];
+        if group.rank() == 0 {
+            let gave_up = group.within(Duration::from_millis(100)).all_gather_into(&input, &mut out);
+            common::assert_error!(gave_up, Error::Timeout { .. });
+            std::hint::black_box(&mut input).fill(9);
+            written.send(()).expect("the other rank waits");
+            is_read.lock().expect("once").recv_timeout(PATIENCE).expect("the other rank reads");
+            return Ok(());
+        }
+        let is_written = Arc::clone(&is_written);
+        arm(Point::PullEntered, move || {
+            is_written.lock().expect("once").recv_timeout(PATIENCE).expect("the owner gives up");
+        });
+        let taken = group.all_gather_into(&input, &mut out);
+        common::assert_error!(taken, Error::GroupFailed { culprit: 1, .. });
+        read.send(()).expect("the owner waits");
+        Ok(())
+    })
+    .unwrap();
+}

@@ -44,7 +44,9 @@ impl Running<'_> {
         let mut peers = (0..inner.world).filter(|peer| *peer != inner.rank);
         let could = peers.all(|peer| {
             let mut found = [0; size_of::<u64>()];
-            let read = inner.members[peer].life.is_known()
+            // A thread of this process dies with it.
+            let is_own = inner.members[peer].process == inner.members[inner.rank].process;
+            let read = (is_own || inner.members[peer].life.is_known())
                 && self.read_memory(peer, self.note(peer, epoch), &mut found);
             read && u64::from_ne_bytes(found) == known(&inner.id, peer)
         });

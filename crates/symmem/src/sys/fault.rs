@@ -9,7 +9,7 @@
 //! - `SYMMEM_FAIL=<map|socket>:<errno name or number>` makes the first such call fail; `SYMMEM_FAIL_RANK=<rank>`
 //!   limits that to one rank.
 //!
-//! A thread rank calls [`arm_panic`] and [`inject`] on its own thread.
+//! A thread rank calls [`arm`], [`arm_panic`] and [`inject`] on its own thread.
 
 #![allow(unsafe_code, reason = "system calls")]
 // Without the feature nothing outside can reach this, and nothing inside asks for names.
@@ -121,7 +121,7 @@ pub enum Failure {
 pub(crate) use absent::{fail, point, set_rank, start_epoch, start_tag};
 #[cfg(feature = "faults")]
 pub use active::{
-    arm_panic, fail, inject, point, set_rank, set_start_epoch, set_start_tag, start_epoch, start_tag,
+    arm, arm_panic, fail, inject, point, set_rank, set_start_epoch, set_start_tag, start_epoch, start_tag,
 };
 
 #[cfg(not(feature = "faults"))]
@@ -162,7 +162,7 @@ mod active {
 
     thread_local! {
         static RANK: Cell<Option<usize>> = const { Cell::new(None) };
-        static PANIC: Cell<Option<Point>> = const { Cell::new(None) };
+        static CALL: Cell<Option<(Point, Box<dyn FnOnce()>)>> = const { Cell::new(None) };
         static FAIL: Cell<Option<(Failure, i32)>> = const { Cell::new(None) };
         static START_EPOCH: Cell<u64> = const { Cell::new(0) };
         static START_TAG: Cell<u64> = const { Cell::new(0) };
@@ -173,9 +173,14 @@ mod active {
         RANK.set(Some(rank));
     }
 
+    /// Runs `call` when this thread next passes `point`.
+    pub fn arm(point: Point, call: impl FnOnce() + 'static) {
+        CALL.set(Some((point, Box::new(call))));
+    }
+
     /// Panics when this thread next passes `point`.
     pub fn arm_panic(point: Point) {
-        PANIC.set(Some(point));
+        arm(point, move || panic!("told to panic at {}", point.name()));
     }
 
     /// Makes this thread's next call of that kind fail with `errno`.
@@ -206,9 +211,9 @@ mod active {
 
     /// Dies here if told so.
     pub fn point(point: Point) {
-        if PANIC.get() == Some(point) {
-            PANIC.set(None);
-            panic!("told to panic at {}", point.name());
+        match CALL.take() {
+            Some((armed, call)) if armed == point => call(),
+            other => CALL.set(other),
         }
         static ORDER: OnceLock<Option<Crash>> = OnceLock::new();
         if let Some(crash) = ORDER.get_or_init(Crash::from_env) {
