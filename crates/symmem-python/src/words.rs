@@ -33,7 +33,7 @@ const NAMES: [(&str, &str); 22] = [
     ("Group::local is the group", "group.local() is the group"),
     (" or Config::allow_overlapping_devices", ""),
     ("Settings::lanes or SYMMEM_LANES gives more", "SYMMEM_LANES gives more"),
-    ("SYMMEM_PROVIDER=nccl, Config::provider or Settings::provider", "SYMMEM_PROVIDER=nccl"),
+    (", Config::provider or Settings::provider", ""),
     ("a stream of its own (Stream::new)", "a stream of its own (torch.cuda.Stream())"),
     ("choose it with using(Algorithm::Multimem), or take", "take"),
     ("all_reduce_out gives the result elsewhere", "out= puts the result elsewhere"),
