@@ -160,9 +160,12 @@ mod active {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    /// What a thread does at a point.
+    type Armed = (Point, Box<dyn FnOnce()>);
+
     thread_local! {
         static RANK: Cell<Option<usize>> = const { Cell::new(None) };
-        static CALL: Cell<Option<(Point, Box<dyn FnOnce()>)>> = const { Cell::new(None) };
+        static CALL: Cell<Option<Armed>> = const { Cell::new(None) };
         static FAIL: Cell<Option<(Failure, i32)>> = const { Cell::new(None) };
         static START_EPOCH: Cell<u64> = const { Cell::new(0) };
         static START_TAG: Cell<u64> = const { Cell::new(0) };
