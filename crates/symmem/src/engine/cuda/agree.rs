@@ -101,7 +101,7 @@ fn say(
         lanes: settings.lanes,
         first_epoch: settings.first_epoch(),
         max_blocks: settings.max_blocks.clamp(1, MAX_BLOCKS as u32),
-        provider: settings.provider().to_string(),
+        provider: settings.chosen_provider().to_string(),
         adopted: false,
         unreachable: settings.unreachable.clone(),
         apart: settings.apart,

@@ -152,7 +152,7 @@ impl Settings {
     }
 
     /// Where memory comes from, once the engine is being made.
-    fn provider(&self) -> Provider {
+    fn chosen_provider(&self) -> Provider {
         self.provider.unwrap_or_default()
     }
 
@@ -343,7 +343,7 @@ impl Engine {
         let sharing = shares_device.then(Sharing::new);
         let joined = match adopted {
             Some(adopted) => registry::on_communicator(adopted).join(running)?,
-            None => registry::on_device(settings.provider(), device)
+            None => registry::on_device(settings.chosen_provider(), device)
                 .and_then(|provider| provider.join(running))?,
         };
         let base = joined.pads().unwrap_or(&joined);
@@ -474,7 +474,7 @@ impl Engine {
 
     /// Local. Allocates `len` zeroed elements on this engine's device, from its provider.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
-        Allocation::with(self.device(), len, self.inner.settings.provider())
+        Allocation::with(self.device(), len, self.inner.settings.chosen_provider())
     }
 
     /// The ranks that count as out of reach.
