@@ -82,7 +82,7 @@ pub(crate) fn fuzz_request(bytes: &[u8]) {
 }
 
 /// What a rank brings to a rendezvous. All that bring something must bring the same. Ranks that bring device memory say as much
-/// (`cuda/memory/rendezvous.rs`), with a provider of their own, so that both find the disagreement.
+/// (`device/rendezvous.rs`), with a provider of their own, so that both find the disagreement.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     bytes: usize,

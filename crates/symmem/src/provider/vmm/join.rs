@@ -63,11 +63,11 @@ impl JoinedVmm {
             cards.ok_or_else(|| Error::invalid("the devices", "a rank did not say which is its own"))?;
         card::check_overlap(&cards)?;
         let reach = card::check_reach(&cards);
+        let is_direct = reach.is_ok();
         if !vmm.may_be_apart {
             reach?;
-            return Ok(Self { vmm: vmm.clone(), cards, rank: running.inner().rank, is_direct: true });
         }
-        Ok(Self { vmm: vmm.clone(), cards, rank: running.inner().rank, is_direct: reach.is_ok() })
+        Ok(Self { vmm: vmm.clone(), cards, rank: running.inner().rank, is_direct })
     }
 
     pub(super) fn device(&self) -> &Device {

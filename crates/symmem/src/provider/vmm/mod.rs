@@ -75,10 +75,6 @@ impl Provider for Vmm {
     fn join(&self, running: &Running<'_>) -> Result<Arc<dyn Joined>> {
         Ok(Arc::new(JoinedVmm::join(self, running)?))
     }
-
-    fn has_multicast(&self) -> bool {
-        self.device.has_multicast()
-    }
 }
 
 /// Memory of this rank on its device, mapped, not yet known to anybody else.
