@@ -36,7 +36,7 @@ pub(super) fn run(
     address: u64,
     read: impl FnOnce(&Sources<'_>) -> bool,
 ) -> Result<bool> {
-    if !running.try_reach(signature)? {
+    if !running.try_reading(signature)? {
         return Ok(false);
     }
     let epoch = running.meet_with(signature, address)?;
@@ -44,5 +44,5 @@ pub(super) fn run(
     let could = read(&Sources { running, epoch });
     running.look_after_reading(could)?;
     fault::point(Point::PullRead);
-    running.agree_on_reach(signature, could)
+    running.agree_on_reading(signature, could)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use symmem_store::{Store, TcpStoreServer};
 
 use super::RankContext;
-use super::reach::Reach;
+use super::reading::Reading;
 use super::running::Stop;
 use super::seal::Sealer;
 use super::worker::Worker;
@@ -77,7 +77,7 @@ pub(crate) struct Inner {
     /// Which algorithm runs when: the same on all ranks.
     pub(crate) choices: Choices,
     /// Whether ranks can read each other's private memory: the same on all ranks.
-    pub(crate) reach: Reach,
+    pub(crate) reading: Reading,
     /// Operations so far.
     pub(crate) sequence: AtomicU64,
     /// The fd channel's last tag: grows with every collective exchange of fds.

@@ -12,7 +12,7 @@ mod join;
 mod notice;
 mod pending;
 mod rank;
-mod reach;
+mod reading;
 pub(crate) mod recording;
 mod refusal;
 mod running;

@@ -46,7 +46,7 @@ impl<'a> Private<'a> {
     fn new<A>(running: Running<'a>, call: Call, arguments: Result<A>) -> Result<(Self, A)> {
         let choice = running.group().choice(Collective::Private, None);
         let algorithm = match choice.of(Collective::Private, call.bytes) {
-            Algorithm::Pull if !(call.can_be_pulled() && running.inner().reach.is_open()) => {
+            Algorithm::Pull if !(call.can_be_pulled() && running.inner().reading.is_open()) => {
                 Algorithm::Pipelined
             }
             algorithm => algorithm,

@@ -11,7 +11,7 @@ use super::Joining;
 use super::agree::Accepted;
 use crate::error::{Cause, Halt};
 use crate::group::inner::{self, IDLE, Inner, Member, wait_for_a_death};
-use crate::group::reach::Reach;
+use crate::group::reading::Reading;
 use crate::group::seal::{Claim, Kind};
 use crate::group::vote::{GaveUp, Vote};
 use crate::group::worker::Worker;
@@ -234,7 +234,7 @@ impl Joining<'_> {
             epoch: AtomicU64::new(fault::start_epoch()),
             owed: Owed::default(),
             choices: Choices::new(&accepted.tuning, self.join.world),
-            reach: Reach::default(),
+            reading: Reading::default(),
             sequence: AtomicU64::new(0),
             fd_tag: AtomicU64::new(JOIN_TAG + fault::start_tag()),
             engines: AtomicU64::new(0),

@@ -17,13 +17,13 @@ const REFUSED: u8 = 2;
 
 /// What is known of it so far.
 #[derive(Debug, Default)]
-pub(crate) struct Reach {
+pub(crate) struct Reading {
     state: AtomicU8,
     /// What the others read in the trial.
     word: AtomicU64,
 }
 
-impl Reach {
+impl Reading {
     /// Whether nobody was refused yet.
     pub(crate) fn is_open(&self) -> bool {
         self.state.load(Ordering::Relaxed) != REFUSED
@@ -32,13 +32,13 @@ impl Reach {
 
 impl Running<'_> {
     /// Collective. Whether all ranks can read each other's memory; tried if it was not yet. Meets by `signature`.
-    pub(crate) fn try_reach(&self, signature: Signature) -> Result<bool> {
+    pub(crate) fn try_reading(&self, signature: Signature) -> Result<bool> {
         let inner = self.inner();
-        let state = inner.reach.state.load(Ordering::Relaxed);
+        let state = inner.reading.state.load(Ordering::Relaxed);
         if state != UNTRIED {
             return Ok(state == ALLOWED);
         }
-        let word = &inner.reach.word;
+        let word = &inner.reading.word;
         word.store(known(&inner.id, inner.rank), Ordering::Relaxed);
         let epoch = self.meet_with(signature, word.as_ptr().addr() as u64)?;
         let mut peers = (0..inner.world).filter(|peer| *peer != inner.rank);
@@ -50,9 +50,9 @@ impl Running<'_> {
                 && self.read_memory(peer, self.note(peer, epoch), &mut found);
             read && u64::from_ne_bytes(found) == known(&inner.id, peer)
         });
-        let allowed = self.agree_on_reach(signature, could)?;
+        let allowed = self.agree_on_reading(signature, could)?;
         if allowed {
-            inner.reach.state.store(ALLOWED, Ordering::Relaxed);
+            inner.reading.state.store(ALLOWED, Ordering::Relaxed);
         }
         Ok(allowed)
     }
@@ -89,13 +89,13 @@ impl Running<'_> {
     }
 
     /// Collective. Whether all ranks could read. If not, nobody tries again.
-    pub(crate) fn agree_on_reach(&self, signature: Signature, could: bool) -> Result<bool> {
+    pub(crate) fn agree_on_reading(&self, signature: Signature, could: bool) -> Result<bool> {
         let inner = self.inner();
         let epoch = self.meet_with(signature, could.into())?;
         let mut peers = (0..inner.world).filter(|peer| *peer != inner.rank);
         let all = could && peers.all(|peer| self.note(peer, epoch) == 1);
         if !all {
-            inner.reach.state.store(REFUSED, Ordering::Relaxed);
+            inner.reading.state.store(REFUSED, Ordering::Relaxed);
         }
         Ok(all)
     }
