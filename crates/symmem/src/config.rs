@@ -201,8 +201,11 @@ settings! {
 
         algorithm: String {
             "SYMMEM_ALGORITHM" as ALGORITHM, or String::new() => "by size";
-            "algorithm of collectives, if forced" + "; rank 0's counts";
-            /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`.
+            "algorithm of collectives, where it can carry them" + "; rank 0's counts";
+            /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`. A wish for
+            /// the whole program: a message that is too large for it goes by the algorithm for any size. [`SymmetricMemory::using`] is no wish.
+            ///
+            /// [`SymmetricMemory::using`]: crate::SymmetricMemory::using
             pub fn algorithm(choice: &str) -> Result<Self> { each_forced(choice, |_, _| ()).map(|()| choice.to_owned())? }
             pub(crate) fn get_algorithm(&value) -> &str { value }
         }

@@ -60,10 +60,13 @@ impl<T: Element> SymmetricMemory<T> {
         self.run(call, work)
     }
 
-    /// Runs `work` by the algorithm that the group has agreed on. This rank's memory is borrowed.
+    /// Runs `work` by the algorithm that the group has agreed on, or that this handle must have. This rank's memory is borrowed.
     #[inline]
     fn run(&self, call: &Call, work: impl FnOnce(&Peers<T>)) -> Result<()> {
-        let algorithm = call.collective().map_or(Algorithm::Direct, |collective| self.algorithm(collective));
+        let algorithm = match call.collective() {
+            Some(collective) => self.told(call.op, self.algorithm(collective))?,
+            None => Algorithm::Direct,
+        };
         tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
         self.operate(call.op, None, |running| self.carry(call, algorithm, running, work))
     }
@@ -109,14 +112,10 @@ impl<T: Element> SymmetricMemory<T> {
 }
 
 impl Group {
-    /// What decides on the algorithm of `collective`: `forced`, or what the ranks agreed on.
+    /// What the ranks agreed on: it decides on the algorithm of `collective`.
     #[inline]
-    pub(crate) fn choice(&self, collective: Collective, forced: Option<Algorithm>) -> Choice {
-        let agreed = self.inner.choices.of(collective);
-        match forced {
-            None => agreed,
-            Some(algorithm) => Choice::forced(self.size(), algorithm),
-        }
+    pub(crate) fn choice(&self, collective: Collective) -> Choice {
+        self.inner.choices.of(collective)
     }
 }
 

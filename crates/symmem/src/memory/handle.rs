@@ -19,6 +19,7 @@ use crate::numeric::{Element, element};
 use crate::operation::{Algorithm, Collective, Kind, Op, signature};
 use crate::sys::fault::{self, Point};
 use crate::sys::{fork, unwind};
+use crate::tuning::Choice;
 use crate::{Error, Result};
 
 /// Memory that every rank of a group maps.
@@ -33,7 +34,7 @@ pub struct SymmetricMemory<T: Element> {
     /// First element of the handle in the allocation.
     offset: usize,
     len: usize,
-    /// What carries collectives of this handle, whatever the group's tuning says.
+    /// What must carry collectives of this handle, whatever the group's tuning says.
     forced: Option<Algorithm>,
     element: PhantomData<T>,
 }
@@ -211,25 +212,45 @@ impl<T: Element> SymmetricMemory<T> {
         Self { forced: self.forced, ..Self::new(block, table, group, self.offset, self.len) }
     }
 
-    /// The same memory, whose collectives use `algorithm` where it can carry them, else the one for any size. All ranks
-    /// must choose alike.
+    /// The same memory, whose collectives go by `algorithm` and no other: one that it cannot carry (because it is not among
+    /// [`Collective::algorithms`], or the message is too large for it) is an error on all ranks, before anything changes. All ranks must
+    /// choose alike. What has no row in [`Collective`] (`gather`, `scatter`, `all_to_all_v` and the like) has one way, and takes it.
+    ///
+    /// [`Config::algorithm`](crate::Config::algorithm) is for whole programs, and a wish: it gives way where it cannot carry a message.
+    ///
+    /// ```
+    /// use symmem::{ReduceOp, tuning::Algorithm};
+    /// symmem::spawn(2, |group| {
+    ///     let mem = group.alloc::<f32>(1000)?.rendezvous(&group)?;
+    ///     mem.using(Algorithm::Staged).all_reduce(ReduceOp::Sum)?;
+    ///     assert!(mem.using(Algorithm::Push).all_reduce(ReduceOp::Sum).is_err(), "4000 bytes are too many");
+    ///     mem.using(Algorithm::Push).first(4)?.all_reduce(ReduceOp::Sum)?;
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
     pub fn using(&self, algorithm: Algorithm) -> Self {
         Self { forced: Some(algorithm), ..self.with_group(self.group.share()) }
     }
 
-    /// The algorithm that `collective` takes on this handle.
+    /// The algorithm that `collective` takes on this handle; an error where [`SymmetricMemory::using`] asked for one that cannot carry it.
     ///
     /// ```
     /// use symmem::tuning::{Algorithm, Collective};
     /// symmem::spawn(2, |group| {
     ///     let mem = group.alloc::<f32>(1 << 20)?.rendezvous(&group)?;
-    ///     assert_eq!(mem.algorithm(Collective::AllReduce), Algorithm::TwoShot);
+    ///     assert_eq!(mem.algorithm(Collective::AllReduce)?, Algorithm::TwoShot);
     ///     mem.close()
     /// })?;
     /// # Ok::<(), symmem::Error>(())
     /// ```
-    pub fn algorithm(&self, collective: Collective) -> Algorithm {
-        self.group.choice(collective, self.forced).of(collective, self.len * size_of::<T>())
+    #[inline]
+    pub fn algorithm(&self, collective: Collective) -> Result<Algorithm> {
+        let bytes = self.len * size_of::<T>();
+        match self.forced {
+            None => Ok(self.group.choice(collective).of(collective, bytes)),
+            Some(algorithm) => Choice::exactly(algorithm, collective, self.world_size(), bytes),
+        }
     }
 
     /// Borrows this rank's memory for reading.

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::book::{Book, machine};
-use crate::Result;
 use crate::config::Config;
 use crate::operation::each_forced;
 pub use crate::operation::{Algorithm, Collective};
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::PARCEL_WORDS;
+use crate::{Error, Result};
 
 /// Most ranks whose parcels an operation takes up at once, on its stack.
 pub(crate) const PUSH_RANKS: usize = 16;
@@ -76,8 +76,9 @@ impl Tuning {
         self.bounds.insert(collective, bounds);
     }
 
-    /// Uses `algorithm` for `collective` wherever it can: where a message is too large for it, the one for any size.
-    /// An algorithm that cannot carry the collective at all is an error.
+    /// Uses `algorithm` for `collective` wherever it can: where a message is too large for it, the one for any size. It is a wish for
+    /// messages of all sizes; what one handle must have is told by [`SymmetricMemory::using`](crate::SymmetricMemory::using). An algorithm
+    /// that cannot carry the collective at all is an error.
     pub fn force(&mut self, collective: Collective, algorithm: Algorithm) -> Result<()> {
         collective.check(algorithm)?;
         self.forced.insert(collective, algorithm);
@@ -164,6 +165,30 @@ impl Choice {
             _ => (0, 0, usize::MAX),
         };
         Self { push_below, staged_below, pipelined_below }
+    }
+
+    /// `algorithm` and no other: an error where it cannot carry `bytes` per rank of `collective` in a group of `world`.
+    pub(crate) fn exactly(
+        algorithm: Algorithm,
+        collective: Collective,
+        world: usize,
+        bytes: usize,
+    ) -> Result<Algorithm> {
+        collective.check(algorithm)?;
+        if Self::forced(world, algorithm).of(collective, bytes) == algorithm {
+            return Ok(algorithm);
+        }
+        let problem = match algorithm {
+            Algorithm::Push if world > PUSH_RANKS => {
+                format!("it is for groups of at most {PUSH_RANKS} ranks, not {world}")
+            }
+            _ => {
+                let most =
+                    if algorithm == Algorithm::Push { PARCEL_WORDS * 8 } else { staging_bytes(world.max(1)) };
+                format!("it carries at most {most} bytes of a rank in a group of {world}, not {bytes}")
+            }
+        };
+        Err(Error::invalid(format!("algorithm {algorithm}"), problem))
     }
 
     /// Below how many bytes one meeting is preferred.
@@ -279,6 +304,38 @@ mod tests {
         assert_eq!(tuning.choose(Collective::AllReduce, 8 << 20), Algorithm::TwoShot);
         let error = tuning.force(Collective::Broadcast, Algorithm::TwoShot).unwrap_err().to_string();
         assert!(error.contains("broadcast") && error.contains("direct"), "{error}");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_had_or_an_error() {
+        let had = |algorithm, collective, world, bytes| {
+            let had = Choice::exactly(algorithm, collective, world, bytes);
+            had.map(|had| assert_eq!(had, algorithm)).map_err(|error| error.to_string())
+        };
+        let (parcel, staging) = (PARCEL_WORDS * 8, staging_bytes(2));
+        for collective in Collective::ALL {
+            for algorithm in Algorithm::ALL {
+                let most = match algorithm {
+                    _ if !collective.algorithms().contains(&algorithm) => {
+                        let error = had(algorithm, collective, 2, 8).unwrap_err();
+                        assert!(error.contains(&format!("{algorithm} cannot carry {collective}")), "{error}");
+                        continue;
+                    }
+                    Algorithm::Push => parcel,
+                    Algorithm::Staged => staging,
+                    _ => usize::MAX - 1,
+                };
+                assert_eq!(had(algorithm, collective, 2, 0), Ok(()));
+                assert_eq!(had(algorithm, collective, 2, most), Ok(()));
+                if most <= staging {
+                    let error = had(algorithm, collective, 2, most + 1).unwrap_err();
+                    let words = format!("algorithm {algorithm}: it carries at most {most} bytes");
+                    assert!(error.contains(&words), "{error}");
+                }
+            }
+        }
+        let error = had(Algorithm::Push, Collective::AllReduce, PUSH_RANKS + 1, 8).unwrap_err();
+        assert!(error.contains("at most 16 ranks, not 17"), "{error}");
     }
 
     #[test]

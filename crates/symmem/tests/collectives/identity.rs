@@ -1,12 +1,12 @@
 //! The same bits on every rank, in every run, by every algorithm, from threads and from processes.
 
-use symmem::tuning::Algorithm;
+use symmem::tuning::{Algorithm, Collective};
 use symmem::{F8E4M3, Group, ProcessSpawner, ReduceOp, Result, bf16, f16};
 
 use crate::common::{config, same_ranks_with};
 use crate::trial::{Number, Pattern, Random};
 
-/// The results of all reductions of `T`, by all algorithms: each a list of bytes.
+/// The results of all reductions of `T`, by all algorithms that can carry them: each a list of bytes.
 fn results_of<T: Number>(group: &Group, len: usize) -> Result<Vec<Vec<u8>>> {
     let mut input = vec![T::zeroed(); len];
     Pattern::new(77, group.rank(), len).write(0, &mut input);
@@ -16,10 +16,24 @@ fn results_of<T: Number>(group: &Group, len: usize) -> Result<Vec<Vec<u8>>> {
         let mut mem = group.alloc::<T>(len)?.rendezvous(group)?.using(algorithm);
         let mut out = vec![T::zeroed(); len];
         mem.local_mut()?.copy_from_slice(&input);
-        mem.all_reduce_out(ReduceOp::Sum, &mut out)?;
-        keep(&out);
-        mem.all_reduce(ReduceOp::Sum)?;
-        keep(&mem.local()?);
+        // All lengths fit staging; the parcels of push are too small for some.
+        let can = |collective: Collective| {
+            let fits = algorithm != Algorithm::Push || size_of_val(&input[..]) <= 500;
+            assert_eq!(
+                mem.algorithm(collective).is_ok(),
+                fits && collective.algorithms().contains(&algorithm)
+            );
+            mem.algorithm(collective).is_ok()
+        };
+        let (out_of_place, in_place) = (can(Collective::AllReduceOut), can(Collective::AllReduce));
+        if out_of_place {
+            mem.all_reduce_out(ReduceOp::Sum, &mut out)?;
+            keep(&out);
+        }
+        if in_place {
+            mem.all_reduce(ReduceOp::Sum)?;
+            keep(&mem.local()?);
+        }
         mem.close()?;
         let own = same_ranks_with(group, config().algorithm(algorithm.name())?)?;
         own.all_reduce_out(ReduceOp::Sum, &input, &mut out)?;

@@ -8,6 +8,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use symmem::tuning::Algorithm;
 use symmem::{Error, Group, ReduceOp, Result, Strided, SymmetricMemory};
 
 use crate::common::{AT_ONCE, PATIENCE, config, same_ranks_with};
@@ -75,6 +76,11 @@ impl Stage {
         self.memory.part(0, LEN - usize::from(wrong))
     }
 
+    /// The memory, or the memory by an algorithm that carries no collective on it.
+    fn forced(&self, wrong: bool) -> Result<SymmetricMemory<f32>> {
+        if wrong { Ok(self.memory.using(Algorithm::Pipelined)) } else { self.memory.part(0, LEN) }
+    }
+
     /// Makes a call while this rank's memory is borrowed for reading.
     fn while_read(
         &mut self,
@@ -123,6 +129,22 @@ const ROWS: &[Row] = &[
     row("all_reduce", "borrowed, started", |on, wrong| {
         on.while_read(wrong, |memory| memory.all_reduce_start(ReduceOp::Sum)?.wait())
     }),
+    row("all_reduce", "algorithm", |on, wrong| on.forced(wrong)?.all_reduce(ReduceOp::Sum)),
+    row("all_reduce", "algorithm, started", |on, wrong| {
+        on.forced(wrong)?.all_reduce_start(ReduceOp::Sum)?.wait()
+    }),
+    row("all_reduce_out", "algorithm", |on, wrong| {
+        on.forced(wrong)?.all_reduce_out(ReduceOp::Sum, &mut [0.0; LEN])
+    }),
+    row("reduce", "algorithm", |on, wrong| on.forced(wrong)?.reduce(ReduceOp::Sum, 0, &mut [0.0; LEN])),
+    row("reduce_scatter", "algorithm", |on, wrong| {
+        on.forced(wrong)?.reduce_scatter(ReduceOp::Sum, &mut [0.0; CHUNK])
+    }),
+    row("all_gather of memory", "algorithm", |on, wrong| {
+        on.forced(wrong)?.all_gather(&mut [0.0; LEN * RANKS])
+    }),
+    row("broadcast of memory", "algorithm", |on, wrong| on.forced(wrong)?.broadcast(0)),
+    row("all_to_all", "algorithm", |on, wrong| on.forced(wrong)?.all_to_all(&mut [0.0; LEN])),
     row("all_reduce_out", "op", |on, wrong| on.memory.all_reduce_out(op(wrong), &mut [0.0; LEN])),
     row("all_reduce_out", "out", |on, wrong| on.memory.all_reduce_out(ReduceOp::Sum, &mut out(wrong, LEN))),
     row("all_reduce_out", "borrowed", |on, wrong| {

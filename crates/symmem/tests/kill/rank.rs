@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use symmem::store::{Store, TcpStore, Wait};
-use symmem::tuning::Algorithm;
+use symmem::tuning::{Algorithm, Collective};
 use symmem::{Deadline, Error, Group, ReduceOp, Result, SymmetricMemory};
 
 use super::random::Random;
@@ -270,10 +270,18 @@ impl Worker<'_> {
             [1 + random.below(60), 1 + random.below(4000), SHARED - random.below(1000)][random.below(3)];
         let (root, first) = (random.below(self.group.size()), random.next() >> 8);
         let sum = first * ranks + ranks * (ranks - 1) / 2;
-        let mut memory = self.shared.using(algorithm).first(len)?;
+        let call = random.below(6);
+        let collectives =
+            [Collective::Broadcast, Collective::AllReduce, Collective::Reduce, Collective::AllReduceOut];
+        let forced = self.shared.using(algorithm).first(len)?;
+        // What the algorithm cannot carry goes by size.
+        let mut memory = match collectives.get(call).map(|collective| forced.algorithm(*collective)) {
+            Some(Ok(_)) => forced,
+            _ => self.shared.part(0, len)?,
+        };
         memory.fill(first + rank)?;
         let mut out = vec![first + rank; len];
-        let expected = match random.below(6) {
+        let expected = match call {
             0 => memory.broadcast(root).map(|()| first + root as u64)?,
             1 => memory.all_reduce(ReduceOp::Sum).map(|()| sum)?,
             2 => {

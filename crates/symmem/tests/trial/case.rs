@@ -120,6 +120,11 @@ impl Case {
         let operations = operations(dtype);
         let op = operations[random.below(operations.len())];
         let mut len = length(random, dtype.size(), most / dtype.size());
+        // What is forced is mostly something that can be had; else the call must be refused.
+        let had = most_of(algorithm) / dtype.size();
+        if len > had && !kind.is_private() && random.below(4) > 0 {
+            len = random.below(had + 1);
+        }
         if kind.is_chunked() {
             len -= len % world;
         }
@@ -130,6 +135,15 @@ impl Case {
     /// The same call on other data.
     pub(crate) fn again(self, random: &mut Random) -> Self {
         Self { seed: random.next(), ..self }
+    }
+}
+
+/// Most bytes of a rank that `algorithm` carries.
+fn most_of(algorithm: Option<Algorithm>) -> usize {
+    match algorithm {
+        Some(Algorithm::Push) => PARCEL,
+        Some(Algorithm::Staged) => STAGING,
+        _ => usize::MAX,
     }
 }
 

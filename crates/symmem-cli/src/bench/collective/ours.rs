@@ -69,7 +69,8 @@ fn open_as<T: Element>(group: &Group, case: &Case, memory: Memory) -> Result<Box
 /// The name of the algorithm that `op` runs on `mem`.
 pub(super) fn algorithm<T: Element>(mem: &SymmetricMemory<T>, op: Collective) -> String {
     let named = op.name().parse::<tuning::Collective>();
-    named.map_or_else(|_| signal::WAY.to_owned(), |collective| mem.algorithm(collective).to_string())
+    let Ok(collective) = named else { return signal::WAY.to_owned() };
+    mem.algorithm(collective).map_or_else(|error| error.to_string(), |algorithm| algorithm.to_string())
 }
 
 /// `op` on `mem`; who gets something out of it gets it in `out`, if it is not in place.

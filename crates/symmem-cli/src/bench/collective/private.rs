@@ -26,7 +26,7 @@ impl<T: Element> Private<T> {
         let (data, out) = buffers(group, case);
         // A handle as long knows what the group's table says.
         let handle = group.alloc::<T>(data.len())?.rendezvous(group)?;
-        let algorithm = match (handle.algorithm(tuning::Collective::Private), case.op) {
+        let algorithm = match (handle.algorithm(tuning::Collective::Private)?, case.op) {
             (tuning::Algorithm::Pull, Collective::AllGather | Collective::AllToAll) => {
                 tuning::Algorithm::Pull
             }

@@ -44,7 +44,7 @@ impl Group {
 
 impl<'a> Private<'a> {
     fn new<A>(running: Running<'a>, call: Call, arguments: Result<A>) -> Result<(Self, A)> {
-        let choice = running.group().choice(Collective::Private, None);
+        let choice = running.group().choice(Collective::Private);
         let algorithm = match choice.of(Collective::Private, call.bytes) {
             Algorithm::Pull if !(call.can_be_pulled() && running.inner().reading.is_open()) => {
                 Algorithm::Pipelined

@@ -226,7 +226,7 @@ impl Private<'_> {
         if self.is_pushed() || !traffic.is_one_way() {
             return window;
         }
-        let choice = self.running.group().choice(Collective::Private, None);
+        let choice = self.running.group().choice(Collective::Private);
         let least = LEAST.max(choice.staged_below().saturating_mul(STAGED)) / size_of::<T>();
         window.min((traffic.longest() / TURNS).max(least).next_multiple_of(LINE))
     }

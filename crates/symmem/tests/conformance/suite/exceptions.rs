@@ -71,12 +71,6 @@ pub(crate) static ALL: &[Exception] = &[
         fails_with: "Poisoned",
         until: "memory of devices is poisoned",
     },
-    Exception {
-        side: Side::Host,
-        behaviour: "any::meaning::an_algorithm_that_cannot_be_had_is_an_error_on_every_rank",
-        fails_with: "went by another algorithm",
-        until: "host handles refuse what their algorithm cannot carry",
-    },
 ];
 
 impl Exception {

@@ -219,12 +219,13 @@ pub(crate) fn every_root_reduces<S: Seat>(seat: &S) -> Result<()> {
     (0..seat.world()).try_for_each(|root| try_reduce(seat, &mut memory, "reduce", ReduceOp::Sum, root))
 }
 
-/// Every algorithm of the engine's table, where it can carry the collective on this memory.
+/// Every algorithm of the engine's table, where it can carry the collective on this memory: some length at least, and refuses the others.
 pub(crate) fn every_algorithm_gives_the_same<S: Seat>(seat: &S) -> Result<()> {
     let memory = seat.memory::<f32>(1024 * seat.world())?;
     let mut carried = 0;
     for algorithm in seat.algorithms() {
         for collective in collectives().into_iter().filter(|name| memory.carries(algorithm, name)) {
+            let before = carried;
             for len in [4, 64, 1024].map(|chunk| chunk * seat.world()) {
                 let mut forced = memory.slice(0, len)?.using(algorithm);
                 let outcome = match is_reduction(collective) {
@@ -239,6 +240,7 @@ pub(crate) fn every_algorithm_gives_the_same<S: Seat>(seat: &S) -> Result<()> {
                 }
                 carried += 1;
             }
+            assert!(carried > before, "{algorithm} did not carry {collective} at all");
         }
     }
     assert!(carried > 0, "no algorithm carried anything");

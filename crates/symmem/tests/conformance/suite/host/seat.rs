@@ -89,7 +89,7 @@ impl Seat for Host {
     }
 
     fn is_choosy(&self) -> bool {
-        false
+        true
     }
 
     fn has_multicast(&self) -> bool {
