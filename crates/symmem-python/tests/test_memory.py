@@ -124,6 +124,32 @@ def test_ranks_may_bring_different_offsets(run: Any) -> None:
     assert run(offsets_differ, 2) == [[3.0] * 4 + [0.0] * 4, [0.0] * 4 + [3.0] * 4]
 
 
+def offsets_are_seen(group: symmem.Group) -> None:
+    x = symmem.empty(12, dtype="int64")
+    x[:] = np.arange(12) + 100 * group.rank
+    start = 3 * group.rank
+    mem = symmem.rendezvous(x[start : start + 4], group)
+    group.barrier()
+    for rank in range(group.size):
+        theirs = [100 * rank + 3 * rank + n for n in range(4)]
+        assert mem.peer(rank).tolist() == mem.get_remote_tensor(rank, (4,), "int64").tolist() == theirs
+        assert mem.get_buffer(rank, (2,)).tolist() == [100 * rank, 100 * rank + 1]
+        assert mem.get(rank, 1, np.zeros(3, dtype="int64")).tolist() == theirs[1:]
+    group.barrier()
+    mem.put(group.next, np.array([-group.rank]), offset=3)
+    group.barrier()
+    assert x[start + 3] == -group.prev
+    group.barrier()
+    # By now it is local, also for one rank alone, and takes the arrays to start at the same place.
+    if group.rank == 0:
+        assert symmem.rendezvous(x[5:7], group).peer(group.next)[0] == 100 * group.next + 5
+    group.barrier()
+
+
+def test_peers_are_seen_from_their_own_offsets_on(run: Any) -> None:
+    run(offsets_are_seen, 2)
+
+
 def described(group: symmem.Group) -> None:
     x = symmem.empty(10, dtype="int64")
     x[:] = np.arange(10) + 100 * group.rank

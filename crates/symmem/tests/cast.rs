@@ -15,9 +15,27 @@ fn bytes_rendezvous_as_elements_from_different_offsets() -> Result<()> {
         mem.fill(group.rank() as f32)?;
         mem.all_reduce(ReduceOp::Sum)?;
         assert_eq!(*mem.local()?, [3.0; 5]);
-        // A handle of another part, or as another type, is local by now.
+        // Of another part, or as another type.
         let halves = bytes.rendezvous_as::<bf16>(&group, 98, 1)?;
         assert_eq!((halves.offset(), halves.len()), (49, 1));
+        mem.close()
+    })
+    .map(drop)
+}
+
+/// A cast is of everybody's bytes, from everybody's offset on.
+#[test]
+fn casts_of_handles_whose_offsets_differ_need_all_of_them_to_fit() -> Result<()> {
+    symmem::spawn(2, |group| {
+        let group = group.within(PATIENCE);
+        let bytes = group.alloc::<u8>(64)?;
+        let mem = bytes.rendezvous_as::<u16>(&group, 2 * group.rank(), 20)?;
+        assert_error!(mem.cast::<u32>(), Error::Invalid { .. });
+        assert_eq!(mem.part(1, 8)?.cast::<u8>()?.offset_of(1)?, 4);
+        let mem = bytes.rendezvous_as::<u16>(&group, 4 * group.rank(), 20)?;
+        let words = mem.part(2, 8)?.cast::<u32>()?;
+        assert_eq!((words.offset(), words.offset_of(0)?, words.offset_of(1)?), (1 + group.rank(), 1, 2));
+        assert_error!(words.offset_of(2), Error::RankOutOfRange { .. });
         mem.close()
     })
     .map(drop)

@@ -6,7 +6,7 @@ mod common;
 use common::PATIENCE;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestError, TestRunner};
-use symmem::{Allocation, Element, Error, PeerView, Result, SymmetricMemory};
+use symmem::{Element, Error, PeerView, Result, SymmetricMemory};
 
 /// Bytes of the peer's memory: more than a page, and no multiple of the larger elements.
 const BYTES: usize = 4096 + 203;
@@ -18,16 +18,15 @@ fn pattern() -> Vec<u8> {
     (0..BYTES).map(|at| (at ^ ((at >> 8) * 31)) as u8).collect()
 }
 
-/// A rank's own allocation and handle.
+/// A rank's own handle.
 struct World<'a> {
-    x: &'a Allocation<u8>,
     mem: &'a SymmetricMemory<u8>,
 }
 
 impl World<'_> {
-    /// A handle that starts at byte `offset`: the memory is mapped already, so this is local.
+    /// A handle that starts at byte `offset`, on the peer too. Local.
     fn at_byte(&self, offset: usize) -> Result<SymmetricMemory<u8>> {
-        self.x.rendezvous_at(self.mem.group(), offset)
+        self.mem.part(offset, BYTES.saturating_sub(offset))
     }
 }
 
@@ -44,7 +43,7 @@ where
         let mem = x.rendezvous(&group)?;
         mem.barrier(0)?;
         if group.rank() != PEER {
-            let world = World { x: &x, mem: &mem };
+            let world = World { mem: &mem };
             let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
             let outcome = TestRunner::new(config).run(&strategy, |value| property(&world, value));
             if let Err(failed @ (TestError::Fail(..) | TestError::Abort(_))) = outcome {
@@ -164,6 +163,79 @@ fn a_handle_starts_within_the_allocation_or_not_at_all() {
         }
         Ok(())
     });
+}
+
+/// Both ranks rendezvous at offsets of their own: each sees the other's bytes from the other's offset on, up to the farthest one, and
+/// nothing behind its memory.
+#[test]
+fn a_handle_sees_its_peers_from_their_offsets_on_and_not_beyond_their_memory() {
+    let case = (number(2 * BYTES), number(2 * BYTES), number(BYTES), 0usize..300);
+    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&case, |(own, theirs, start, count)| {
+            symmem::spawn(2, |group| {
+                let group = group.within(PATIENCE);
+                let starts = [own, theirs];
+                let mut x = group.alloc::<u8>(BYTES)?;
+                x.local_mut()?.copy_from_slice(&pattern());
+                let farthest = own.max(theirs);
+                let mem = match x.rendezvous_at(&group, starts[group.rank()]) {
+                    Ok(mem) => mem,
+                    Err(error) => {
+                        assert!(matches!(error, Error::Rank { .. }) && farthest > BYTES, "{error}");
+                        return Ok(());
+                    }
+                };
+                assert_eq!((mem.offset(), mem.len()), (starts[group.rank()], BYTES - farthest));
+                mem.barrier(0)?;
+                for (peer, at) in starts.into_iter().enumerate() {
+                    let theirs = &pattern()[at..at + mem.len()];
+                    assert_eq!(mem.offset_of(peer)?, at);
+                    assert_eq!(mem.peer(peer)?.to_vec()?, theirs);
+                    let behind = mem.remote::<u8>(peer, &[BYTES - at])?;
+                    assert_eq!(behind.to_vec()?, &pattern()[at..]);
+                    assert!(mem.remote::<u8>(peer, &[BYTES - at + 1]).is_err());
+                    let mut out = vec![0; count];
+                    let fits = start.checked_add(count).is_some_and(|end| end <= mem.len());
+                    assert_eq!(mem.get(peer, start, &mut out).is_ok(), fits);
+                    assert_eq!(out, if fits { theirs[start..][..count].to_vec() } else { vec![0; count] });
+                }
+                mem.barrier(0)?;
+                mem.close()
+            })
+            .unwrap();
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// Handles of parts may differ in length, so that a peer's part ends before this rank's does: what is not in the peer's memory is refused.
+#[test]
+fn a_longer_part_does_not_reach_beyond_its_peers_memory() {
+    symmem::spawn(2, |group| {
+        let group = group.within(PATIENCE);
+        let x = group.alloc::<u8>(64)?;
+        let (start, len) = if group.rank() == 0 { (0, 16) } else { (60, 1) };
+        let mem = x.rendezvous_as::<u32>(&group, start, len)?;
+        mem.barrier(0)?;
+        if group.rank() == 0 {
+            let out_of_bounds =
+                |outcome: Result<()>| assert!(matches!(outcome, Err(Error::OutOfBounds { .. })));
+            mem.get(PEER, 0, &mut [0])?;
+            out_of_bounds(mem.get(PEER, 0, &mut [0; 2]));
+            out_of_bounds(mem.get(PEER, 1, &mut [0]));
+            out_of_bounds(mem.part(15, 1)?.get(PEER, 0, &mut [0]));
+            out_of_bounds(mem.part(16, 0)?.get(PEER, 0, &mut []));
+            out_of_bounds(mem.peer(PEER).map(drop));
+            out_of_bounds(mem.part(16, 0)?.peer(PEER).map(drop));
+            // SAFETY: nothing is written.
+            out_of_bounds(unsafe { mem.put(PEER, 1, &[7]) });
+            assert_eq!(mem.remote::<u32>(PEER, &[1])?.to_vec()?, [0]);
+        }
+        mem.barrier(0)?;
+        mem.close()
+    })
+    .unwrap();
 }
 
 fn check_pad<U: Element>(world: &World<'_>, shape: &[usize], offset: usize) -> TestCaseResult {

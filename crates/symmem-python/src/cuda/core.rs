@@ -102,6 +102,12 @@ impl Core {
         ordinal_of(&self.device)
     }
 
+    /// The byte of rank `rank`'s allocation at which its part of the span starts; where this rank's does, if that is out of reach.
+    pub(crate) fn start_of(&self, rank: usize) -> usize {
+        let there = self.live("get_buffer").and_then(|live| live.span.memory.peer_ptr(rank));
+        there.map_or(self.span.offset, |there| there as usize - self.bases.0[rank])
+    }
+
     /// `bytes` of rank `rank` from byte `start` of its allocation on.
     pub(crate) fn view(&self, rank: usize, start: usize, bytes: usize) -> Result<(usize, Keep)> {
         let live = self.live("get_buffer")?;

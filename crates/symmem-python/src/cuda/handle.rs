@@ -106,6 +106,10 @@ impl Handle for DeviceHandle {
         self.core.multicast
     }
 
+    fn start_of(&self, rank: usize) -> usize {
+        self.core.start_of(rank)
+    }
+
     fn view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)> {
         self.core.view(rank, start, bytes)
     }

@@ -149,7 +149,7 @@ impl SymmetricMemory {
     }
 
     /// An array of elements of rank `rank`, for the call `op`: of the handle's shape and type unless told otherwise, from element
-    /// `start` of the allocation on, or else from the handle's offset.
+    /// `start` of the allocation on, or else from where that rank's elements of the handle start.
     pub(super) fn view(
         &self,
         py: Python<'_>,
@@ -168,7 +168,8 @@ impl SymmetricMemory {
             return Err(invalid(op, problem));
         }
         let sizes = sizes.unwrap_or_else(|| span.shape.clone());
-        let start = start.map_or(span.offset, |start| start.saturating_mul(dtype.size()));
+        let start =
+            start.map_or_else(|| self.handle().start_of(rank), |start| start.saturating_mul(dtype.size()));
         self.array(py, op, self.handle().view(rank, start, bytes_of(&sizes, dtype)), &sizes, dtype)
     }
 

@@ -78,7 +78,7 @@ impl SymmetricMemory {
     /// That `operand` shares no bytes with the elements of `rank` it is copied from or to, from element `start` on: such a
     /// copy would read what it has just written.
     fn check_disjoint(&self, what: &str, operand: &Operand<'_>, rank: usize, start: usize) -> PyResult<()> {
-        let first = self.span.offset.saturating_add(start.saturating_mul(operand.dtype.size()));
+        let first = self.handle.start_of(rank).saturating_add(start.saturating_mul(operand.dtype.size()));
         let target = self.handle.buffer_ptrs()[rank].saturating_add(first);
         if target.abs_diff(operand.address) < operand.bytes() {
             let problem = format!(
@@ -199,8 +199,9 @@ impl SymmetricMemory {
         !self.handle.is_open()
     }
 
-    /// The elements of rank `rank` that the handle is of: as many as this rank's, of their shape and type, and as far into that rank's
-    /// allocation as this rank's are into its own. `mem[rank]` is the same.
+    /// The elements of rank `rank` that the handle is of: as many as this rank's, of their shape and type, from where that rank's array
+    /// starts. `mem[rank]` is the same. Of a handle that was made without meeting the others (`rendezvous` of an allocation that was
+    /// rendezvoused before) they are as far into that rank's allocation as this rank's are into its own.
     ///
     ///     theirs = mem.peer(mem.group.next)
     fn peer(&self, py: Python<'_>, rank: isize) -> PyResult<Py<PyAny>> {
@@ -227,7 +228,7 @@ impl SymmetricMemory {
         self.view(py, "get_buffer", rank, sizes, dtype, storage_offset.or(from_start))
     }
 
-    /// `sizes` elements of rank `peer`, from the handle's offset on. They have the handle's shape and type by default.
+    /// `sizes` elements of rank `peer`, from where `peer(rank)` starts. They have the handle's shape and type by default.
     #[pyo3(signature = (peer, sizes = None, dtype = None))]
     fn get_remote_tensor(
         &self,

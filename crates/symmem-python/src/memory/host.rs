@@ -49,16 +49,20 @@ impl Addresses {
 }
 
 impl Host {
-    /// Collective for a new pair of allocation and group, else local. Later calls wait as `lasting` says, if that differs.
+    /// Collective, but local where the allocation is `known` on the group: then all ranks are taken to have their span at the same
+    /// place, as far as they look into each other's memory. Later calls wait as `lasting` says, if that differs.
     pub(super) fn rendezvous(
         py: Python<'_>,
         (group, lasting): (&Group, Option<&Group>),
-        allocation: &Allocation<u8>,
+        (allocation, known): (&Allocation<u8>, bool),
         span: &Span,
     ) -> PyResult<Self> {
-        let memory = dispatch!(span.dtype, T => blocking(py, || {
-            allocation.rendezvous_shaped::<T>(group, span.offset, &span.shape)?.cast::<u8>()
-        }))?;
+        let memory = match known {
+            true => blocking(py, || allocation.rendezvous(group)?.part(span.offset, span.bytes())),
+            false => dispatch!(span.dtype, T => blocking(py, || {
+                allocation.rendezvous_shaped::<T>(group, span.offset, &span.shape)?.cast::<u8>()
+            })),
+        }?;
         Ok(Self::new(on_lasting_terms(memory, lasting), span.clone()))
     }
 
@@ -171,6 +175,11 @@ impl Handle for Host {
 
     fn signal_pad_ptrs_dev(&self) -> usize {
         self.addresses().pads.as_ptr() as usize
+    }
+
+    fn start_of(&self, rank: usize) -> usize {
+        let start = self.open("view").and_then(|memory| memory.offset_of(rank));
+        start.unwrap_or(self.span.offset)
     }
 
     fn view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)> {

@@ -117,6 +117,10 @@ pub(crate) trait Handle: Send + Sync {
         0
     }
 
+    /// The byte of rank `rank`'s allocation at which its elements of this handle start: where `put` and `get` count from. This rank's
+    /// own where the handle is closed.
+    fn start_of(&self, rank: usize) -> usize;
+
     /// `bytes` of rank `rank` from byte `start` of the allocation on: their address, and what keeps them mapped.
     fn view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)>;
 

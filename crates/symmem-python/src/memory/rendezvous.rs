@@ -82,7 +82,8 @@ pub(crate) fn attach(
         Memory::Host(allocation) => {
             let shaped = membership.shaped(&group, &span.shape);
             let group = shaped.as_ref().unwrap_or(&group);
-            let host = Host::rendezvous(py, (group, lasting.as_deref()), allocation, span)?;
+            let known = membership.knows(block);
+            let host = Host::rendezvous(py, (group, lasting.as_deref()), (allocation, known), span)?;
             Ok(Arc::new(host))
         }
         Memory::Cuda(_) => {
@@ -103,7 +104,8 @@ fn is_torch(x: &Bound<'_, PyAny>) -> bool {
 ///
 /// `x` is any array or view in memory from `symmem.empty`: a symmem, numpy or torch one. All ranks must bring the same
 /// element type and allocations of the same size; where in its allocation a rank's `x` starts may differ. Local when the
-/// allocation was rendezvoused on this group before, and every rank brought one.
+/// allocation was rendezvoused on this group before, and every rank brought one: `peer`, `put` and `get` then take `x` to start at
+/// the same place on every rank.
 ///
 /// A rank that passes None brings nothing: it sees what the others bring, of which the handle has shape and dtype. Such a handle
 /// has views, `put`, `get`, signals and `barrier`; collectives raise `NothingBrought` on all ranks. For memory on the CPU.

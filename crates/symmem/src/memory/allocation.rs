@@ -92,17 +92,32 @@ impl<T: Element> Allocation<T> {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn rendezvous(&self, group: &Group) -> Result<SymmetricMemory<T>> {
-        self.rendezvous_at(group, 0)
+        SymmetricMemory::rendezvous(&self.block, group, self.len)
     }
 
-    /// Collective. [`Allocation::rendezvous`] with a handle that starts at element `offset`; ranks may differ in it.
+    /// Collective, every time: [`Allocation::rendezvous`] with a handle that starts at element `offset`. Ranks may differ in it, and
+    /// learn each other's: the handle has as many elements as all of them have behind their offsets, and a peer is seen from its own
+    /// offset on.
+    ///
+    /// ```
+    /// symmem::spawn(2, |group| {
+    ///     let mut x = group.alloc::<u64>(8)?;
+    ///     x.local_mut()?.copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    ///     let mem = x.rendezvous_at(&group, 3 * group.rank())?;
+    ///     assert_eq!((mem.offset(), mem.len()), (3 * group.rank(), 5));
+    ///     mem.barrier(0)?;
+    ///     assert_eq!((mem.peer(0)?.read(0)?, mem.peer(1)?.read(0)?), (0, 3));
+    ///     mem.close()
+    /// })?;
+    /// # Ok::<(), symmem::Error>(())
+    /// ```
     pub fn rendezvous_at(&self, group: &Group, offset: usize) -> Result<SymmetricMemory<T>> {
-        SymmetricMemory::rendezvous(&self.block, group, offset, self.len)
+        SymmetricMemory::rendezvous_at(&self.block, group, offset, self.len)
     }
 
-    /// Collective. [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on, which
-    /// must be a multiple of their size. For allocations whose element type is known only at run time: the ranks compare
-    /// `U`, not `T`. Ranks may differ in `start`; collectives need the same `len` everywhere.
+    /// Collective, every time: [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on,
+    /// which must be a multiple of their size. For allocations whose element type is known only at run time: the ranks compare
+    /// `U`, not `T`. Ranks may differ in `start`, and a peer is seen from its own on; collectives need the same `len` everywhere.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -122,7 +137,7 @@ impl<T: Element> Allocation<T> {
         self.rendezvous_shaped(group, start, &[len])
     }
 
-    /// Collective. [`Allocation::rendezvous_as`] with a handle of `shape` elements. The shape is for ranks that bring nothing,
+    /// Collective, every time: [`Allocation::rendezvous_as`] with a handle of `shape` elements. The shape is for ranks that bring nothing,
     /// who find it in [`SymmetricMemory::layout`].
     pub fn rendezvous_shaped<U: Element>(
         &self,

@@ -11,7 +11,8 @@ use symmem_store::CancelToken;
 
 use super::Block;
 use super::allocation::{Local, LocalMut, salvage};
-use super::rendezvous::{CLOSED, KEY, Layout, NOT_WHOLE, Table};
+use super::offsets::Offsets;
+use super::rendezvous::{CLOSED, Covered, KEY, Layout, Met, NOT_WHOLE, Table};
 use super::view::{PadView, PeerView};
 use crate::engine::cpu;
 use crate::group::{Group, Running};
@@ -31,8 +32,9 @@ pub struct SymmetricMemory<T: Element> {
     block: Arc<Block>,
     pub(super) table: Arc<Table>,
     group: Group,
-    /// First element of the handle in the allocation.
+    /// First element of the handle in this rank's allocation, and where it was in everybody's at the rendezvous.
     offset: usize,
+    offsets: Offsets,
     len: usize,
     /// What must carry collectives of this handle, whatever the group's tuning says.
     forced: Option<Algorithm>,
@@ -40,11 +42,26 @@ pub struct SymmetricMemory<T: Element> {
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// A handle of the elements from `offset` on, of `len` in all.
-    pub(super) fn rendezvous(block: &Arc<Block>, group: &Group, offset: usize, len: usize) -> Result<Self> {
+    /// A handle of all `len` elements of `block`.
+    pub(super) fn rendezvous(block: &Arc<Block>, group: &Group, len: usize) -> Result<Self> {
+        let covered = || Covered { layout: Layout::new(T::DTYPE, 0, &[len]), rest: true };
+        let met = Table::rendezvous(block, group, covered)?;
+        let len = met.rest / size_of::<T>();
+        Ok(Self::new(Arc::clone(block), met, group.share(), 0, len))
+    }
+
+    /// A handle of the elements from `offset` on, of `len` in all: as many as there are behind everybody's offset.
+    pub(super) fn rendezvous_at(
+        block: &Arc<Block>,
+        group: &Group,
+        offset: usize,
+        len: usize,
+    ) -> Result<Self> {
         let size = size_of::<T>() as u64;
-        let layout = match len.checked_sub(offset) {
-            Some(len) => Ok(Layout::new(T::DTYPE, offset * size_of::<T>(), &[len])),
+        let covered = match len.checked_sub(offset) {
+            Some(len) => {
+                Ok(Covered { layout: Layout::new(T::DTYPE, offset * size_of::<T>(), &[len]), rest: true })
+            }
             None => Err(Error::OutOfBounds {
                 op: Op::Rendezvous.name(),
                 offset: (offset as u64).saturating_mul(size),
@@ -52,9 +69,9 @@ impl<T: Element> SymmetricMemory<T> {
                 size: len as u64 * size,
             }),
         };
-        // Fails on every rank if the bounds are wrong on one, so the difference below is not negative.
-        let table = Table::rendezvous(block, group, layout)?;
-        Ok(Self::new(Arc::clone(block), table, group.share(), offset, len - offset))
+        let met = Table::rendezvous_at(block, group, covered)?;
+        let len = met.rest / size_of::<T>();
+        Ok(Self::new(Arc::clone(block), met, group.share(), offset, len))
     }
 
     /// A handle of `shape` elements from byte `start` of the allocation on.
@@ -66,13 +83,15 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<Self> {
         let len = shape.iter().fold(1usize, |len, side| len.saturating_mul(*side));
         let fits = element::fit::<T>(Op::Rendezvous.name(), start, len, block.bytes());
-        let layout = fits.map(|()| Layout::new(T::DTYPE, start, shape));
-        let table = Table::rendezvous(block, group, layout)?;
-        Ok(Self::new(Arc::clone(block), table, group.share(), start / size_of::<T>(), len))
+        let covered = fits.map(|()| Covered { layout: Layout::new(T::DTYPE, start, shape), rest: false });
+        let met = Table::rendezvous_at(block, group, covered)?;
+        Ok(Self::new(Arc::clone(block), met, group.share(), start / size_of::<T>(), len))
     }
 
-    pub(super) fn new(block: Arc<Block>, table: Arc<Table>, group: Group, offset: usize, len: usize) -> Self {
-        Self { block, table, group, offset, len, forced: None, element: PhantomData }
+    /// `len` elements from element `offset` of this rank's allocation on, which are within it.
+    pub(super) fn new(block: Arc<Block>, met: Met, group: Group, offset: usize, len: usize) -> Self {
+        let Met { table, offsets, .. } = met;
+        Self { block, table, group, offset, offsets, len, forced: None, element: PhantomData }
     }
 
     /// This rank in the group.
@@ -90,7 +109,7 @@ impl<T: Element> SymmetricMemory<T> {
         &self.group
     }
 
-    /// Number of elements from the handle's offset on.
+    /// Number of elements from the handle's offset on. Where the ranks' offsets differ, as many as all of them have behind theirs.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -100,9 +119,15 @@ impl<T: Element> SymmetricMemory<T> {
         self.len == 0
     }
 
-    /// The handle's first element in the allocation.
+    /// The handle's first element in this rank's allocation.
     pub fn offset(&self) -> usize {
         self.offset
+    }
+
+    /// The handle's first element in the allocation of rank `rank`: where `peer`, `get` and `put` count from.
+    pub fn offset_of(&self, rank: usize) -> Result<usize> {
+        self.group.check_rank("offset_of", rank)?;
+        Ok(self.start(rank) / size_of::<T>())
     }
 
     /// The ranks that brought nothing to the rendezvous ([`Group::rendezvous_nothing`]), in order. Where there are any,
@@ -179,13 +204,10 @@ impl<T: Element> SymmetricMemory<T> {
         if start.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(element::out_of_bounds::<T>("part", start, len, self.len));
         }
-        let mut part = self.with_group(self.group.share());
-        part.offset += start;
-        part.len = len;
-        Ok(part)
+        Ok(self.over(self.group.share(), self.offset + start, len))
     }
 
-    /// Local. The same memory as elements of `U`: the handle's first byte and its length must be multiples of their size.
+    /// Local. The same memory as elements of `U`: everybody's first byte and the length must be multiples of their size.
     /// Ranks may differ in what they make of the memory, but not in one collective.
     ///
     /// ```
@@ -202,14 +224,26 @@ impl<T: Element> SymmetricMemory<T> {
     /// ```
     pub fn cast<U: Element>(&self) -> Result<SymmetricMemory<U>> {
         let (offset, len) = element::recount::<T, U>(self.offset, self.len)?;
-        let (block, table) = (Arc::clone(&self.block), Arc::clone(&self.table));
-        let cast = SymmetricMemory::new(block, table, self.group.share(), offset, len);
-        Ok(SymmetricMemory { forced: self.forced, ..cast })
+        self.offsets.ranks().try_for_each(|rank| element::recount::<u8, U>(self.start(rank), 0).map(drop))?;
+        Ok(self.over(self.group.share(), offset, len))
     }
 
     fn with_group(&self, group: Group) -> Self {
-        let (block, table) = (Arc::clone(&self.block), Arc::clone(&self.table));
-        Self { forced: self.forced, ..Self::new(block, table, group, self.offset, self.len) }
+        self.over(group, self.offset, self.len)
+    }
+
+    /// The same memory for calls of `group`, which begins at element `offset`, counted in `U`, and has `len` of them.
+    fn over<U: Element>(&self, group: Group, offset: usize, len: usize) -> SymmetricMemory<U> {
+        SymmetricMemory {
+            block: Arc::clone(&self.block),
+            table: Arc::clone(&self.table),
+            group,
+            offset,
+            offsets: self.offsets.clone(),
+            len,
+            forced: self.forced,
+            element: PhantomData,
+        }
     }
 
     /// The same memory, whose collectives go by `algorithm` and no other: one that it cannot carry (because it is not among
@@ -279,14 +313,15 @@ impl<T: Element> SymmetricMemory<T> {
         }
     }
 
-    /// The memory of rank `rank` from this handle's offset on.
+    /// The elements of rank `rank` that its handle has: from its own offset on, as many as this handle has.
     pub fn peer(&self, rank: usize) -> Result<PeerView<T>> {
         self.remote(rank, &[self.len])
     }
 
-    /// `shape` elements of `U` of rank `rank`, from this handle's offset on.
+    /// `shape` elements of `U` of rank `rank`, from the offset of its handle on.
     pub fn remote<U: Element>(&self, rank: usize, shape: &[usize]) -> Result<PeerView<U>> {
-        self.view(rank, self.offset * size_of::<T>(), shape)
+        self.group.check_rank("view", rank)?;
+        self.view(rank, self.start(rank), shape)
     }
 
     /// `shape` elements of `U` of rank `rank`, from element `offset` (in units of `U`) of the *allocation* on.
@@ -319,7 +354,7 @@ impl<T: Element> SymmetricMemory<T> {
         PadView::new(&self.table, rank, offset.saturating_mul(size_of::<U>()), shape)
     }
 
-    /// Reads `out.len()` elements of rank `rank` from `start` on (counted from this handle's offset), like
+    /// Reads `out.len()` elements of rank `rank` from `start` on (counted from the offset of its handle), like
     /// [`PeerView::read_into`], but as an operation of the group: it ends when the group fails, and counts.
     pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
         self.group.check_rank(Op::Copy.name(), rank)?;
@@ -328,23 +363,12 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     fn copy_out(&self, running: &Running<'_>, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
-        let size = size_of::<T>();
-        if start.checked_add(out.len()).is_none_or(|end| end > self.len) {
-            return Err(Error::OutOfBounds {
-                op: Op::Copy.name(),
-                offset: (start as u64).saturating_mul(size as u64),
-                bytes: size_of_val(out) as u64,
-                size: (self.len * size) as u64,
-            });
-        }
+        let from = self.checked_address(Op::Copy, rank, start, out.len())?;
         let own = (rank == self.rank()).then_some(&*self.block);
         let _borrow = own.map(|block| Local::<T>::new(block, self.offset, self.len)).transpose()?;
         // SAFETY: in range, as just checked, and mapped while the table lives; `out` is exclusive, and so no part of the
         // memory: this rank's own is borrowed for reading.
-        let copied = unsafe {
-            let from = self.table.data.at(rank).add((self.offset + start) * size);
-            cpu::copy_from_peer(running, from, out.as_mut_ptr().cast(), size_of_val(out))
-        };
+        let copied = unsafe { cpu::copy_from_peer(running, from, out.as_mut_ptr().cast(), size_of_val(out)) };
         self.seal(copied)
     }
 
@@ -418,6 +442,12 @@ impl<T: Element> SymmetricMemory<T> {
     /// Which rendezvous of the group this is.
     pub(crate) fn number(&self) -> u64 {
         self.table.number
+    }
+
+    /// The first byte of this handle in the allocation of rank `rank`.
+    #[inline]
+    pub(super) fn start(&self, rank: usize) -> usize {
+        self.offsets.of(rank, (self.rank(), self.offset * size_of::<T>()))
     }
 
     /// The address of element `start` of rank `rank`'s allocation, if it brought one, and if `len` elements follow.

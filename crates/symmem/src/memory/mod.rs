@@ -10,6 +10,7 @@ pub(crate) mod device;
 mod handle;
 mod hold;
 mod nothing;
+mod offsets;
 mod peers;
 mod put;
 mod rendezvous;

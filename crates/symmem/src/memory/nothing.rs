@@ -39,9 +39,10 @@ impl Group {
     /// ```
     pub fn rendezvous_nothing(&self) -> Result<SymmetricMemory<u8>> {
         let block = Arc::new(Block::nothing(self.context().signal_pad_size()));
-        let table = Table::rendezvous_nothing(&block, self)?;
+        let met = Table::rendezvous_nothing(&block, self)?;
+        let layout = &met.table.layout;
         // All ranks have seen that it is within the memory.
-        let (start, bytes) = (table.layout.start, table.layout.bytes_within(table.bytes).unwrap_or_default());
-        Ok(SymmetricMemory::new(block, table, self.share(), start, bytes))
+        let (start, bytes) = (layout.start, layout.bytes_within(met.table.bytes).unwrap_or_default());
+        Ok(SymmetricMemory::new(block, met, self.share(), start, bytes))
     }
 }

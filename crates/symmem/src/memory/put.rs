@@ -17,7 +17,7 @@ use symmem_store::Interrupt;
 
 use super::SymmetricMemory;
 use crate::group::Running;
-use crate::numeric::Element;
+use crate::numeric::{Element, element};
 use crate::operation::Op;
 use crate::sync::control::CounterWords;
 use crate::sync::protocol::{Bell, Meeting};
@@ -30,8 +30,8 @@ const CHUNK: usize = 1 << 20;
 const WORD: usize = size_of::<u64>();
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Writes `data` into the memory of rank `rank` from `start` on (counted from this handle's offset): the counterpart of
-    /// [`SymmetricMemory::get`]. An operation of the group: it ends when the group fails, and counts.
+    /// Writes `data` into the memory of rank `rank` from `start` on (counted from the offset of its handle): the counterpart
+    /// of [`SymmetricMemory::get`]. An operation of the group: it ends when the group fails, and counts.
     ///
     /// # Safety
     /// The rank `rank`, if it is not this one, holds no guard (`local`, `local_mut`) of these bytes until it has
@@ -154,16 +154,16 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(())
     }
 
-    /// The address of element `start` of `rank`'s memory, counted from this handle's offset, if `len` follow in the handle.
-    fn checked_address(&self, op: Op, rank: usize, start: usize, len: usize) -> Result<*mut u8> {
+    /// The address of element `start` of `rank`'s memory, counted from the offset of its handle, if `len` follow in this handle, and in
+    /// that rank's memory: handles of parts may differ in length.
+    pub(super) fn checked_address(&self, op: Op, rank: usize, start: usize, len: usize) -> Result<*mut u8> {
         let within = start.checked_add(len).is_some_and(|end| end <= self.len());
-        let address = within.then(|| self.element_address(rank, self.offset() + start, len)).flatten();
-        let size = size_of::<T>() as u64;
-        address.ok_or_else(|| Error::OutOfBounds {
-            op: op.name(),
-            offset: (start as u64).saturating_mul(size),
-            bytes: (len as u64).saturating_mul(size),
-            size: (self.len() as u64).saturating_mul(size),
+        // All offsets are multiples of the elements' size: the ranks agree on the type, and casts look at everybody's.
+        let first = self.start(rank) / size_of::<T>();
+        let address = within.then(|| self.element_address(rank, first + start, len)).flatten();
+        address.ok_or_else(|| {
+            let behind = (self.table.bytes / size_of::<T>()).saturating_sub(first);
+            element::out_of_bounds::<T>(op.name(), start, len, self.len().min(behind))
         })
     }
 }

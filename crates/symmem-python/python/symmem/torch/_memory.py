@@ -203,7 +203,7 @@ class SymmetricMemory:
     def get_remote_tensor(
         self, peer: int, sizes: Sequence[int] | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """A tensor in the memory of `peer`, from where this rank's tensor starts; like it by default."""
+        """A tensor in the memory of `peer`, from where its tensor starts; like this rank's by default."""
         shape = None if sizes is None else tuple(sizes)
         tensor: Tensor = self.raw.get_remote_tensor(peer, shape, dtype).torch()
         return tensor

@@ -322,8 +322,8 @@ def get(dst: Tensor, hdl: SymmetricMemory, peer: int, offset: int = 0) -> Tensor
         raise symmem.Invalid(
             f"get: element {offset} and {dst.numel()} more exceeds the {room} that the peer has"
         )
-    start = hdl.offset // dst.element_size() + offset
-    dst.copy_(hdl.get_buffer(peer, dst.shape, dst.dtype, start))
+    theirs = hdl.get_remote_tensor(peer, (offset + dst.numel(),), dst.dtype)
+    dst.copy_(theirs[offset:].view(dst.shape))
     return dst
 
 

@@ -7,6 +7,7 @@ use super::table::Behaviour;
 /// Whose rows they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
+    #[allow(dead_code, reason = "no row is the host's")]
     Host,
     Devices,
 }
@@ -30,12 +31,6 @@ pub(crate) static ALL: &[Exception] = &[
         until: "devices keep tables as the host does",
     },
     Exception {
-        side: Side::Host,
-        behaviour: "any::meaning::a_rendezvous_at_an_offset_is_always_collective",
-        fails_with: "rank 0 alone came back with a handle",
-        until: "offsets are exchanged at the host's rendezvous",
-    },
-    Exception {
         side: Side::Devices,
         behaviour: "any::meaning::a_table_is_kept_until_the_allocation_goes",
         fails_with: "disagree on the operation",
@@ -46,18 +41,6 @@ pub(crate) static ALL: &[Exception] = &[
         behaviour: "any::meaning::the_pads_size_is_fixed_when_memory_is_allocated",
         fails_with: "left == right",
         until: "a device's allocation knows the size of its pad",
-    },
-    Exception {
-        side: Side::Host,
-        behaviour: "any::meaning::the_length_is_what_all_ranks_have_behind_their_offsets",
-        fails_with: "up to the farthest offset",
-        until: "offsets are exchanged at the host's rendezvous",
-    },
-    Exception {
-        side: Side::Host,
-        behaviour: "any::meaning::peers_are_seen_from_their_own_offsets_on",
-        fails_with: "from this rank's offset on",
-        until: "offsets are exchanged at the host's rendezvous",
     },
     Exception {
         side: Side::Devices,
