@@ -79,7 +79,7 @@ impl Layout {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_request(bytes: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
-        let _ = (request.error(), request.terms(), Shared::of(&[request]));
+        let _ = (request.error(), request.terms(), Shared::of(std::slice::from_ref(&request)));
     }
 }
 
