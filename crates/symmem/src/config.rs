@@ -332,12 +332,6 @@ impl Config {
     pub fn admits_other_hosts(&self) -> bool {
         self.get_secret().is_some() || self.get_allow_unauthenticated_hosts()
     }
-
-    /// Where devices have memory from, by the environment: for allocations, which know no configuration.
-    pub(crate) fn env_device_provider() -> Result<Provider> {
-        let provider = Setting::built_in(Provider::default()).read("SYMMEM_PROVIDER", &ProviderName)?.value;
-        Ok(provider.or_default_of(Place::Device))
-    }
 }
 
 /// Refuses what is wrong with variables beside the value of one.

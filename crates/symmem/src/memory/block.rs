@@ -11,9 +11,10 @@ use crate::sys::channel::Offer;
 use crate::sys::fork;
 use crate::{Error, Result};
 
-/// One allocation's memory and state. Shared by the allocation, its handles and the persistent map.
+/// One allocation's memory and state, with the tables of its rendezvous: the host's, or `T`. Shared by the allocation, its handles and the
+/// persistent map.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct Block<T = Table> {
     /// `None` where a rank brings nothing to a rendezvous.
     memory: Option<Arc<dyn LocalMemory>>,
     bytes: usize,
@@ -24,12 +25,12 @@ pub(crate) struct Block {
     /// Live `Allocation`s of this block.
     users: AtomicUsize,
     /// Its rendezvous so far.
-    pub(super) tables: Tables<Arc<Table>>,
+    pub(super) tables: Tables<T>,
     /// There once it is shared outside of groups.
     pub(super) offer: Mutex<Option<Offer>>,
 }
 
-impl Block {
+impl<T> Block<T> {
     pub(crate) fn new(memory: Arc<dyn LocalMemory>, bytes: usize, signal_pad_size: usize) -> Self {
         Self::with(Some(memory), bytes, signal_pad_size)
     }

@@ -109,7 +109,7 @@ impl Group {
     }
 }
 
-fn bytes_of<T>(len: usize) -> Result<usize> {
+pub(super) fn bytes_of<T>(len: usize) -> Result<usize> {
     len.checked_mul(size_of::<T>()).filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(|| {
         Error::invalid(
             "allocation",

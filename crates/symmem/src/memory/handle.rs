@@ -12,13 +12,12 @@ use symmem_store::CancelToken;
 use super::Block;
 use super::allocation::{Local, LocalMut, salvage};
 use super::offsets::Offsets;
-use super::rendezvous::{CLOSED, Covered, KEY, Layout, Met, NOT_WHOLE, Table};
+use super::rendezvous::{Covered, KEY, Kept as _, Layout, Met, NOT_WHOLE, Table, close};
 use super::view::{PadView, PeerView};
 use crate::engine::cpu;
 use crate::group::{Group, Running};
 use crate::numeric::{Element, element};
-use crate::operation::{Algorithm, Collective, Kind, Op, signature};
-use crate::sys::fault::{self, Point};
+use crate::operation::{Algorithm, Collective, Kind, Op};
 use crate::sys::{fork, unwind};
 use crate::tuning::Choice;
 use crate::{Error, Result};
@@ -57,18 +56,7 @@ impl<T: Element> SymmetricMemory<T> {
         offset: usize,
         len: usize,
     ) -> Result<Self> {
-        let size = size_of::<T>() as u64;
-        let covered = match len.checked_sub(offset) {
-            Some(len) => {
-                Ok(Covered { layout: Layout::new(T::DTYPE, offset * size_of::<T>(), &[len]), rest: true })
-            }
-            None => Err(Error::OutOfBounds {
-                op: Op::Rendezvous.name(),
-                offset: (offset as u64).saturating_mul(size),
-                bytes: 0,
-                size: len as u64 * size,
-            }),
-        };
+        let covered = Layout::behind::<T>(offset, len).map(|layout| Covered { layout, rest: true });
         let met = Table::rendezvous_at(block, group, covered)?;
         let len = met.rest / size_of::<T>();
         Ok(Self::new(Arc::clone(block), met, group.share(), offset, len))
@@ -412,15 +400,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective. Ends the use of the memory on this group: all its handles give [`Error::Closed`] from here on.
     /// Views that exist stay valid, and the allocation can be rendezvoused again.
     pub fn close(self) -> Result<()> {
-        self.operate(Op::Close, None, |running| {
-            fault::point(Point::Closing);
-            let met = running.meet(signature(Op::Close, 0, self.table.number));
-            if met.is_ok() {
-                self.table.state.fetch_or(CLOSED, Ordering::Relaxed);
-                self.block.tables.forget(&self.group, KEY, &self.table);
-            }
-            self.seal(met).map(drop)
-        })
+        self.operate(Op::Close, None, |running| self.seal(close(running, &self.block, KEY, &self.table)))
     }
 
     /// Borrows this rank's memory for an operation that writes it.
@@ -512,19 +492,13 @@ impl<T: Element> SymmetricMemory<T> {
         if fork::is_child() {
             return Err(Error::Forked { op });
         }
-        self.check_open(op)
-    }
-
-    #[inline]
-    fn check_open(&self, op: &'static str) -> Result<()> {
-        let closed = self.table.state.load(Ordering::Relaxed) & CLOSED != 0;
-        if closed { Err(Error::Closed { op }) } else { Ok(()) }
+        self.table.check_open(op)
     }
 
     /// Whether `op` can begin on memory that is closed, or to which some rank brought nothing.
     #[cold]
     fn check_state(&self, op: Op) -> Result<()> {
-        self.check_open(op.name())?;
+        self.table.check_open(op.name())?;
         let whole = self.table.state.load(Ordering::Relaxed) & NOT_WHOLE == 0;
         match whole || op.kind() != Kind::Symmetric {
             true => Ok(()),

@@ -1,14 +1,15 @@
-//! The rendezvous: compare, exchange handles, map, vote.
+//! The rendezvous: compare, exchange handles, map, vote. Memory of the host and of devices (`device/rendezvous.rs`) meet here alike; what
+//! differs is what each makes of everybody's addresses.
 //!
-//! 1. Every rank makes its signal pad and says what it brings, and where its handle begins in it; any disagreement or local
-//!    failure is the same error on every rank, before anything is sent. A rank may bring nothing, and says so: it has a pad, and
-//!    no memory. Where all ranks have one table of what they bring, that is all.
+//! 1. Every rank says what it brings, where its handle begins in it, and which table it has of that already; any disagreement or local
+//!    failure is the same error on every rank, before anything is sent. A rank may bring nothing, and says so: it has a pad, and no
+//!    memory. Where all ranks have the same table, that is it.
 //! 2. Every rank sends its handles to every other one and maps what it gets. A rank that fails here goes straight to
 //!    the vote, and whoever waits for its handles sees that.
 //! 3. The vote: all have the table, or nobody has, and the same allocations can try again.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +18,28 @@ use super::bases::Bases;
 use super::offsets::Offsets;
 use super::peers::PeerTable;
 use crate::group::{Brought, Group, Running};
-use crate::numeric::DType;
-use crate::operation::{MAX_BYTES, Op};
-use crate::provider::LocalMemory;
+use crate::numeric::{DType, Element};
+use crate::operation::{MAX_BYTES, Op, signature};
+use crate::sys::fault::{self, Point};
 use crate::{Error, Result};
 
 /// A rank has one table of an allocation on a group.
-pub(super) const KEY: &str = "";
+pub(super) const KEY: usize = 0;
+
+/// What all tables have, for whatever memory.
+pub(super) trait Kept {
+    /// Which rendezvous of the group it is of, the same on every rank.
+    fn number(&self) -> u64;
+
+    /// Where [`CLOSED`] is, beside what else operations look at.
+    fn state(&self) -> &AtomicU8;
+
+    #[inline]
+    fn check_open(&self, op: &'static str) -> Result<()> {
+        let closed = self.state().load(Ordering::Relaxed) & CLOSED != 0;
+        if closed { Err(Error::Closed { op }) } else { Ok(()) }
+    }
+}
 
 /// Everybody's memory and pad, as this rank reaches them.
 #[derive(Debug)]
@@ -66,6 +82,19 @@ impl Layout {
         Self { dtype, start, shape: shape.to_vec() }
     }
 
+    /// All elements from `offset` on, of `len` in all.
+    pub(super) fn behind<T: Element>(offset: usize, len: usize) -> Result<Self> {
+        let bytes = |elements: usize| (elements as u64).saturating_mul(size_of::<T>() as u64);
+        let beyond = || Error::OutOfBounds {
+            op: Op::Rendezvous.name(),
+            offset: bytes(offset),
+            bytes: 0,
+            size: bytes(len),
+        };
+        let left = len.checked_sub(offset).ok_or_else(beyond)?;
+        Ok(Self::new(T::DTYPE, offset * size_of::<T>(), &[left]))
+    }
+
     /// Bytes of the elements, if they are aligned and within the first `size` bytes.
     pub(super) fn bytes_within(&self, size: usize) -> Option<usize> {
         let sides = self.shape.iter();
@@ -79,12 +108,12 @@ impl Layout {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_request(bytes: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
-        let _ = (request.error(), request.terms(), Shared::of(std::slice::from_ref(&request)));
+        let _ = (request.error(), request.terms(), request.layout());
     }
 }
 
-/// What a rank brings to a rendezvous. All that bring something must bring the same. Ranks that bring device memory say as much
-/// (`device/rendezvous.rs`), with a provider of their own, so that both find the disagreement.
+/// What a rank brings to a rendezvous. All that bring something must bring the same. Who brings device memory names a provider of devices,
+/// so where ranks do not mean the same place all find it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     bytes: usize,
@@ -98,7 +127,10 @@ struct Request {
     /// The elements are all that follow the offset, of which each rank takes as many as all have.
     #[serde(default)]
     rest: bool,
-    /// The rendezvous of this memory that the rank has already.
+    /// Elements of the handle, where the ranks may not differ in that.
+    #[serde(default)]
+    part: Option<usize>,
+    /// The rendezvous that this rank has already.
     #[serde(default)]
     number: Option<u64>,
     #[serde(default)]
@@ -115,12 +147,13 @@ impl Brought for Request {
     }
 
     fn terms(&self) -> String {
-        let Self { bytes, pad_bytes, dtype, provider, .. } = self;
+        let Self { bytes, pad_bytes, dtype, provider, part, .. } = self;
         let what = match self.dtype() {
             Some(dtype) => format!("{} x {dtype}", bytes / dtype.size()),
             None => format!("{bytes} bytes of {dtype}"),
         };
-        format!("{what} in {provider}, pad of {pad_bytes} bytes")
+        let part = part.map(|len| format!(", a part of {len} elements")).unwrap_or_default();
+        format!("{what} in {provider}, pad of {pad_bytes} bytes{part}")
     }
 
     fn is_nothing(&self) -> bool {
@@ -131,23 +164,6 @@ impl Brought for Request {
 impl Request {
     fn dtype(&self) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.name() == self.dtype)
-    }
-
-    /// What `block` is, and what the handle of it covers; without that it is nothing.
-    fn new(block: &Block, covered: Option<&Covered>, provider: &str) -> Self {
-        let layout = covered.map(|covered| &covered.layout);
-        Self {
-            bytes: block.bytes(),
-            pad_bytes: block.signal_pad_size(),
-            dtype: layout.map_or("nothing".to_owned(), |layout| layout.dtype.name().to_owned()),
-            provider: provider.to_owned(),
-            offset: layout.map_or(0, |layout| layout.start),
-            shape: layout.map(|layout| layout.shape.clone()).unwrap_or_default(),
-            rest: covered.is_some_and(|covered| covered.rest),
-            number: None,
-            nothing: layout.is_none(),
-            error: None,
-        }
     }
 
     /// What the rank's handle covers, if that can be.
@@ -165,164 +181,38 @@ pub(super) struct Covered {
     pub(super) rest: bool,
 }
 
-/// What comes of a rendezvous.
-pub(super) struct Met {
-    pub(super) table: Arc<Table>,
-    /// Where the handles of all ranks begin. Those of ranks that brought nothing begin where that of the first one with memory does.
-    pub(super) offsets: Offsets,
-    /// Bytes that all ranks with memory have behind their offsets.
-    pub(super) rest: usize,
-}
-
-impl Table {
-    /// The table for the whole of `block` on `group`, kept with the block: collective, or without communication where there is one
-    /// already, if all ranks have one: those that brought nothing have no block to keep it with.
-    pub(super) fn rendezvous(block: &Block, group: &Group, covered: impl FnOnce() -> Covered) -> Result<Met> {
-        if let Some(table) = Self::kept(block, group) {
-            check_block(block)?;
-            return Ok(Met { rest: table.bytes, table, offsets: Offsets::default() });
-        }
-        Self::rendezvous_at(block, group, Ok(covered()))
-    }
-
-    /// Collective: the table for `block` on `group`, kept with the block, and everybody's offsets. A rank whose own `arguments` are
-    /// wrong, or whose memory is poisoned, tells the others instead of staying away.
-    pub(super) fn rendezvous_at(block: &Block, group: &Group, arguments: Result<Covered>) -> Result<Met> {
-        let sound = arguments.and_then(|covered| check_block(block).map(|()| covered));
-        Self::meet(block, group, sound.map(Some))
-    }
-
-    /// Collective: the table for a rank that brings nothing but the pad of `block`.
-    pub(super) fn rendezvous_nothing(block: &Block, group: &Group) -> Result<Met> {
-        Self::meet(block, group, Ok(None))
-    }
-
-    fn meet(block: &Block, group: &Group, brought: Result<Option<Covered>>) -> Result<Met> {
-        let span = tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes = block.bytes());
-        let _entered = span.enter();
-        group.operate(Op::Rendezvous, None, |running| running.rendezvous(block, brought))
-    }
-
-    /// The table of an earlier rendezvous to which all ranks brought memory.
-    fn kept(block: &Block, group: &Group) -> Option<Arc<Self>> {
-        block.tables.find(group, KEY).filter(|table| table.without.is_empty())
-    }
-}
-
-/// Whether `block` can be brought.
-fn check_block(block: &Block) -> Result<()> {
-    block.check_usable(Op::Rendezvous.name())?;
-    check_bytes(block.bytes())
-}
-
-/// Collectives agree on so many bytes.
-fn check_bytes(bytes: usize) -> Result<()> {
-    if bytes as u64 <= MAX_BYTES {
-        return Ok(());
-    }
-    Err(Error::invalid(
-        "allocation",
-        format!("{bytes} bytes are more than the {MAX_BYTES} that ranks can share"),
-    ))
-}
-
-impl Running<'_> {
-    fn rendezvous(&self, block: &Block, brought: Result<Option<Covered>>) -> Result<Met> {
-        self.check_local()?;
-        // Until the vote is over: whoever else would bring this memory does so meanwhile, and is refused.
-        let covered = brought.as_ref().ok().cloned().flatten();
-        let claim = brought.and_then(|_| block.tables.claim(self.group(), KEY));
-        let kept = Table::kept(block, self.group());
-        let make_pad = || self.group().context().provider().alloc(block.signal_pad_size());
-        let made = claim.and_then(|claim| Ok((claim, kept.is_none().then(make_pad).transpose()?)));
-        let mine = Request {
-            number: kept.as_ref().map(|table| table.number),
-            error: made.as_ref().err().map(Error::to_string),
-            ..Request::new(block, covered.as_ref(), self.group().context().backend())
-        };
-        let agreed = self.compare_requests(&mine)?;
-        let (claim, pad) = made?;
-        let (offsets, rest) = (Offsets::new(&agreed.starts), agreed.rest);
-        let table = match kept.filter(|_| agreed.again) {
-            Some(table) => table,
-            None => {
-                // Some rank has a table of another rendezvous, which needs a new pad now: whether it has one is in the vote.
-                let table = self.exchange(block, pad.map_or_else(make_pad, Ok), agreed)?;
-                claim.keep(Arc::clone(&table));
-                table
-            }
-        };
-        Ok(Met { table, offsets, rest })
-    }
-
-    /// Step 1: what everybody brings. What is wrong is the same error on every rank: all see the same requests.
-    fn compare_requests(&self, mine: &Request) -> Result<Shared> {
-        let requests = self.compare(Op::Rendezvous, mine)?;
-        // Those that bring nothing must agree with the others on the rest.
-        let common = |request: &Request| (request.pad_bytes, request.provider.clone());
-        if requests.iter().any(|request| common(request) != common(&requests[0])) {
-            let terms: Vec<String> = requests.iter().map(Brought::terms).collect();
-            return Err(self.disagreement(Request::WHAT, &terms));
-        }
-        Shared::of(&requests).map_err(|impossible| match impossible {
-            Some(rank) => {
-                let message = "what it said about its memory cannot be".to_owned();
-                Error::Rank { context: self.context(), rank, message }
-            }
-            None => {
-                let problem = "no rank brings memory. Hint: at least one of them allocates";
-                Error::invalid(Op::Rendezvous.name(), problem)
-            }
-        })
-    }
-
-    /// Steps 2 and 3: handles, mappings, vote.
-    fn exchange(
-        &self,
-        block: &Block,
-        pad: Result<Arc<dyn LocalMemory>>,
-        agreed: Shared,
-    ) -> Result<Arc<Table>> {
-        let joined = self.group().context().provider().join(self)?;
-        let pad = pad.and_then(|pad| match self.group().context().config().get_populate() {
-            true => {
-                block.memory().map_or(Ok(()), |memory| memory.populate()).and(pad.populate()).map(|()| pad)
-            }
-            false => Ok(pad),
-        });
-        let (peers, ()) = PeerTable::share(self, &joined, &[], block.memory().cloned(), pad, |_, _| Ok(()))?;
-        let Shared { bytes, layout, without, .. } = agreed;
-        Ok(Arc::new(Table {
-            data: Bases::new(peers.data),
-            pads: Bases::new(peers.pads),
-            bytes,
-            pad_bytes: block.signal_pad_size(),
-            number: peers.number,
-            layout,
-            state: AtomicU8::new(if without.is_empty() { 0 } else { NOT_WHOLE }),
-            without,
-        }))
-    }
+/// How a rank comes to a rendezvous.
+pub(super) struct Coming<'a, T> {
+    pub(super) block: &'a Block<T>,
+    /// Which of the rank's tables on the group is meant.
+    pub(super) key: usize,
+    /// The name of where the memory is from.
+    pub(super) provider: &'a str,
+    /// What the handle is to cover, if the rank brings something. A rank whose own arguments are wrong, or whose memory cannot be used,
+    /// tells the others instead of staying away.
+    pub(super) covered: Result<Option<Covered>>,
+    /// Elements of the handle, if all ranks must have as many.
+    pub(super) part: Option<usize>,
 }
 
 /// What the ranks agreed on.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Agreed {
     /// Of each rank that brings memory.
     bytes: usize,
     /// What the first one of them covers.
     layout: Layout,
     /// The ranks that bring nothing.
     without: Vec<usize>,
-    /// The first byte of each rank's handle.
-    starts: Vec<usize>,
-    /// Bytes that all of them have behind it.
+    /// Where the handle of each rank begins, in bytes. Those of ranks that bring nothing begin where that of the first one with memory does.
+    pub(super) offsets: Vec<usize>,
+    /// Bytes that all ranks with memory have behind their offsets.
     rest: usize,
-    /// All ranks have the table of one rendezvous.
-    again: bool,
+    /// Whether all ranks have the same table of it.
+    is_kept: bool,
 }
 
-impl Shared {
+impl Agreed {
     /// What `requests` come to, whose terms are the same. An error is the rank that said what cannot be; none: all bring nothing.
     fn of(requests: &[Request]) -> Result<Self, Option<usize>> {
         let without: Vec<usize> = (0..requests.len()).filter(|rank| requests[*rank].nothing).collect();
@@ -337,11 +227,187 @@ impl Shared {
         if requests[first].rest {
             layout.shape = vec![rest / layout.dtype.size()];
         }
-        let mut starts = vec![layout.start; requests.len()];
-        layouts.iter().for_each(|(rank, layout)| starts[*rank] = layout.start);
+        let mut offsets = vec![layout.start; requests.len()];
+        layouts.iter().for_each(|(rank, layout)| offsets[*rank] = layout.start);
         let number = requests[0].number;
-        let again = number.is_some() && requests.iter().all(|request| request.number == number);
-        Ok(Self { bytes, layout, without, starts, rest, again })
+        let is_kept = number.is_some() && requests.iter().all(|request| request.number == number);
+        Ok(Self { bytes, layout, without, offsets, rest, is_kept })
+    }
+
+    pub(super) fn offsets_differ(&self) -> bool {
+        self.offsets.iter().any(|offset| *offset != self.offsets[0])
+    }
+}
+
+impl<T: Kept> Coming<'_, T> {
+    /// Collective: what `make` makes of the table that all ranks have already, if they have one; it is kept with the block.
+    pub(super) fn meet(
+        self,
+        group: &Group,
+        make: impl FnOnce(&Running<'_>, &Agreed, Option<Arc<T>>) -> Result<Arc<T>>,
+    ) -> Result<(Arc<T>, Agreed)> {
+        let bytes = self.block.bytes();
+        let span = tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes);
+        let _entered = span.enter();
+        group.operate(Op::Rendezvous, None, |running| self.meet_in(running, make))
+    }
+
+    fn meet_in(
+        self,
+        running: &Running<'_>,
+        make: impl FnOnce(&Running<'_>, &Agreed, Option<Arc<T>>) -> Result<Arc<T>>,
+    ) -> Result<(Arc<T>, Agreed)> {
+        let Self { block, key, provider, covered, part } = self;
+        let (group, tables) = (running.group(), &block.tables);
+        // Until the vote is over: whoever else would bring this memory does so meanwhile, and is refused.
+        let claim = covered.and_then(|covered| Ok((tables.claim(group, key)?, covered)));
+        let kept = tables.find(group, key);
+        let covered = claim.as_ref().ok().and_then(|(_, covered)| covered.as_ref());
+        let layout = covered.map(|covered| &covered.layout);
+        let request = Request {
+            bytes: block.bytes(),
+            pad_bytes: block.signal_pad_size(),
+            dtype: layout.map_or("nothing", |layout| layout.dtype.name()).to_owned(),
+            provider: provider.to_owned(),
+            offset: layout.map_or(0, |layout| layout.start),
+            shape: layout.map(|layout| layout.shape.clone()).unwrap_or_default(),
+            rest: covered.is_some_and(|covered| covered.rest),
+            part,
+            number: kept.as_ref().map(|table| table.number()),
+            nothing: layout.is_none(),
+            error: claim.as_ref().err().map(Error::to_string),
+        };
+        let agreed = running.compare_requests(&request)?;
+        let (claim, _) = claim?;
+        let table = make(running, &agreed, kept.filter(|_| agreed.is_kept))?;
+        claim.keep(Arc::clone(&table));
+        Ok((table, agreed))
+    }
+}
+
+/// Collective: ends the use of `table` by all its handles, and gives the memory of `block` free.
+pub(super) fn close<T: Kept>(
+    running: &Running<'_>,
+    block: &Block<T>,
+    key: usize,
+    table: &Arc<T>,
+) -> Result<()> {
+    fault::point(Point::Closing);
+    let number = table.number();
+    match running.inner().is_local() {
+        true => running.meet(signature(Op::Close, 0, number)).map(drop)?,
+        false => running.all_gather(Op::Close, 0, number, &[]).map(drop)?,
+    }
+    table.state().fetch_or(CLOSED, Ordering::Relaxed);
+    block.tables.forget(running.group(), key, table);
+    Ok(())
+}
+
+impl Kept for Table {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn state(&self) -> &AtomicU8 {
+        &self.state
+    }
+}
+
+/// What comes of a rendezvous.
+pub(super) struct Met {
+    pub(super) table: Arc<Table>,
+    /// Where the handles of all ranks begin.
+    pub(super) offsets: Offsets,
+    /// Bytes that all ranks with memory have behind their offsets.
+    pub(super) rest: usize,
+}
+
+impl Table {
+    /// The table for the whole of `block` on `group`, kept with the block: collective, or without communication where there is one
+    /// already, if all ranks have one: those that brought nothing have no block to keep it with.
+    pub(super) fn rendezvous(block: &Block, group: &Group, covered: impl FnOnce() -> Covered) -> Result<Met> {
+        if let Some(table) = block.tables.find(group, KEY).filter(|table| table.without.is_empty()) {
+            block.check_usable(Op::Rendezvous.name())?;
+            return Ok(Met { rest: table.bytes, table, offsets: Offsets::default() });
+        }
+        Self::rendezvous_at(block, group, Ok(covered()))
+    }
+
+    /// Collective: the table for `block` on `group`, kept with the block, and everybody's offsets. A rank whose own `arguments` are
+    /// wrong, or whose memory is poisoned, tells the others instead of staying away.
+    pub(super) fn rendezvous_at(block: &Block, group: &Group, arguments: Result<Covered>) -> Result<Met> {
+        let sound = arguments.and_then(|covered| block.check_usable(Op::Rendezvous.name()).map(|()| covered));
+        Self::meet(block, group, sound.map(Some))
+    }
+
+    /// Collective: the table for a rank that brings nothing but the pad of `block`.
+    pub(super) fn rendezvous_nothing(block: &Block, group: &Group) -> Result<Met> {
+        Self::meet(block, group, Ok(None))
+    }
+
+    fn meet(block: &Block, group: &Group, covered: Result<Option<Covered>>) -> Result<Met> {
+        let provider = group.context().backend();
+        let coming = Coming { block, key: KEY, provider, covered, part: None };
+        let (table, agreed) = coming.meet(group, |running, agreed, kept| match kept {
+            Some(table) => Ok(table),
+            None => Ok(Arc::new(Self::share(running, block, agreed)?)),
+        })?;
+        Ok(Met { table, offsets: Offsets::new(&agreed.offsets), rest: agreed.rest })
+    }
+
+    /// Steps 2 and 3: handles, mappings, vote.
+    fn share(running: &Running<'_>, block: &Block, agreed: &Agreed) -> Result<Self> {
+        running.check_local()?;
+        let context = running.group().context();
+        let joined = context.provider().join(running)?;
+        let pad = context.provider().alloc(block.signal_pad_size()).and_then(|pad| {
+            if context.config().get_populate() {
+                block.memory().map_or(Ok(()), |memory| memory.populate())?;
+                pad.populate()?;
+            }
+            Ok(pad)
+        });
+        let memory = block.memory().cloned();
+        let (peers, ()) = PeerTable::share(running, &joined, &[], memory, pad, |_, _| Ok(()))?;
+        Ok(Self {
+            data: Bases::new(peers.data),
+            pads: Bases::new(peers.pads),
+            bytes: agreed.bytes,
+            pad_bytes: block.signal_pad_size(),
+            number: peers.number,
+            layout: agreed.layout.clone(),
+            state: AtomicU8::new(if agreed.without.is_empty() { 0 } else { NOT_WHOLE }),
+            without: agreed.without.clone(),
+        })
+    }
+}
+
+impl Running<'_> {
+    /// Step 1: what everybody brings. What is wrong is the same error on every rank: all see the same requests.
+    fn compare_requests(&self, mine: &Request) -> Result<Agreed> {
+        let requests = self.compare(Op::Rendezvous, mine)?;
+        // Those that bring nothing must agree with the others on the rest.
+        let common = |request: &Request| (request.pad_bytes, request.provider.clone());
+        if requests.iter().any(|request| common(request) != common(&requests[0])) {
+            let terms: Vec<String> = requests.iter().map(Brought::terms).collect();
+            return Err(self.disagreement(Request::WHAT, &terms));
+        }
+        let agreed = Agreed::of(&requests).map_err(|impossible| match impossible {
+            Some(rank) => {
+                let message = "what it said about its memory cannot be".to_owned();
+                Error::Rank { context: self.context(), rank, message }
+            }
+            None => {
+                let problem = "no rank brings memory. Hint: at least one of them allocates";
+                Error::invalid(Op::Rendezvous.name(), problem)
+            }
+        })?;
+        // Collectives agree on so many bytes.
+        if agreed.bytes as u64 > MAX_BYTES {
+            let problem = format!("{} bytes are more than the {MAX_BYTES} that ranks can share", agreed.bytes);
+            return Err(Error::invalid("allocation", problem));
+        }
+        Ok(agreed)
     }
 }
 
@@ -358,6 +424,7 @@ mod tests {
             offset,
             shape: shape.to_vec(),
             rest,
+            part: None,
             number: Some(3),
             nothing: false,
             error: None,
@@ -376,20 +443,20 @@ mod tests {
 
     #[test]
     fn all_ranks_have_what_is_behind_the_farthest_offset() {
-        let shared = Shared::of(&[request(8, &[23], true), request(40, &[15], true)]).unwrap();
-        assert_eq!((shared.starts, shared.rest, shared.layout.shape), (vec![8, 40], 60, vec![15]));
+        let shared = Agreed::of(&[request(8, &[23], true), request(40, &[15], true)]).unwrap();
+        assert_eq!((shared.offsets, shared.rest, shared.layout.shape), (vec![8, 40], 60, vec![15]));
         // What a rank asks for is what it gets.
-        let shared = Shared::of(&[request(8, &[2, 3], false), request(96, &[1], true)]).unwrap();
+        let shared = Agreed::of(&[request(8, &[2, 3], false), request(96, &[1], true)]).unwrap();
         assert_eq!((shared.rest, shared.layout.shape), (4, vec![2, 3]));
     }
 
     #[test]
     fn ranks_that_bring_nothing_begin_where_the_first_one_with_memory_does() {
         let shared =
-            Shared::of(&[nothing(), request(8, &[1], false), nothing(), request(4, &[1], false)]).unwrap();
-        assert_eq!((shared.starts, shared.without), (vec![8, 8, 8, 4], vec![0, 2]));
-        assert!(!shared.again);
-        assert_eq!(Shared::of(&[nothing(), nothing()]).unwrap_err(), None);
+            Agreed::of(&[nothing(), request(8, &[1], false), nothing(), request(4, &[1], false)]).unwrap();
+        assert_eq!((shared.offsets, shared.without), (vec![8, 8, 8, 4], vec![0, 2]));
+        assert!(!shared.is_kept);
+        assert_eq!(Agreed::of(&[nothing(), nothing()]).unwrap_err(), None);
     }
 
     #[test]
@@ -403,9 +470,9 @@ mod tests {
             request(0, &[usize::MAX, 8], false),
             Request { dtype: "who knows".to_owned(), ..request(0, &[1], false) },
         ] {
-            assert_eq!(Shared::of(&[request(0, &[25], true), wrong]).unwrap_err(), Some(1));
+            assert_eq!(Agreed::of(&[request(0, &[25], true), wrong]).unwrap_err(), Some(1));
         }
-        assert!(Shared::of(&[request(100, &[0], true), request(0, &[25], false)]).is_ok());
+        assert!(Agreed::of(&[request(100, &[0], true), request(0, &[25], false)]).is_ok());
     }
 
     #[test]
@@ -413,7 +480,7 @@ mod tests {
         let with = |number| Request { number, ..request(0, &[1], true) };
         let again = |all: &[Option<u64>]| {
             let requests: Vec<Request> = all.iter().map(|number| with(*number)).collect();
-            Shared::of(&requests).unwrap().again
+            Agreed::of(&requests).unwrap().is_kept
         };
         assert!(again(&[Some(3), Some(3)]));
         assert!(!again(&[Some(3), Some(4)]) && !again(&[Some(3), None]) && !again(&[None, None]));

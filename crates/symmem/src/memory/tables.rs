@@ -5,88 +5,64 @@
 //! other's would borrow its memory and work on its own. A rank claims the memory before the ranks compare what they bring,
 //! and says so there if another one has it: the same error on all.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::group::Group;
 use crate::{Error, Result};
 
-/// What keeps a table, or remembers it.
-pub(crate) trait Holder {
-    /// The table.
-    type Table;
-
-    /// The table, if it is still there.
-    fn table(&self) -> Option<Arc<Self::Table>>;
-}
-
-impl<T> Holder for Arc<T> {
-    type Table = T;
-
-    fn table(&self) -> Option<Arc<T>> {
-        Some(Arc::clone(self))
-    }
-}
-
-impl<T> Holder for Weak<T> {
-    type Table = T;
-
-    fn table(&self) -> Option<Arc<T>> {
-        self.upgrade()
-    }
-}
-
 /// The tables of one allocation, by group, rank, and what else tells them apart: the `key`.
 #[derive(Debug)]
-pub(crate) struct Tables<H> {
-    places: Mutex<Vec<Place<H>>>,
+pub(crate) struct Tables<T> {
+    places: Mutex<Vec<Place<T>>>,
 }
 
 #[derive(Debug)]
-struct Place<H> {
+struct Place<T> {
     group: String,
     rank: usize,
-    key: String,
+    key: usize,
     /// Rendezvous that are under way.
     claims: usize,
-    holder: Option<H>,
+    table: Option<Arc<T>>,
 }
 
-impl<H: Holder> Place<H> {
-    fn is_of(&self, group: &Group, key: &str) -> bool {
+impl<T> Place<T> {
+    fn is_of(&self, group: &Group, key: usize) -> bool {
         self.group == group.id() && self.rank == group.rank() && self.key == key
     }
 
-    fn table(&self) -> Option<Arc<H::Table>> {
-        self.holder.as_ref().and_then(Holder::table)
-    }
-
     fn is_free(&self) -> bool {
-        self.claims == 0 && self.table().is_none()
+        self.claims == 0 && self.table.is_none()
     }
 }
 
-impl<H> Default for Tables<H> {
+impl<T> Default for Tables<T> {
     fn default() -> Self {
         Self { places: Mutex::default() }
     }
 }
 
-impl<H: Holder> Tables<H> {
-    fn places(&self) -> MutexGuard<'_, Vec<Place<H>>> {
+impl<T> Tables<T> {
+    fn places(&self) -> MutexGuard<'_, Vec<Place<T>>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The table of this rank of `group`, if there is one.
-    pub(crate) fn find(&self, group: &Group, key: &str) -> Option<Arc<H::Table>> {
-        self.places().iter().find(|place| place.is_of(group, key))?.table()
+    pub(crate) fn find(&self, group: &Group, key: usize) -> Option<Arc<T>> {
+        self.places().iter().find(|place| place.is_of(group, key))?.table.clone()
+    }
+
+    /// All tables that there are.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.places().iter().filter_map(|place| place.table.clone()).collect()
     }
 
     /// Takes the memory for a rendezvous of this rank of `group`, until the claim is dropped; from then on as long as the
     /// table lasts, if it got one. An error if the memory is another rank's.
-    pub(crate) fn claim(&self, group: &Group, key: &str) -> Result<Claim<'_, H>> {
+    pub(crate) fn claim(&self, group: &Group, key: usize) -> Result<Claim<'_, T>> {
         let mut places = self.places();
         places.retain(|place| !place.is_free());
-        let others = |place: &&Place<H>| place.group == group.id() && place.rank != group.rank();
+        let others = |place: &&Place<T>| place.group == group.id() && place.rank != group.rank();
         if let Some(taken) = places.iter().find(others) {
             let problem = format!(
                 "it is what rank {} brought to this group. Hint: each rank brings an allocation of its own",
@@ -99,43 +75,45 @@ impl<H: Holder> Tables<H> {
             None => places.push(Place {
                 group: group.id().to_owned(),
                 rank: group.rank(),
-                key: key.to_owned(),
+                key,
                 claims: 1,
-                holder: None,
+                table: None,
             }),
         }
-        Ok(Claim { tables: self, group: group.share(), key: key.to_owned() })
+        Ok(Claim { tables: self, group: group.share(), key })
     }
 
     /// Gives the memory free, for any rank of `group`, unless it has got another table than `table` since.
-    pub(crate) fn forget(&self, group: &Group, key: &str, table: &Arc<H::Table>) {
-        let is_it = |place: &Place<H>| place.table().is_some_and(|theirs| Arc::ptr_eq(&theirs, table));
+    pub(crate) fn forget(&self, group: &Group, key: usize, table: &Arc<T>) {
+        let is_it = |place: &Place<T>| place.table.as_ref().is_some_and(|theirs| Arc::ptr_eq(theirs, table));
         self.places().retain(|place| !(place.is_of(group, key) && place.claims == 0 && is_it(place)));
     }
 }
 
 /// A rank's right to the memory while it rendezvouses. Dropping it gives the memory free, unless a table is kept.
-pub(crate) struct Claim<'a, H: Holder> {
-    tables: &'a Tables<H>,
+pub(crate) struct Claim<'a, T> {
+    tables: &'a Tables<T>,
     group: Group,
-    key: String,
+    key: usize,
 }
 
-impl<H: Holder> Claim<'_, H> {
+impl<T> Claim<'_, T> {
     /// Keeps what came of it.
-    pub(crate) fn keep(&self, holder: H) {
-        self.change(|place| place.holder = Some(holder));
+    pub(crate) fn keep(&self, table: Arc<T>) {
+        // What was there goes without the lock: the last mapping frees memory.
+        let mut old = None;
+        self.change(|place| old = place.table.replace(table));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Place<H>)) {
-        if let Some(place) = self.tables.places().iter_mut().find(|place| place.is_of(&self.group, &self.key))
+    fn change(&self, change: impl FnOnce(&mut Place<T>)) {
+        if let Some(place) = self.tables.places().iter_mut().find(|place| place.is_of(&self.group, self.key))
         {
             change(place);
         }
     }
 }
 
-impl<H: Holder> Drop for Claim<'_, H> {
+impl<T> Drop for Claim<'_, T> {
     fn drop(&mut self) {
         self.change(|place| place.claims -= 1);
     }

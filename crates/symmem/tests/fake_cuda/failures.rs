@@ -128,7 +128,9 @@ fn rendezvous_on_fails_everywhere(
 ) -> Result<()> {
     let x = engine.device().alloc::<f32>(1000)?;
     let rendezvous = || x.rendezvous(engine);
-    fail_everywhere(group, rendezvous, check, || check(&x.rendezvous(engine)?), is_optional)
+    // Closed, so that the next one is not local.
+    let look = |memory: &SymmetricMemory<f32>| check(memory).and_then(|()| memory.clone().close());
+    fail_everywhere(group, rendezvous, look, || look(&x.rendezvous(engine)?), is_optional)
 }
 
 /// Every call with which an engine is made fails once on each rank.
@@ -167,12 +169,14 @@ fn multicast_fails_everywhere(group: Group) -> Result<()> {
         let all = group.all_gather(&u32::from(memory.multicast_ptr().is_some()))?;
         assert!(all.iter().all(|has| *has == all[0]), "some have multicast: {all:?}");
         has_multicast.set(all[0] != 0);
-        check(memory)
+        check(memory)?;
+        memory.clone().close()
     };
     let retry = || {
         let memory = x.rendezvous(&engine)?;
         assert!(memory.multicast_ptr().is_some());
-        check(&memory)
+        check(&memory)?;
+        memory.close()
     };
     // Rank 0 lets go of the object that it made when all have bound: that may fail, and all have multicast.
     let is_optional = |call: &str| match has_multicast.get() {

@@ -11,6 +11,7 @@ mod failures;
 mod fake;
 mod forked;
 mod inspected;
+mod kept;
 mod local;
 mod memory;
 mod multimem;

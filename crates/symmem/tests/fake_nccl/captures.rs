@@ -86,6 +86,13 @@ impl Private {
         }
     }
 
+    fn salvage(&self, stream: &Stream) -> Result<Vec<f32>> {
+        match self {
+            Self::Buffer(buffer) => buffer.read(stream),
+            Self::Allocation(allocation) => allocation.salvage(stream),
+        }
+    }
+
     /// The first `len` elements.
     fn first(&self, len: usize) -> DeviceSlice<'_, f32> {
         let all = match self {
@@ -236,6 +243,10 @@ type Run = fn(&Stage, &mut Given) -> Result<()>;
 const ROWS: &[(&str, Row)] = &[
     ("memory/device/allocation.rs write", Refused(|stage, given| given.input.write(1.0, &stage.stream))),
     ("memory/device/allocation.rs read", Refused(|stage, given| given.input.read(&stage.stream).map(drop))),
+    (
+        "memory/device/allocation.rs salvage",
+        Refused(|stage, given| given.input.salvage(&stage.stream).map(drop)),
+    ),
     ("engine/cuda/bench_support.rs copy", Nothing("unsafe: its caller keeps the memory")),
     (
         "cuda/buffer.rs from_slice",
@@ -271,6 +282,10 @@ const ROWS: &[(&str, Row)] = &[
         Refused(|stage, given| given.engine().0.write(&[1.0; WHOLE], &stage.stream)),
     ),
     ("memory/device/handle.rs read", Refused(|stage, given| given.engine().0.read(&stage.stream).map(drop))),
+    (
+        "memory/device/handle.rs salvage",
+        Refused(|stage, given| given.engine().0.salvage(&stage.stream).map(drop)),
+    ),
     (
         "cuda/module.rs launch",
         // SAFETY: it takes no parameters and does nothing.

@@ -7,11 +7,14 @@
 
 #![allow(unsafe_code, reason = "kernel launches on device memory")]
 
+mod room;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
 
+pub(crate) use self::room::Room;
 use super::Engine;
 use super::launch::Uses;
 use super::recorded::Recording;
@@ -22,7 +25,7 @@ use crate::cuda::activity::Activity;
 use crate::cuda::capture::Relaxed;
 use crate::cuda::driver::check;
 use crate::cuda::owner::{Owner, Place};
-use crate::memory::device::SymmetricMemory;
+use crate::memory::device::{SymmetricMemory, moved};
 use crate::nccl::{Carried, Communicator};
 use crate::numeric::{Element, ReduceOp};
 use crate::operation::Op;
@@ -131,7 +134,7 @@ impl Engine {
 impl<T: Element> SymmetricMemory<T> {
     /// Whether kernels reach everybody's memory; else operations go through NCCL, where it has them.
     pub fn is_direct(&self) -> bool {
-        self.engine.is_direct() && self.keep.is_direct()
+        self.engine.is_direct() && self.keep.is_direct
     }
 
     /// NCCL's window of this memory (`ncclWindow_t`), for kernels of its device interface; `None` where it is not NCCL's.
@@ -174,8 +177,8 @@ impl<T: Element> SymmetricMemory<T> {
         })
     }
 
-    /// Runs `give` on the places that NCCL is to read and write for `from` and `to`: where this rank's memory has a `room`, on
-    /// that instead of the memory, with a copy before and after.
+    /// Runs `give` on the places that NCCL is to read and write for `from` and `to`: where it cannot be given this rank's memory, on the
+    /// [`Room`] instead, with a copy before and after.
     fn by_way_of_room(
         &self,
         from: u64,
@@ -188,12 +191,12 @@ impl<T: Element> SymmetricMemory<T> {
         let is_own = |at: u64| at == own && bytes > 0;
         // For averages NCCL (2.30.7) has no kernel that works in windows, and takes it all the same: 'invalid device function'.
         let is_missing = reduction == Some(ReduceOp::Avg) && self.nccl_window().is_some();
-        let room = match self.room {
-            0 if is_missing && (is_own(from) || is_own(to)) => {
-                self.keep.need_room(stream)? + self.offset as u64
-            }
-            room => room,
+        let room = match self.keep.room()? {
+            room if is_missing && (is_own(from) || is_own(to)) => room.need(stream)?,
+            room if self.offsets_differ => room.address(),
+            _ => 0,
         };
+        let room = moved((room, &self.offset));
         let in_room = |at: u64| is_own(at) && room != 0;
         let place = |at: u64| if in_room(at) { room } else { at };
         let copy = |to: u64, from: u64| {

@@ -61,8 +61,7 @@ impl LocalRanks {
 
     /// Allocates `len` elements for every rank and makes them symmetric.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Vec<SymmetricMemory<T>>> {
-        let allocations: Result<Vec<_>> =
-            self.engines.iter().map(|engine| engine.device().alloc::<T>(len)).collect();
+        let allocations: Result<Vec<_>> = self.engines.iter().map(|engine| engine.alloc::<T>(len)).collect();
         self.rendezvous(&allocations?)
     }
 

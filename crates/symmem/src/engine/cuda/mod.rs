@@ -12,9 +12,10 @@
 //! | `plan.rs` | which kernel, in which shape |
 //! | `statement.rs` | what ranks must agree on per launch |
 //! | `launch.rs`, `lane.rs` | the hot path; order of launches across streams and captures |
-//! | `carried.rs` | operations that NCCL carries, where a rank is out of reach |
+//! | `carried.rs` | operations that NCCL carries, where a rank is out of reach; in `carried/`, the private memory that they may need |
 //! | `multimem.rs` | what multicast needs besides the user's memory |
 //! | `status.rs` | failures, between device and host |
+//! | `fate.rs` | what memory must know of its engine |
 //! | `ops/` | the operations |
 //! | `bench_support.rs` | for the program `symmem` only |
 //! | `local.rs` | all ranks in the hands of one thread |
@@ -28,6 +29,7 @@ pub mod bench_support;
 mod carried;
 pub(crate) mod control;
 mod embedded;
+mod fate;
 mod host_block;
 pub(crate) mod kernels;
 mod lane;
@@ -48,7 +50,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+pub(crate) use self::carried::Room;
 use self::control::{FIRST_EPOCH, Header, LaneHead, Layout, MAX_WORLD, ONE_DEVICE};
+pub(crate) use self::fate::Fate;
 use self::kernels::Kernels;
 use self::lane::Lane;
 pub use self::local::LocalRanks;
@@ -211,6 +215,7 @@ struct EngineInner {
     /// Where another rank of this process is on the device.
     _sharing: Option<Sharing>,
     watched: Arc<Watched>,
+    fate: Fate,
     agreed: Agreed,
     settings: Settings,
     device: Device,
@@ -381,6 +386,7 @@ impl Engine {
         let inner = EngineInner {
             _leash: leash,
             _sharing: sharing,
+            fate: Fate::new(&body.activity, &watched),
             watched,
             agreed,
             settings,
@@ -472,9 +478,11 @@ impl Engine {
         self.inner.watched.status()
     }
 
-    /// Local. Allocates `len` zeroed elements on this engine's device, from its provider.
+    /// Local. Allocates `len` zeroed elements on this engine's device, from its provider, with a signal pad of the size that the
+    /// group's context says now.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
-        Allocation::with(self.device(), len, self.inner.settings.chosen_provider())
+        let pad_bytes = self.group().context().signal_pad_size();
+        Allocation::make(self.device(), len, self.inner.settings.chosen_provider(), pad_bytes)
     }
 
     /// The ranks that count as out of reach.
@@ -494,15 +502,14 @@ impl Engine {
         })
     }
 
-    /// Tells living engines apart: several may be made on one group, and each has its own work on the memory it is given.
-    pub(crate) fn key(&self) -> String {
-        format!("{} {:p}", self.group().id(), Arc::as_ptr(&self.inner))
+    /// Tells the engines of a group apart: each has its own work on the memory it is given.
+    pub(crate) fn key(&self) -> usize {
+        self.inner.number
     }
 
-    /// Says whether all work that this engine was given is done; holds neither the engine nor its group.
-    pub(crate) fn idle(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
-        let activity = Arc::clone(&self.inner.body.activity);
-        Arc::new(move || activity.is_idle())
+    /// What memory must know of this engine; holds neither it nor its group.
+    pub(crate) fn fate(&self) -> &Fate {
+        &self.inner.fate
     }
 
     /// Where an operation failed, the sequence being that of the lane.
@@ -544,6 +551,7 @@ impl Drop for EngineInner {
             std::mem::forget(body);
             return;
         }
+        self.fate.end(&self.watched);
         // Kernels may still be at work on it. Peers that are at work on this rank's control block have mappings of
         // their own, so what they hold stays with them, poisoned or not.
         let activity = Arc::clone(&body.activity);

@@ -5,7 +5,8 @@
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Weak};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use super::handle::SymmetricMemory;
 use super::rendezvous::Table;
@@ -13,26 +14,29 @@ use crate::config::{Config, Provider};
 use crate::cuda::activity::all_idle;
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, buffer, deferred};
 use crate::engine::cuda::Engine;
-use crate::memory::Tables;
+use crate::group::RankContext;
+use crate::memory::context::bytes_of;
 use crate::numeric::Element;
-use crate::provider::{LocalMemory, registry};
+use crate::provider::registry;
 use crate::{Error, Result};
 
-/// The memory behind an allocation, and its rendezvous so far.
+/// The memory behind an allocation, and its state, which is as the host's.
 #[derive(Debug)]
 pub(super) struct Block {
-    memory: Arc<dyn LocalMemory>,
+    state: crate::memory::Block<Table>,
     device: Device,
     provider: Provider,
-    /// By engine. The handles keep them, so that mappings go with the last one.
-    pub(super) tables: Tables<Weak<Table>>,
+}
+
+impl Deref for Block {
+    type Target = crate::memory::Block<Table>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.state
+    }
 }
 
 impl Block {
-    pub(super) fn memory(&self) -> &Arc<dyn LocalMemory> {
-        &self.memory
-    }
-
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
@@ -40,13 +44,53 @@ impl Block {
     pub(super) fn provider(&self) -> Provider {
         self.provider
     }
+
+    /// Whether this process may use the memory: it is the rank's own, and no group failed that worked on it. Operations are
+    /// over before anybody on the host knows how, so this looks at the groups of all its tables.
+    pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
+        self.state.check_usable(op)?;
+        if let Some(cause) = self.tables.all().iter().find_map(|table| table.fate.failure()) {
+            self.poison(cause);
+        }
+        self.state.check_usable(op)
+    }
+
+    /// Writes `len` elements from byte `start` on, after the work that is on `stream`, and waits until they are there.
+    pub(super) fn write<T: Element>(
+        &self,
+        start: usize,
+        len: usize,
+        elements: &[T],
+        stream: &Stream,
+    ) -> Result<()> {
+        self.check_usable("write")?;
+        self.check_stream(stream)?;
+        // SAFETY: this memory's own, which allocations and handles count their elements in.
+        unsafe { buffer::write((self.address() + start) as u64, len, elements, stream) }
+    }
+
+    /// Reads `len` elements from byte `start` on, after the work that is on `stream`, whatever the state of the memory.
+    pub(super) fn salvage<T: Element>(&self, start: usize, len: usize, stream: &Stream) -> Result<Vec<T>> {
+        self.check_stream(stream)?;
+        // SAFETY: this memory's own, which allocations and handles count their elements in.
+        unsafe { buffer::read((self.address() + start) as u64, len, stream) }
+    }
+
+    /// Copies run on the memory's own device, the only one that reaches it.
+    fn check_stream(&self, stream: &Stream) -> Result<()> {
+        if *stream.device() == self.device {
+            return Ok(());
+        }
+        let problem = format!("it is on {}, the memory on {}", stream.device(), self.device);
+        Err(Error::invalid("stream", problem))
+    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         // A kernel may have been given it as private memory, and unmapping does not wait.
         let device = self.device.ordinal();
-        deferred::bury_until(Box::new(move || all_idle(device)), Box::new(Arc::clone(&self.memory)));
+        deferred::bury_until(Box::new(move || all_idle(device)), Box::new(self.memory().cloned()));
     }
 }
 
@@ -70,29 +114,40 @@ pub struct Allocation<T: Element> {
 }
 
 impl Device {
-    /// Local. Allocates `len` zeroed elements on this device, that can become symmetric, from the provider that
-    /// `SYMMEM_PROVIDER` names. Not while this thread captures.
+    /// Local. Allocates `len` zeroed elements on this device, that can become symmetric, as the environment says
+    /// (`SYMMEM_PROVIDER`, `SYMMEM_SIGNAL_PAD_SIZE`). Not while this thread captures.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
         Allocation::new(self, len)
     }
 }
 
+impl RankContext {
+    /// Local. Allocates `len` zeroed elements on `device`, that can become symmetric: from the provider that the configuration names,
+    /// with a signal pad of [`RankContext::signal_pad_size`].
+    pub fn alloc_on<T: Element>(&self, device: &Device, len: usize) -> Result<Allocation<T>> {
+        Allocation::make(device, len, self.config().get_device_provider(), self.signal_pad_size())
+    }
+}
+
 impl<T: Element> Allocation<T> {
-    /// Local. Allocates `len` zeroed elements on `device`, and waits until they are zero.
+    /// Local. Allocates `len` zeroed elements on `device`, as the environment says, and waits until they are zero. Of what a program
+    /// sets in code know [`RankContext::alloc_on`] and [`Engine::alloc`].
     pub fn new(device: &Device, len: usize) -> Result<Self> {
-        Self::with(device, len, Config::env_device_provider()?)
+        RankContext::from_env()?.alloc_on(device, len)
     }
 
     /// Local. [`Allocation::new`] from this provider. NCCL's memory meets on engines that have a communicator
     /// ([`Settings::provider`](crate::cuda::Settings::provider)).
     pub fn with(device: &Device, len: usize, provider: Provider) -> Result<Self> {
-        let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| *bytes <= isize::MAX as usize);
-        let bytes = bytes.ok_or_else(|| {
-            let size = size_of::<T>();
-            Error::invalid("allocation", format!("{len} elements of {size} bytes are too many"))
-        })?;
+        Self::make(device, len, provider, Config::from_env()?.get_signal_pad_size())
+    }
+
+    /// With a pad of `pad_bytes`, once it is symmetric.
+    pub(crate) fn make(device: &Device, len: usize, provider: Provider, pad_bytes: usize) -> Result<Self> {
+        let bytes = bytes_of::<T>(len)?;
         let memory = registry::on_device(provider, device)?.alloc(bytes)?;
-        let block = Block { memory, device: device.clone(), provider, tables: Tables::default() };
+        let state = crate::memory::Block::new(memory, bytes, pad_bytes);
+        let block = Block { state, device: device.clone(), provider };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }
 
@@ -116,24 +171,31 @@ impl<T: Element> Allocation<T> {
         self.block.provider
     }
 
+    /// Bytes of the signal pads that rendezvous will make, fixed when this was allocated.
+    pub fn signal_pad_size(&self) -> usize {
+        self.block.signal_pad_size()
+    }
+
     /// First byte on the device; the same for the life of the allocation. Work of your own that uses it must be done
     /// before the allocation and its handles are dropped.
     pub fn device_ptr(&self) -> u64 {
-        self.block.memory.address()
+        self.block.address() as u64
     }
 
     /// Writes all elements, after the work that is on `stream`, and waits until they are there.
     pub fn write(&self, elements: &[T], stream: &Stream) -> Result<()> {
-        check_stream(self.device(), stream)?;
-        // SAFETY: the allocation's own memory.
-        unsafe { buffer::write(self.device_ptr(), self.len, elements, stream) }
+        self.block.write(0, self.len, elements, stream)
     }
 
-    /// Reads all elements, after the work that is on `stream`.
+    /// Reads all elements, after the work that is on `stream`. [`Error::Poisoned`] once a group has failed that worked on them.
     pub fn read(&self, stream: &Stream) -> Result<Vec<T>> {
-        check_stream(self.device(), stream)?;
-        // SAFETY: the allocation's own memory.
-        unsafe { buffer::read(self.device_ptr(), self.len, stream) }
+        self.block.check_usable("read")?;
+        self.salvage(stream)
+    }
+
+    /// [`Allocation::read`] whatever the state of the memory: also after a group failed that worked on it.
+    pub fn salvage(&self, stream: &Stream) -> Result<Vec<T>> {
+        self.block.salvage(0, self.len, stream)
     }
 
     /// All elements, to be read by an operation.
@@ -148,21 +210,23 @@ impl<T: Element> Allocation<T> {
         unsafe { DeviceSliceMut::from_parts(self.device_ptr(), self.len, self.device(), Some(&self.block)) }
     }
 
-    /// Collective over the engine's group: everybody maps everybody's allocation, which must agree in size and element
-    /// type, and be on the engine's device. Either all ranks succeed or all get the same error, and the allocation can be
+    /// Collective over the engine's group: everybody maps everybody's allocation, which must agree in size, element
+    /// type and pad size, and be on the engine's device. Either all ranks succeed or all get the same error, and the allocation can be
     /// tried again. Not while this thread captures.
     ///
-    /// While a handle is alive on every rank, a second call maps nothing and gives another handle.
+    /// The result is kept with the allocation: a second call for the same engine is local and gives another handle. What peers
+    /// exported stays mapped, and so their memory is not freed, until [`SymmetricMemory::close`], or until the allocation and its last
+    /// handle go.
     pub fn rendezvous(&self, engine: &Engine) -> Result<SymmetricMemory<T>> {
-        self.rendezvous_at(engine, 0)
+        SymmetricMemory::rendezvous(&self.block, engine, self.len)
     }
 
-    /// Collective. [`Allocation::rendezvous`] with a handle that starts at element `offset`; ranks may differ in it.
+    /// Collective, each time. [`Allocation::rendezvous`] with a handle that starts at element `offset`; ranks may differ in it.
     pub fn rendezvous_at(&self, engine: &Engine, offset: usize) -> Result<SymmetricMemory<T>> {
-        SymmetricMemory::rendezvous(&self.block, engine, offset, self.len)
+        SymmetricMemory::rendezvous_at(&self.block, engine, offset, self.len)
     }
 
-    /// Collective. [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on, which
+    /// Collective, each time. [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on, which
     /// must be a multiple of their size. For allocations whose element type is known only at run time: the ranks compare
     /// `U`, not `T`. Ranks may differ in `start`, not in `len`.
     pub fn rendezvous_as<U: Element>(
@@ -173,13 +237,4 @@ impl<T: Element> Allocation<T> {
     ) -> Result<SymmetricMemory<U>> {
         SymmetricMemory::rendezvous_part(&self.block, engine, start, len)
     }
-}
-
-/// Copies run on the memory's own device, the only one that reaches it.
-pub(super) fn check_stream(device: &Device, stream: &Stream) -> Result<()> {
-    if stream.device() == device {
-        return Ok(());
-    }
-    let problem = format!("it is on {}, the memory on {device}", stream.device());
-    Err(Error::invalid("stream", problem))
 }

@@ -10,12 +10,14 @@ use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::allocation::check_stream;
+use super::allocation::Block;
 use super::rendezvous::Table;
 use crate::cuda::{Device, DeviceSlice, Stream, buffer};
 use crate::engine::cuda::Engine;
-use crate::group::Group;
+use crate::group::{Group, Running};
+use crate::memory::rendezvous::{Kept as _, close};
 use crate::numeric::{Element, element};
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Memory that the devices of all ranks of a group reach. A light handle; clones and slices share the mappings.
@@ -27,19 +29,15 @@ pub struct SymmetricMemory<T: Element> {
     pub(crate) engine: Engine,
     /// Everybody's first element of this handle.
     pub(crate) data: Arc<Vec<u64>>,
-    pub(crate) pads: Arc<Vec<u64>>,
-    pub(crate) pad_bytes: usize,
     pub(crate) len: usize,
     /// Bytes from the start of this rank's allocation to the handle's first element.
     pub(crate) offset: usize,
-    /// Where operations that NCCL carries work instead of in this rank's memory, which is not at the same place on every
-    /// rank; 0: in the memory.
-    pub(crate) room: u64,
-    /// Which rendezvous of the group this is, the same on every rank.
-    pub(crate) number: u64,
+    /// Whether the ranks differ in it.
+    pub(crate) offsets_differ: bool,
+    block: Arc<Block>,
     /// Keeps the addresses valid.
     pub(crate) keep: Arc<Table>,
-    pub(crate) element: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element> Clone for SymmetricMemory<T> {
@@ -50,20 +48,22 @@ impl<T: Element> Clone for SymmetricMemory<T> {
 
 impl<T: Element> SymmetricMemory<T> {
     /// `len` elements from byte `offset` of this rank's allocation on; `offsets` are everybody's.
-    pub(super) fn new(engine: &Engine, keep: Arc<Table>, offsets: &[usize], len: usize) -> Self {
-        let data: Vec<u64> =
-            keep.data().iter().zip(offsets).map(|(base, offset)| moved(*base, *offset as u64)).collect();
+    pub(super) fn new(
+        engine: &Engine,
+        block: &Arc<Block>,
+        keep: Arc<Table>,
+        offsets: &[usize],
+        len: usize,
+    ) -> Self {
+        let data: Vec<u64> = keep.data.iter().copied().zip(offsets).map(moved).collect();
         let offset = offsets[engine.group().rank()];
-        let differ = offsets.iter().any(|theirs| *theirs != offset);
         Self {
             engine: engine.clone(),
-            pads: Arc::clone(keep.pads()),
-            pad_bytes: keep.pad_bytes(),
             len,
             offset,
-            room: if differ { moved(keep.room(), offset as u64) } else { 0 },
-            number: keep.number(),
+            offsets_differ: offsets.iter().any(|theirs| *theirs != offset),
             data: Arc::new(data),
+            block: Arc::clone(block),
             keep,
             element: PhantomData,
         }
@@ -71,19 +71,32 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// The same memory for the operations of another lane of the engine.
     pub(crate) fn on(&self, engine: Engine) -> Self {
-        Self {
-            engine,
+        Self { engine, ..self.of(self.len) }
+    }
+
+    /// The same memory as `len` elements of `U`.
+    fn of<U: Element>(&self, len: usize) -> SymmetricMemory<U> {
+        SymmetricMemory {
+            engine: self.engine.clone(),
             data: Arc::clone(&self.data),
-            pads: Arc::clone(&self.pads),
+            len,
+            offset: self.offset,
+            offsets_differ: self.offsets_differ,
+            block: Arc::clone(&self.block),
             keep: Arc::clone(&self.keep),
             element: PhantomData,
-            ..*self
         }
+    }
+
+    /// Whether the memory is open. One load of what every operation reads.
+    #[inline]
+    pub(crate) fn check_open(&self, op: &'static str) -> Result<()> {
+        self.keep.check_open(op)
     }
 
     /// Where the handle begins in the allocation of rank 0: the same on every rank, whatever its own offset.
     pub(crate) fn place(&self) -> u64 {
-        self.data[0] - self.keep.data()[0]
+        self.data[0] - self.keep.data[0]
     }
 
     /// This rank in the group.
@@ -128,14 +141,13 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Bytes of the whole allocation, the same on every rank.
     pub fn buffer_size(&self) -> usize {
-        self.keep.bytes()
+        self.keep.bytes
     }
 
     /// Where the handle's first element of rank `rank` is, for kernels on this rank's device. An error where it is out of
     /// reach.
     pub fn peer_ptr(&self, rank: usize) -> Result<u64> {
-        self.group().check_rank("peer_ptr", rank)?;
-        if self.data[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.data[rank]) }
+        self.address_in("peer_ptr", &self.data, rank)
     }
 
     /// Where the handle's first element of every rank is, in rank order; 0 for a rank that is out of reach.
@@ -151,23 +163,28 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Where rank `rank`'s signal pad is, for kernels on this rank's device.
     pub fn pad_ptr(&self, rank: usize) -> Result<u64> {
-        self.group().check_rank("pad_ptr", rank)?;
-        if self.pads[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.pads[rank]) }
+        self.address_in("pad_ptr", &self.keep.pads, rank)
+    }
+
+    fn address_in(&self, op: &'static str, addresses: &[u64], rank: usize) -> Result<u64> {
+        self.group().check_rank(op, rank)?;
+        self.check_open(op)?;
+        if addresses[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(addresses[rank]) }
     }
 
     /// Where every rank's signal pad is, in rank order; 0 for a rank that is out of reach.
     pub fn pad_ptrs(&self) -> &[u64] {
-        &self.pads
+        &self.keep.pads
     }
 
     /// The device address of a table of [`SymmetricMemory::pad_ptrs`], valid as long as any handle of this memory.
     pub fn pad_ptrs_dev(&self) -> Result<u64> {
-        self.keep.table_of(&self.pads)
+        self.keep.table_of(&self.keep.pads)
     }
 
     /// Bytes of each rank's signal pad.
     pub fn signal_pad_size(&self) -> usize {
-        self.pad_bytes
+        self.keep.pad_bytes
     }
 
     /// The address that reaches the handle's first element of all ranks at once, for multimem instructions only. `None`
@@ -178,13 +195,8 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// The same, or why there is none.
     pub(crate) fn multicast(&self) -> Result<u64> {
-        let same = self
-            .data
-            .iter()
-            .zip(self.keep.data())
-            .all(|(address, base)| *base != 0 && address - base == self.offset as u64);
         let base = match self.keep.multicast() {
-            Ok(_) if !same => Err("the offsets of the ranks differ"),
+            Ok(_) if self.offsets_differ => Err("the offsets of the ranks differ"),
             base => base,
         };
         let problem = |problem: &str| Error::NoMulticast { problem: problem.to_owned() };
@@ -193,12 +205,12 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Where every rank's allocation begins, in rank order, whatever the offset of this handle.
     pub fn base_ptrs(&self) -> &[u64] {
-        self.keep.data()
+        &self.keep.data
     }
 
     /// The device address of a table of [`SymmetricMemory::base_ptrs`], valid as long as any handle of this memory.
     pub fn base_ptrs_dev(&self) -> Result<u64> {
-        self.keep.table_of(self.keep.data())
+        self.keep.table_of(&self.keep.data)
     }
 
     /// What keeps the addresses valid, and nothing else: neither the engine nor the membership in its group.
@@ -210,13 +222,8 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, len) = buffer::part::<T>(range, self.len)?;
         let start = start * size_of::<T>();
-        let data: Vec<u64> = self.data.iter().map(|address| moved(*address, start as u64)).collect();
-        let mut slice = self.clone();
-        slice.data = Arc::new(data);
-        slice.offset += start;
-        slice.room = moved(slice.room, start as u64);
-        slice.len = len;
-        Ok(slice)
+        let data: Vec<u64> = self.data.iter().map(|address| moved((*address, &start))).collect();
+        Ok(Self { data: Arc::new(data), offset: self.offset + start, ..self.of(len) })
     }
 
     /// Local. The same memory as elements of `U`: everybody's first byte and the length must be multiples of their size.
@@ -230,22 +237,11 @@ impl<T: Element> SymmetricMemory<T> {
     /// ```
     pub fn cast<U: Element>(&self) -> Result<SymmetricMemory<U>> {
         let mut len = self.len;
-        for (address, base) in self.data.iter().zip(self.keep.data()) {
+        for (address, base) in self.data.iter().zip(&self.keep.data) {
             let offset = (address - base) as usize / size_of::<T>();
             len = element::recount::<T, U>(offset, self.len)?.1;
         }
-        Ok(SymmetricMemory {
-            engine: self.engine.clone(),
-            data: Arc::clone(&self.data),
-            pads: Arc::clone(&self.pads),
-            pad_bytes: self.pad_bytes,
-            len,
-            offset: self.offset,
-            room: self.room,
-            number: self.number,
-            keep: Arc::clone(&self.keep),
-            element: PhantomData,
-        })
+        Ok(self.of(len))
     }
 
     /// This rank's memory, to be read by an operation.
@@ -256,31 +252,41 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Writes all elements of this rank's memory, after the work that is on `stream`, and waits until they are there.
     pub fn write(&self, elements: &[T], stream: &Stream) -> Result<()> {
-        check_stream(self.device(), stream)?;
-        // SAFETY: this rank's own memory.
-        unsafe { buffer::write(self.data[self.rank()], self.len, elements, stream) }
+        self.block.write(self.offset, self.len, elements, stream)
     }
 
-    /// Reads all elements of this rank's memory, after the work that is on `stream`.
+    /// Reads all elements of this rank's memory, after the work that is on `stream`. [`Error::Poisoned`] once the group, or another that
+    /// worked on them, has failed.
     pub fn read(&self, stream: &Stream) -> Result<Vec<T>> {
-        check_stream(self.device(), stream)?;
-        // SAFETY: this rank's own memory.
-        unsafe { buffer::read(self.data[self.rank()], self.len, stream) }
+        self.block.check_usable("read")?;
+        self.salvage(stream)
+    }
+
+    /// [`SymmetricMemory::read`] whatever the state of the memory: also after the group failed.
+    pub fn salvage(&self, stream: &Stream) -> Result<Vec<T>> {
+        self.block.salvage(self.offset, self.len, stream)
+    }
+
+    /// Collective, on the host: ranks wait for each other, not for streams. Ends the use of the memory on this engine: all its handles
+    /// give [`Error::Closed`] from here on. The bytes stay, and the allocation can be rendezvoused again. Work that was launched goes on,
+    /// and the mappings stay until it is done, and until handles and graphs of it are gone.
+    ///
+    /// ```no_run
+    /// # fn end(x: &symmem::cuda::Allocation<f32>, engine: &symmem::cuda::Engine) -> symmem::Result<()> {
+    /// let (mem, other) = (x.rendezvous(engine)?, x.rendezvous(engine)?);
+    /// mem.close()?;
+    /// assert!(other.peer_ptr(0).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close(self) -> Result<()> {
+        self.check_open(Op::Close.name())?;
+        let end = |running: &Running<'_>| close(running, &self.block, self.engine.key(), &self.keep);
+        self.group().operate(Op::Close, None, end)
     }
 }
 
-/// `address` and `bytes` more; what is out of reach stays so.
-pub(super) fn moved(address: u64, bytes: u64) -> u64 {
-    if address == 0 { 0 } else { address + bytes }
-}
-
-/// The error for a handle that would start beyond its allocation.
-pub(super) fn out_of_bounds<T>(offset: usize, len: usize) -> Error {
-    let size = size_of::<T>() as u64;
-    Error::OutOfBounds {
-        op: "rendezvous",
-        offset: (offset as u64).saturating_mul(size),
-        bytes: 0,
-        size: (len as u64).saturating_mul(size),
-    }
+/// An address and bytes from there on; what is out of reach stays so.
+pub(crate) fn moved((address, bytes): (u64, &usize)) -> u64 {
+    if address == 0 { 0 } else { address + *bytes as u64 }
 }

@@ -93,6 +93,8 @@ pub(crate) trait Block<T: Value, S: Seat> {
     fn len(&self) -> usize;
     fn write(&mut self, values: &[T]) -> Result<()>;
     fn read(&self) -> Result<Vec<T>>;
+    /// Whatever the state of the memory.
+    fn salvage(&self) -> Result<Vec<T>>;
     /// Collective.
     fn rendezvous(&self, seat: &S) -> Result<S::Memory<T>>;
     /// Collective. From element `offset` on, which may differ by rank.
@@ -119,6 +121,8 @@ pub(crate) trait Memory<T: Value>: Debug + Sized {
     fn slice(&self, start: usize, len: usize) -> Result<Self>;
     fn write(&mut self, values: &[T]) -> Result<()>;
     fn read(&self) -> Result<Vec<T>>;
+    /// Whatever the state of the memory.
+    fn salvage(&self) -> Result<Vec<T>>;
     /// `len` elements of `peer` from `start` on.
     fn get(&self, peer: usize, start: usize, len: usize) -> Result<Vec<T>>;
     /// Collective. This rank's own pad.

@@ -26,7 +26,8 @@ impl<T: Element> SymmetricMemory<T> {
     /// `f32`, sum and average, to the bit what `docs/numerics.md` says, on all ranks, by every algorithm but `Multimem`.
     pub fn all_reduce(&self, op: ReduceOp, stream: &Stream) -> Result<()> {
         let own = self.own_place();
-        self.engine.told(stream, self.launch_all_reduce(Form::InPlace, op, own, own, stream))
+        let form = Form::InPlace;
+        self.told(form.op(), stream, || self.launch_all_reduce(form, op, own, own, stream))
     }
 
     /// Collective, in the order of `stream`. `out`, as long as this memory, becomes the reduction of everybody's memory,
@@ -38,11 +39,11 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
     ) -> Result<()> {
         let out = out.into();
-        let done = self
-            .check_part("out", out.len(), out.device())
-            .and_then(|()| self.check_apart("out", out.device_ptr()))
-            .and_then(|()| self.launch_all_reduce(Form::Out, op, self.own_place(), out.place(), stream));
-        self.engine.told(stream, done)
+        self.told(Form::Out.op(), stream, || {
+            self.check_part("out", out.len(), out.device())?;
+            self.check_apart("out", out.device_ptr())?;
+            self.launch_all_reduce(Form::Out, op, self.own_place(), out.place(), stream)
+        })
     }
 
     /// Collective, in the order of `stream`. `out` becomes the reduction of everybody's `input`; this memory is a place to
@@ -56,12 +57,12 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let (input, out) = (input.into(), out.into());
         let (from, to) = (input.device_ptr(), out.device_ptr());
-        let done = self
-            .check_part("input", input.len(), input.device())
-            .and_then(|()| self.check_part("out", out.len(), out.device()))
-            .and_then(|()| self.check_private(from, to))
-            .and_then(|()| self.launch_all_reduce(Form::Private, op, input.place(), out.place(), stream));
-        self.engine.told(stream, done)
+        self.told(Form::Private.op(), stream, || {
+            self.check_part("input", input.len(), input.device())?;
+            self.check_part("out", out.len(), out.device())?;
+            self.check_private(from, to)?;
+            self.launch_all_reduce(Form::Private, op, input.place(), out.place(), stream)
+        })
     }
 
     /// An error if private input and output are not apart from each other, or the same, and from this memory.

@@ -76,9 +76,9 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn barrier(&self, channel: usize, stream: &Stream) -> Result<()> {
         let op = Op::MemoryBarrier;
         let threads = meeting_threads(self.world_size());
-        let done = self.check_channel(op.name(), channel).and_then(|()| {
+        self.told(op, stream, || {
+            self.check_channel(op.name(), channel)?;
             self.engine.meet(Statement::plain(op, Some(channel), self.statement(), threads), stream)
-        });
-        self.engine.told(stream, done)
+        })
     }
 }

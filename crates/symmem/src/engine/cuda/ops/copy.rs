@@ -89,7 +89,7 @@ impl<T: Element> SymmetricMemory<T> {
         self.group().check_rank(op.name(), rank)?;
         let (offset, _) = self.span(op.name(), start, len)?;
         self.engine.check_memory("private memory", device)?;
-        self.engine.check(op, None, stream)?;
+        self.check(op, None, stream)?;
         if self.data[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.data[rank] + offset) }
     }
 

@@ -16,9 +16,11 @@ mod words;
 #[cfg(feature = "bench-support")]
 use super::plan::Tune;
 use super::{Algorithm, Engine};
+use crate::cuda::Stream;
 use crate::cuda::owner::{Owner, Place};
 use crate::memory::device::SymmetricMemory;
 use crate::numeric::Element;
+use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Threads of a block that only meets: one for each peer, whole warps.
@@ -44,9 +46,24 @@ impl<T: Element> SymmetricMemory<T> {
         self.on(self.engine.tuned(tune))
     }
 
+    /// Runs `launch`, which launches the collective `op`. Arguments that are wrong here alone are told to the others, but not on memory
+    /// that all ranks have closed.
+    #[inline]
+    fn told(&self, op: Op, stream: &Stream, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.check_open(op.name())?;
+        self.engine.told(stream, launch())
+    }
+
+    /// The checks of every operation that is no collective: the memory is open, and what [`Engine::check`] looks at.
+    #[inline]
+    fn check(&self, op: Op, channel: Option<usize>, stream: &Stream) -> Result<()> {
+        self.check_open(op.name())?;
+        self.engine.check(op, channel, stream)
+    }
+
     /// Which memory this is, for signatures.
     fn statement(&self) -> (u64, u64) {
-        (self.number, self.place())
+        (self.keep.number, self.place())
     }
 
     /// What keeps the addresses valid, for graphs.
@@ -61,7 +78,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// The channels of the signal pad.
     fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {
-        let channels = self.pad_bytes / (size_of::<u32>() * self.world_size());
+        let channels = self.keep.pad_bytes / (size_of::<u32>() * self.world_size());
         if channel < channels {
             return Ok(());
         }

@@ -64,7 +64,7 @@ impl<T: Element> SymmetricMemory<T> {
             };
             self.launch_multimem(&work, bytes, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(OP, stream, launch)
     }
 
     /// `reduce`, of checked arguments.

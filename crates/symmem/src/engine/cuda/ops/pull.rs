@@ -47,7 +47,7 @@ impl<T: Element> SymmetricMemory<T> {
             let (op, bytes) = (Op::AllGatherMemory, self.bytes());
             self.pull(&Reading { op, root: None, start: 0, bytes, output, reads: true }, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(Op::AllGatherMemory, stream, launch)
     }
 
     /// Collective, in the order of `stream`. The memory is one chunk per rank; `out` becomes everybody's chunk for this rank, in rank
@@ -59,7 +59,7 @@ impl<T: Element> SymmetricMemory<T> {
             let (op, start) = (Op::AllToAll, bytes * self.rank());
             self.pull(&Reading { op, root: None, start, bytes, output, reads: true }, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(Op::AllToAll, stream, launch)
     }
 
     /// Collective, in the order of `stream`. Everybody's memory becomes that of rank `root`.
@@ -69,7 +69,7 @@ impl<T: Element> SymmetricMemory<T> {
             let bytes = self.bytes();
             self.pull(&Reading { op, root: Some(root), start: 0, bytes, output, reads }, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(Op::BroadcastMemory, stream, launch)
     }
 
     /// Collective, in the order of `stream`. `out` of rank `root` becomes everybody's memory, in rank order; the others give `None`.
@@ -80,7 +80,7 @@ impl<T: Element> SymmetricMemory<T> {
             let (root, bytes) = (Some(root), self.bytes());
             self.pull(&Reading { op, root, start: 0, bytes, output, reads }, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(Op::Gather, stream, launch)
     }
 
     /// Collective, in the order of `stream`. The memory of rank `root` is one chunk per rank; `out` becomes this rank's.
@@ -97,7 +97,7 @@ impl<T: Element> SymmetricMemory<T> {
             let start = bytes * self.rank();
             self.pull(&Reading { op, root, start, bytes, output, reads: true }, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(Op::Scatter, stream, launch)
     }
 
     /// Collective, in the order of `stream`. `out` of rank `root` becomes the reduction of everybody's memory; the others give `None`. Element
@@ -118,7 +118,7 @@ impl<T: Element> SymmetricMemory<T> {
             let (root, bytes) = (Some(root), self.bytes());
             self.reduce_portion(reduce, &Reading { op, root, start: 0, bytes, output, reads }, 1, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(Op::Reduce, stream, launch)
     }
 
     /// Collective, in the order of `stream`. The memory is one chunk per rank; `out` becomes the reduction of everybody's chunk for this
@@ -141,7 +141,7 @@ impl<T: Element> SymmetricMemory<T> {
                 stream,
             )
         };
-        self.engine.told(stream, launch())
+        self.told(Op::ReduceScatter, stream, launch)
     }
 
     /// Collective, in the order of `stream`. The memory is a matrix of `columns` columns, row after row, and the columns are divided among
@@ -166,7 +166,7 @@ impl<T: Element> SymmetricMemory<T> {
                 Reading { op: OP, root: None, start: bytes * self.rank(), bytes, output, reads: true };
             self.reduce_portion(reduce, &reading, rows, stream)
         };
-        self.engine.told(stream, launch())
+        self.told(OP, stream, launch)
     }
 
     /// Elements per rank, if they come out even.

@@ -35,14 +35,14 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         self.group().check_rank(op.name(), rank)?;
         self.check_channel(op.name(), channel)?;
-        self.engine.check(op, Some(channel), stream)?;
+        self.check(op, Some(channel), stream)?;
         if !self.engine.is_direct() {
             return self.signal_carried(op, rank, channel, stream);
         }
         let call = Call {
             count: (self.world_size() * channel + source) as u64,
             peer: rank,
-            data: &self.pads,
+            data: &self.keep.pads,
             memory: self.owner(),
             ..Call::plain(Statement::plain(op, Some(channel), self.statement(), 32))
         };

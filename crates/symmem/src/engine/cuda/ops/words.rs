@@ -92,7 +92,7 @@ impl SymmetricMemory<u32> {
         let words = Words { op: "memset32", len: self.len, offset, value };
         let (offset, value, count) = words.many(count)?;
         let address = self.data[self.rank()] + offset as u64 * 4;
-        self.engine.check(Op::Copy, None, stream)?;
+        self.check(Op::Copy, None, stream)?;
         self.engine.beside(stream, &[self.owner(), None, None], |_| set(address, value, count, stream))
     }
 
@@ -102,7 +102,7 @@ impl SymmetricMemory<u32> {
         let words = Words { op: "stream_write_value32", len: self.len, offset, value };
         let (offset, value) = words.one()?;
         let address = self.data[self.rank()] + offset as u64 * 4;
-        self.engine.check(Op::Copy, None, stream)?;
+        self.check(Op::Copy, None, stream)?;
         self.engine.beside(stream, &[self.owner(), None, None], |_| write(address, value, stream))
     }
 }

@@ -150,6 +150,10 @@ impl<T: Value> Block<T, Rank> for DeviceBlock<T> {
         self.block.read(&self.stream)
     }
 
+    fn salvage(&self) -> Result<Vec<T>> {
+        self.block.salvage(&self.stream)
+    }
+
     fn rendezvous(&self, seat: &Rank) -> Result<DeviceMemory<T>> {
         self.on(seat, self.block.rendezvous(&seat.engine)?)
     }
@@ -263,6 +267,10 @@ impl<T: Value> Memory<T> for DeviceMemory<T> {
         self.memory.read(&self.stream)
     }
 
+    fn salvage(&self) -> Result<Vec<T>> {
+        self.memory.salvage(&self.stream)
+    }
+
     fn get(&self, peer: usize, start: usize, len: usize) -> Result<Vec<T>> {
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let mut whole = room.as_slice_mut();
@@ -366,6 +374,6 @@ impl<T: Value> Memory<T> for DeviceMemory<T> {
     }
 
     fn close(self) -> Result<()> {
-        panic!("memory of devices has no `close`")
+        self.memory.close()
     }
 }

@@ -123,6 +123,10 @@ impl<T: Value> Block<T, Host> for Allocation<T> {
         Ok(self.local()?.to_vec())
     }
 
+    fn salvage(&self) -> Result<Vec<T>> {
+        Ok(Allocation::salvage(self))
+    }
+
     fn rendezvous(&self, seat: &Host) -> Result<SymmetricMemory<T>> {
         Allocation::rendezvous(self, &seat.group)
     }
@@ -193,6 +197,10 @@ impl<T: Value> Memory<T> for SymmetricMemory<T> {
 
     fn read(&self) -> Result<Vec<T>> {
         Ok(self.local()?.to_vec())
+    }
+
+    fn salvage(&self) -> Result<Vec<T>> {
+        Ok(SymmetricMemory::salvage(self))
     }
 
     fn get(&self, peer: usize, start: usize, len: usize) -> Result<Vec<T>> {
