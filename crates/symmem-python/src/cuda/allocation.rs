@@ -65,7 +65,7 @@ pub(crate) fn empty(
 
 fn allocate(context: &RankContext, ordinal: i32, bytes: usize) -> Result<Arc<Block>> {
     prune();
-    let allocation = device(ordinal)?.alloc::<u8>(bytes)?;
+    let allocation = context.alloc_on::<u8>(&device(ordinal)?, bytes)?;
     Ok(registry::register(Memory::Cuda(allocation), context))
 }
 

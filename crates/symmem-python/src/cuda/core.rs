@@ -84,7 +84,7 @@ impl Core {
     /// Collective: ends the use of the allocation on the group, by this handle and by all others.
     pub(crate) fn close(&self) -> Result<()> {
         let live = self.live("close")?;
-        let met = live.span.memory.group().barrier();
+        let met = live.span.memory.clone().close();
         // A group that failed does not meet any more; the handle is closed all the same.
         live.whole.close();
         live.engines.forget(&live.whole);
