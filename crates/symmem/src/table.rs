@@ -37,6 +37,11 @@ impl Reach {
     }
 }
 
+/// An address and bytes from there on; what is out of reach stays so.
+pub(crate) fn moved((address, bytes): (u64, &usize)) -> u64 {
+    if address == 0 { 0 } else { address + *bytes as u64 }
+}
+
 /// One memory of every rank, as this rank reaches it.
 pub(crate) struct Column {
     /// By rank.

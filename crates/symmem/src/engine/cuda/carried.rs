@@ -25,11 +25,12 @@ use crate::cuda::activity::Activity;
 use crate::cuda::capture::Relaxed;
 use crate::cuda::driver::check;
 use crate::cuda::owner::{Owner, Place};
-use crate::memory::device::{SymmetricMemory, moved};
+use crate::memory::device::SymmetricMemory;
 use crate::nccl::{Carried, Communicator};
 use crate::numeric::{Element, ReduceOp};
 use crate::operation::Op;
 use crate::provider::nccl;
+use crate::table::moved;
 use crate::{Error, Result};
 
 /// The end of `communicator`: at once, or once `activity` is over, where kernels of ours are at work on its windows.

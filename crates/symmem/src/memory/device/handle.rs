@@ -18,6 +18,7 @@ use crate::group::{Group, Running};
 use crate::memory::rendezvous::{Kept as _, close};
 use crate::numeric::{Element, element};
 use crate::operation::Op;
+use crate::table::moved;
 use crate::{Error, Result};
 
 /// Memory that the devices of all ranks of a group reach. A light handle; clones and slices share the mappings.
@@ -284,9 +285,4 @@ impl<T: Element> SymmetricMemory<T> {
         let end = |running: &Running<'_>| close(running, &self.block, self.engine.key(), &self.keep);
         self.group().operate(Op::Close, None, end)
     }
-}
-
-/// An address and bytes from there on; what is out of reach stays so.
-pub(crate) fn moved((address, bytes): (u64, &usize)) -> u64 {
-    if address == 0 { 0 } else { address + *bytes as u64 }
 }

@@ -8,4 +8,3 @@ mod rendezvous;
 
 pub use self::allocation::Allocation;
 pub use self::handle::SymmetricMemory;
-pub(crate) use self::handle::moved;

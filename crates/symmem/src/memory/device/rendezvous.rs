@@ -2,12 +2,11 @@
 //! (`memory/rendezvous.rs`). Make pads, exchange, upload the tables, vote; then multicast, if it can be, and what the engine needs besides.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::allocation::Block;
-use super::handle::{SymmetricMemory, moved};
+use super::handle::SymmetricMemory;
 use crate::cuda::capture::check_no_capture;
 use crate::cuda::{Device, deferred};
 use crate::engine::cuda::{Engine, Fate, Room};
@@ -18,7 +17,7 @@ use crate::memory::rendezvous::{Agreed, Coming, Covered, Kept};
 use crate::numeric::{Element, element};
 use crate::operation::Op;
 use crate::provider::{LocalMemory, write_on};
-use crate::table::{Column, Keep};
+use crate::table::{Column, Keep, moved};
 use crate::{Error, Result};
 
 /// Where the tables begin after the pad: a multiple of this.
@@ -27,6 +26,7 @@ const TABLE_ALIGNMENT: usize = 256;
 const TABLES: usize = 16;
 
 /// Everybody's memory and pad, as this rank's device reaches them.
+#[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) data: Vec<u64>,
     pub(crate) pads: Vec<u64>,
@@ -44,21 +44,11 @@ pub(crate) struct Table {
 }
 
 /// What keeps the addresses valid.
+#[derive(Debug)]
 struct Mapped {
     peers: PeerTable,
     pointers: Pointers,
     room: Room,
-}
-
-impl fmt::Debug for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { number, bytes, pad_bytes, .. } = self;
-        f.debug_struct("Table")
-            .field("number", number)
-            .field("bytes", bytes)
-            .field("pad_bytes", pad_bytes)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Drop for Table {
@@ -72,7 +62,6 @@ impl Drop for Table {
 }
 
 impl Kept for Table {
-    #[inline]
     fn number(&self) -> u64 {
         self.number
     }
@@ -166,12 +155,14 @@ impl Table {
 }
 
 /// Tables of addresses in device memory, for kernels: in what this rank's pad leaves of its last granule.
+#[derive(Debug)]
 struct Pointers {
     device: Device,
     memory: Arc<dyn LocalMemory>,
     tables: Mutex<Tables>,
 }
 
+#[derive(Debug)]
 struct Tables {
     /// The next free byte.
     next: usize,
