@@ -173,6 +173,25 @@ def fake_handle() -> None:
         operations(mem, got)
         by_the_group(group, x, mem.get_buffer(group.next, (10,), "float32"))
 
+        # The pad has the size that was asked for when the array was made.
+        symmem.set_signal_pad_size(2 * mem.signal_pad_size)
+        wide = symmem.empty(4, device=f"cuda:{RANK}")
+        symmem.set_signal_pad_size(mem.signal_pad_size)
+        assert symmem.rendezvous(wide, group).signal_pad_size == 2 * mem.signal_pad_size
+
+        # What a failed group worked on can be seen, but not be brought to another.
+        doomed = group.clone()
+        spoilt = symmem.empty(4, device=f"cuda:{RANK}")
+        symmem.rendezvous(spoilt, doomed)
+        group.barrier()
+        if RANK == 0:
+            doomed.abort("spoilt")
+        group.barrier()
+        raises(symmem.RankFailed, "poisoned", lambda: symmem.rendezvous(spoilt, group))
+        assert fake.peek(spoilt.data_ptr(), 1) == [0]
+        doomed.close()
+        del wide, doomed, spoilt
+
         # Arrays outlive the handle, also a closed one.
         peer = mem.get_buffer(group.next, (COUNT,), "float32")
         group.barrier()
