@@ -69,7 +69,8 @@ fn trap(group: Group) -> Result<()> {
     let error = memory.all_reduce(ReduceOp::Sum, &rank.stream).unwrap_err();
     assert!(timed_out(&error), "{error}");
     assert_lost(Buffer::<u8>::new(&rank.device, 1 << 20).map(drop));
-    assert_lost(memory.read(&rank.stream));
+    assert!(matches!(memory.read(&rank.stream), Err(Error::Poisoned { .. })));
+    assert_lost(memory.salvage(&rank.stream));
     assert_lost(rank.stream.synchronize());
     let status = rank.engine.status();
     assert!(matches!(status, Status::Failed { culprit: 1, cause: Cause::TimedOut, .. }), "{status:?}");
