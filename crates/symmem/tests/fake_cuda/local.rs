@@ -27,5 +27,10 @@ fn one_thread_sets_up_and_drives_all_ranks() {
         let error = ranks.rendezvous(&uneven).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         assert_eq!(ranks.alloc::<u8>(1).unwrap().len(), 3);
+        // Closing waits for all ranks, so it is done for all at once.
+        let last = memories[2].clone();
+        assert!(ranks.close(memories[..2].to_vec()).is_err(), "one is missing");
+        ranks.close(memories).unwrap();
+        assert!(matches!(last.barrier(0, &streams[2]), Err(Error::Closed { .. })));
     });
 }

@@ -67,12 +67,23 @@ impl LocalRanks {
 
     /// Makes these allocations, one of each rank in rank order, symmetric.
     pub fn rendezvous<T: Element>(&self, allocations: &[Allocation<T>]) -> Result<Vec<SymmetricMemory<T>>> {
-        let ranks = self.engines.len();
-        if allocations.len() != ranks {
-            let problem = format!("there are {}, but {ranks} ranks", allocations.len());
-            return Err(Error::invalid("allocations", problem));
-        }
+        let ranks = self.check_number("allocations", allocations.len())?;
         on_each(ranks, |rank| allocations[rank].rendezvous(&self.engines[rank]))
+    }
+
+    /// Closes these memories, one of each rank in rank order, as [`SymmetricMemory::close`] does, which waits for all ranks.
+    pub fn close<T: Element>(&self, memories: Vec<SymmetricMemory<T>>) -> Result<()> {
+        let ranks = self.check_number("memories", memories.len())?;
+        on_each(ranks, |rank| memories[rank].clone().close()).map(drop)
+    }
+
+    /// The number of ranks, of which each must have brought one of `what`.
+    fn check_number(&self, what: &'static str, number: usize) -> Result<usize> {
+        let ranks = self.engines.len();
+        if number == ranks {
+            return Ok(ranks);
+        }
+        Err(Error::invalid(what, format!("there are {number}, but {ranks} ranks")))
     }
 
     /// Waits until the work on every rank's stream is done, as [`Engine::sync`] does: `within` is for each.

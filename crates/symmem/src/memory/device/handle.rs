@@ -1,7 +1,7 @@
 //! The handle of symmetric memory on devices: where everybody's memory and pads are, as this rank's device sees them.
 //!
 //! Public. The operations on it are the engine's (`engine/cuda/ops`). What it guarantees: the addresses are valid as long
-//! as any handle, and after the last one until the work that the engine was given is done.
+//! as any handle, or the allocation if nobody closed it, and after that until the work that the engine was given is done.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
