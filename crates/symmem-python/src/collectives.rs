@@ -61,12 +61,14 @@ pub(crate) fn reduce_to(op: &str, root: isize) -> PyResult<Call> {
 impl Call {
     /// An error if it has no started form.
     pub(crate) fn check_start(self) -> PyResult<()> {
-        match self {
-            Self::ReduceScatterColumns(..) | Self::Gather(_) | Self::Scatter(_) => {
-                Err(invalid(self.name(), "it has no started form. Hint: call it in a thread of its own"))
-            }
-            _ => Ok(()),
+        if self.has_started_form() {
+            return Ok(());
         }
+        Err(invalid(self.name(), "it has no started form. Hint: call it in a thread of its own"))
+    }
+
+    fn has_started_form(self) -> bool {
+        !matches!(self, Self::ReduceScatterColumns(..) | Self::Gather(_) | Self::Scatter(_))
     }
 
     /// An error if `operand`, which it works on in place, is read-only.
@@ -338,5 +340,50 @@ pub(crate) fn start_on_group<'py>(
         }
         Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use symmem::collectives::{Output, ROWS, Row};
+
+    use super::*;
+
+    /// The call that `row` of the library's table is in Python; a new row needs one, or says that Python has none.
+    fn call_of(row: &Row) -> Call {
+        let sum = ReduceOp::Sum;
+        match row.name {
+            "all_reduce" | "all_reduce_out" => Call::AllReduce(sum),
+            "reduce" => Call::Reduce(sum, 0),
+            "reduce_scatter" => Call::ReduceScatter(sum),
+            "reduce_scatter_columns" => Call::ReduceScatterColumns(sum, 4),
+            "all_gather" => Call::AllGather,
+            "broadcast" => Call::Broadcast(0),
+            "all_to_all" => Call::AllToAll,
+            "gather" => Call::Gather(0),
+            "scatter" => Call::Scatter(0),
+            other => panic!("{other} has no call"),
+        }
+    }
+
+    #[test]
+    fn calls_are_what_the_librarys_table_says() {
+        // What varies has a method of its own and no `Call`.
+        for row in ROWS.iter().filter(|row| row.python.is_some() && row.output != Output::Varies) {
+            let (call, name) = (call_of(row), row.name);
+            assert_eq!(Some(call.name()), row.python, "{name}");
+            assert_eq!(call.has_started_form(), row.started, "{name}");
+            let given = name == "all_reduce_out";
+            assert_eq!(call.has_output(0, given), row.output != Output::InPlace, "{name}");
+            let at_root = row.root && row.output != Output::Share;
+            assert!(!at_root || !call.has_output(1, given), "{name}");
+            let shape: usize = call.output_shape(&[4, 4], 2).unwrap().iter().product();
+            let expected = match row.output {
+                Output::Whole => 32,
+                Output::Share => 8,
+                _ => 16,
+            };
+            assert_eq!(shape, expected, "{name}");
+        }
     }
 }

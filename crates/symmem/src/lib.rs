@@ -62,6 +62,12 @@ pub use numeric::{Bool, DType, Element, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 pub use symmem_store as store;
 pub use symmem_store::{CancelToken, Deadline};
 
+/// The one table of collectives, for the program, the Python package and tests. Not part of the interface.
+#[doc(hidden)]
+pub mod collectives {
+    pub use crate::operation::{Output, ROWS, Row};
+}
+
 pub mod cuda {
     //! CUDA: devices, streams, graphs, memory that GPUs share, and the engine that works on it.
     //!

@@ -118,18 +118,10 @@ impl BenchArgs {
         if self.is_of_gpus() {
             return &[Op::Startup, Op::Barrier, Op::Eager, Op::AllReduce, Op::Misaligned, Op::Bandwidth];
         }
-        &[
-            Op::Barrier,
-            Op::Signal,
-            Op::Copy,
-            Op::AllReduce,
-            Op::AllReduceOut,
-            Op::Reduce,
-            Op::ReduceScatter,
-            Op::AllGather,
-            Op::Broadcast,
-            Op::AllToAll,
-        ]
+        // What is for GPUs alone comes last.
+        let all = Op::value_variants();
+        let of_hosts = all.iter().position(|op| *op == Op::Startup).unwrap_or(all.len());
+        &all[..of_hosts]
     }
 
     /// What to measure.

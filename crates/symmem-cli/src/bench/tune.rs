@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize};
+use symmem::collectives::Output;
 use symmem::tuning::{Algorithm, Book, Bounds, Collective as Tuned, Tuning, machine};
 use symmem::{Config, DType, Group, ProcessSpawner, RankContext};
 
@@ -20,17 +21,6 @@ use super::progress::Progress;
 use super::stats::Percentiles;
 use super::{clock::Clock, cores};
 use crate::args::{Memory, TuneArgs, short};
-
-/// The collectives that are measured.
-const COLLECTIVES: [(Collective, Tuned); 7] = [
-    (Collective::AllReduce, Tuned::AllReduce),
-    (Collective::AllReduceOut, Tuned::AllReduceOut),
-    (Collective::Reduce, Tuned::Reduce),
-    (Collective::ReduceScatter, Tuned::ReduceScatter),
-    (Collective::AllGather, Tuned::AllGather),
-    (Collective::Broadcast, Tuned::Broadcast),
-    (Collective::AllToAll, Tuned::AllToAll),
-];
 
 /// Sizes of a rank's memory: from 2^3 to 2^17 bytes.
 const EXPONENTS: std::ops::RangeInclusive<u32> = 3..=17;
@@ -88,6 +78,11 @@ fn path(args: &TuneArgs) -> Result<Option<PathBuf>> {
     Ok(Some(PathBuf::from(&setting.value)))
 }
 
+/// What is measured, and what it is measured for.
+fn collectives() -> impl Iterator<Item = (Collective, Tuned)> {
+    Collective::ALL.iter().filter_map(|collective| Some((*collective, collective.row()?.tuned?)))
+}
+
 fn tuning(ranks: usize, findings: &[Finding]) -> Tuning {
     let mut tuning = Tuning::built_in(ranks);
     findings.iter().for_each(|found| tuning.set_bounds(found.collective, found.bounds));
@@ -102,13 +97,13 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
         // And how a group waits, too.
         let private = [by(&group, Algorithm::Pipelined)?, by(&group, Algorithm::Pull)?];
         cores::pin(&cores::available(), group.rank());
-        let steps = COLLECTIVES.len() * EXPONENTS.count() + PRIVATE_EXPONENTS.count();
+        let steps = Collective::ALL.len() * EXPONENTS.count() + PRIVATE_EXPONENTS.count();
         let bar = match group.rank() {
             0 => Progress::new(steps).bar(format!("{} ranks", group.size())),
             _ => indicatif::ProgressBar::hidden(),
         };
         let mut findings = Vec::new();
-        for (collective, tuned) in COLLECTIVES {
+        for (collective, tuned) in collectives() {
             bar.set_message(collective.name());
             let mut samples = Vec::new();
             for exponent in EXPONENTS {
@@ -169,7 +164,8 @@ fn sample(
     bytes: usize,
     quick: bool,
 ) -> symmem::Result<Sample> {
-    let whole = if collective == Collective::AllGather { bytes * group.size() } else { bytes };
+    let is_whole = collective.row().is_some_and(|row| row.output == Output::Whole);
+    let whole = if is_whole { bytes * group.size() } else { bytes };
     let case = Case::new(collective, DType::F32, whole, group.size());
     let memory = group.alloc::<f32>(case.input(group.size()))?;
     let bytes = memory.len() * size_of::<f32>();

@@ -1,7 +1,7 @@
 //! What a call of a collective is: what its ranks must agree on, and who needs to hear from whom.
 
 use crate::numeric::{DType, ReduceOp};
-use crate::operation::{Agreed, Algorithm, Collective, MAX_BYTES, Op, Shape, Signature};
+use crate::operation::{Agreed, Algorithm, Collective, Flow, MAX_BYTES, Op, Shape, Signature};
 use crate::{Error, Result};
 
 /// One call of a collective.
@@ -14,14 +14,6 @@ pub(super) struct Call {
     /// Of each rank.
     pub(super) bytes: usize,
     pub(super) shape: Shape,
-}
-
-/// Which way the bytes go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flow {
-    Everywhere,
-    FromRoot,
-    ToRoot,
 }
 
 impl Call {
@@ -52,36 +44,19 @@ impl Call {
 
     /// The collective whose tuning counts.
     pub(super) fn collective(&self) -> Option<Collective> {
-        Some(match self.op {
-            Op::AllReduce => Collective::AllReduce,
-            Op::AllReduceOut => Collective::AllReduceOut,
-            Op::Reduce => Collective::Reduce,
-            Op::ReduceScatter => Collective::ReduceScatter,
-            Op::AllGatherMemory => Collective::AllGather,
-            Op::BroadcastMemory => Collective::Broadcast,
-            Op::AllToAll => Collective::AllToAll,
-            _ => return None,
-        })
+        self.op.row()?.tuned.filter(|_| !self.op.is_private())
     }
 
     /// Whether [`Algorithm::Pull`] can carry it: everybody gives private memory to everybody. Where only one gives, or only one takes, the others
     /// would be idle meanwhile, and the pipeline is faster.
     pub(super) fn can_be_pulled(&self) -> bool {
-        matches!(self.op, Op::PrivateAllGather | Op::PrivateAllToAll | Op::PrivateAllToAllV)
-    }
-
-    fn flow(&self) -> Flow {
-        match self.op {
-            Op::BroadcastMemory | Op::PrivateBroadcast | Op::PrivateScatter => Flow::FromRoot,
-            Op::Reduce | Op::PrivateGather => Flow::ToRoot,
-            _ => Flow::Everywhere,
-        }
+        self.op.is_private() && self.op.row().is_some_and(|row| !row.root && !row.reduces)
     }
 
     /// Whether others need the bytes of `rank`.
     #[inline]
     pub(super) fn gives(&self, rank: usize) -> bool {
-        match self.flow() {
+        match self.op.flow() {
             Flow::Everywhere => true,
             Flow::FromRoot => rank == self.root,
             Flow::ToRoot => rank != self.root,
@@ -91,7 +66,7 @@ impl Call {
     /// Whether `rank` needs the bytes of `peer`.
     #[inline]
     pub(super) fn hears(&self, rank: usize, peer: usize) -> bool {
-        match self.flow() {
+        match self.op.flow() {
             Flow::Everywhere => true,
             // Those on private memory let no byte change before all ranks are known to agree.
             _ if self.op.is_private() => true,

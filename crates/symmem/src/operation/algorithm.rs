@@ -1,8 +1,9 @@
-//! The names of collectives and of the algorithms that carry them.
+//! The one table of algorithms on the host, and what a choice among them looks like as text. Which of them carry which collective says
+//! the table of operations.
 
 use serde::{Deserialize, Serialize};
 
-use super::named;
+use super::{Collective, named};
 use crate::{Error, Result};
 
 named! {
@@ -32,45 +33,7 @@ named! {
     }
 }
 
-named! {
-    /// A collective that the dispatcher chooses an algorithm for.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    #[non_exhaustive]
-    pub enum Collective read as "collective" {
-        /// Every collective.
-        ALL: {
-            /// [`SymmetricMemory::all_reduce`](crate::SymmetricMemory::all_reduce).
-            AllReduce = "all_reduce",
-            /// [`SymmetricMemory::all_reduce_out`](crate::SymmetricMemory::all_reduce_out).
-            AllReduceOut = "all_reduce_out",
-            /// [`SymmetricMemory::reduce`](crate::SymmetricMemory::reduce).
-            Reduce = "reduce",
-            /// [`SymmetricMemory::reduce_scatter`](crate::SymmetricMemory::reduce_scatter).
-            ReduceScatter = "reduce_scatter",
-            /// [`SymmetricMemory::all_gather`](crate::SymmetricMemory::all_gather).
-            AllGather = "all_gather",
-            /// [`SymmetricMemory::broadcast`](crate::SymmetricMemory::broadcast).
-            Broadcast = "broadcast",
-            /// [`SymmetricMemory::all_to_all`](crate::SymmetricMemory::all_to_all).
-            AllToAll = "all_to_all",
-            /// The collectives on private memory, like [`Group::all_reduce`](crate::Group::all_reduce).
-            Private = "private",
-        }
-    }
-}
-
 impl Collective {
-    /// The algorithms that can carry it, by the size of messages they are for: the third one and those after it take any size.
-    pub const fn algorithms(self) -> &'static [Algorithm] {
-        use Algorithm::{Direct, Pipelined, Pull, Push, Staged, TwoShot};
-        match self {
-            Self::AllReduce => &[Push, Staged, TwoShot],
-            Self::Private => &[Push, Staged, Pipelined, Pull],
-            _ => &[Push, Staged, Direct],
-        }
-    }
-
     /// An error unless `algorithm` can carry it.
     pub(crate) fn check(self, algorithm: Algorithm) -> Result<()> {
         let possible = self.algorithms();

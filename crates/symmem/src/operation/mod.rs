@@ -8,14 +8,17 @@ mod named;
 mod op;
 mod shape;
 pub(crate) mod signature;
+#[cfg(test)]
+mod tests;
 mod words;
 
+pub use self::algorithm::Algorithm;
 pub(crate) use self::algorithm::each_forced;
-pub use self::algorithm::{Algorithm, Collective};
 pub(crate) use self::named::{find_named, named};
 #[cfg(feature = "faults")]
 pub use self::op::calls_of_all;
-pub(crate) use self::op::{Kind, Op};
+pub use self::op::{Collective, Output, ROWS, Row};
+pub(crate) use self::op::{Flow, Kind, Op};
 pub(crate) use self::shape::Shape;
 pub(crate) use self::signature::{
     Agreed, Announced, MAX_BYTES, MAX_NUMBER, MAX_ROOTS, announced, describe, is_refusal, signature,

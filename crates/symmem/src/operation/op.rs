@@ -1,4 +1,9 @@
-//! The names of the operations, as they travel in signatures and appear in errors, traces and `inspect`.
+//! The one table of operations: their numbers and names, as they travel in signatures and appear in errors, traces and `inspect`; and
+//! what each collective on memory is, from which the dispatcher, the bench, Python's checks and README.md's matrix follow.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Algorithm, named};
 
 /// What kind of operation one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,36 +18,158 @@ pub(crate) enum Kind {
     Other,
 }
 
+/// Whose bytes whom reach, in the first meeting of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Everybody's everybody.
+    Everywhere,
+    /// The root's the others.
+    FromRoot,
+    /// The others' the root.
+    ToRoot,
+}
+
+/// What a rank gets out of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Its own memory holds the result.
+    InPlace,
+    /// As many elements as it put in.
+    Same,
+    /// Its part of as many.
+    Share,
+    /// As many from each rank.
+    Whole,
+    /// As many as ranks tell each other.
+    Varies,
+}
+
+/// One collective on memory: what it is, and where it can be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What callers call, on symmetric memory of the host.
+    pub name: &'static str,
+    /// What a rank gets out of it.
+    pub output: Output,
+    /// The algorithms that the dispatcher chooses from, where it does.
+    pub tuned: Option<Collective>,
+    /// Its method in Python, where there is one.
+    pub python: Option<&'static str>,
+    /// Whether one rank is the root.
+    pub root: bool,
+    /// Whether elements become one.
+    pub reduces: bool,
+    /// Whether input or output is one part per rank.
+    pub parts: bool,
+    /// Whether there is one on private memory.
+    pub private: bool,
+    /// Whether there is a started form.
+    pub started: bool,
+    /// Whether the kernels of devices do it.
+    pub devices: bool,
+    /// Whether NCCL does it where ranks are out of reach.
+    pub carried: bool,
+}
+
 macro_rules! ops {
-    ($($op:ident = $number:literal, $name:literal $(as $label:literal)?, $kind:ident;)*) => {
+    (
+        calls: {$($op:ident = $number:literal, $called:literal $(as $label:literal)?, $kind:ident;)*}
+        collectives: {$(
+            $name:literal $({$($is:ident),*})? gives $output:ident $(, python ($python:expr))?:
+                $memory:ident = $memory_number:literal $flow:ident $(as $memory_label:literal)?
+                $(, $private:ident = $private_number:literal $private_flow:ident)?
+                $(=> $tuned:ident by [$($algorithm:ident),*])?;
+        )*}
+    ) => {
         /// An operation of a group or handle.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         // As wide as a word: a byte in `Running` would leave it with padding, and copying that stalls the processor.
         #[repr(u64)]
         pub(crate) enum Op {
             $($op = $number,)*
+            $($memory = $memory_number, $($private = $private_number,)?)*
         }
 
         impl Op {
-            const ALL: &[Self] = &[$(Self::$op),*];
+            const ALL: &[Self] = &[$(Self::$op,)* $(Self::$memory, $(Self::$private,)?)*];
 
             /// What the caller called, in errors and traces.
-            pub(crate) fn name(self) -> &'static str {
+            pub(crate) const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$op => $name,)*
+                    $(Self::$op => $called,)*
+                    $(Self::$memory $(| Self::$private)? => $name,)*
                 }
             }
 
             /// Its name among all others, some of which callers call alike.
-            pub(crate) fn label(self) -> &'static str {
+            pub(crate) const fn label(self) -> &'static str {
                 match self {
-                    $(Self::$op => last(&[$name, $($label)?]),)*
+                    $(Self::$op => last(&[$called, $($label)?]),)*
+                    $(
+                        Self::$memory => last(&[$name, $($memory_label)?]),
+                        $(Self::$private => concat!($name, " of private memory"),)?
+                    )*
                 }
             }
 
-            pub(crate) fn kind(self) -> Kind {
+            pub(crate) const fn kind(self) -> Kind {
                 match self {
                     $(Self::$op => Kind::$kind,)*
+                    $(Self::$memory => Kind::Symmetric, $(Self::$private => Kind::Private,)?)*
+                }
+            }
+
+            /// Whose bytes whom reach.
+            pub(crate) const fn flow(self) -> Flow {
+                match self {
+                    $(Self::$op => Flow::Everywhere,)*
+                    $(Self::$memory => Flow::$flow, $(Self::$private => Flow::$private_flow,)?)*
+                }
+            }
+
+            /// The collective that it is, if it is one.
+            pub(crate) const fn row(self) -> Option<&'static Row> {
+                match self {
+                    $(Self::$op => None,)*
+                    $(Self::$memory $(| Self::$private)? => Some(const { &Row {
+                        $(private: { let _ = Self::$private; true },)?
+                        $(tuned: Some(Collective::$tuned),)?
+                        $(python: $python,)?
+                        $($($is: true,)*)?
+                        ..Row::new($name, Output::$output)
+                    } }),)*
+                }
+            }
+        }
+
+        /// The collectives on memory.
+        pub const ROWS: &[&Row] = &[$(match Op::$memory.row() { Some(row) => row, None => unreachable!() }),*];
+
+        named! {
+            /// A collective that the dispatcher chooses an algorithm for.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+            #[serde(rename_all = "snake_case")]
+            #[non_exhaustive]
+            pub enum Collective read as "collective" {
+                /// Every collective.
+                ALL: {
+                    $($(
+                        #[doc = concat!("[`SymmetricMemory::", $name, "`](crate::SymmetricMemory::", $name, ").")]
+                        $tuned = $name,
+                    )?)*
+                    /// The collectives on private memory, like [`Group::all_reduce`](crate::Group::all_reduce).
+                    Private = "private",
+                }
+            }
+        }
+
+        impl Collective {
+            /// The algorithms that can carry it, by the size of messages they are for: the third one and those after it take any size.
+            pub const fn algorithms(self) -> &'static [Algorithm] {
+                use Algorithm::*;
+                match self {
+                    $($(Self::$tuned => &[$($algorithm),*],)?)*
+                    Self::Private => &[Push, Staged, Pipelined, Pull],
                 }
             }
         }
@@ -54,74 +181,87 @@ const fn last(names: &[&'static str]) -> &'static str {
     names[names.len() - 1]
 }
 
-// Number, name, label where it is another, and kind of each.
 ops! {
-    Join = 1, "join", Other;
-    Barrier = 2, "barrier" as "group barrier", Meeting;
-    AllGather = 3, "all_gather", Meeting;
-    Broadcast = 4, "broadcast", Meeting;
-    Rendezvous = 5, "rendezvous", Meeting;
-    Vote = 6, "vote", Other;
-    PutSignal = 7, "put_signal", Other;
-    WaitSignal = 8, "wait_signal", Other;
-    Close = 9, "close", Meeting;
-    Copy = 10, "copy", Other;
-    Survivors = 11, "survivors", Other;
-    Subgroup = 12, "subgroup", Other;
-    MemoryBarrier = 13, "barrier", Meeting;
-    AllGatherFds = 14, "all_gather_fds", Meeting;
-    BroadcastFds = 15, "broadcast_fds", Meeting;
-    AllReduce = 16, "all_reduce", Symmetric;
-    AllReduceOut = 17, "all_reduce_out", Symmetric;
-    Reduce = 18, "reduce", Symmetric;
-    ReduceScatter = 19, "reduce_scatter", Symmetric;
-    AllGatherMemory = 20, "all_gather" as "all_gather of memory", Symmetric;
-    BroadcastMemory = 21, "broadcast" as "broadcast of memory", Symmetric;
-    AllToAll = 22, "all_to_all", Symmetric;
-    AllToAllV = 23, "all_to_all_v", Symmetric;
-    AllToAll2d = 24, "all_to_all_2d", Symmetric;
-    AllToAll2dOffset = 25, "all_to_all_2d_offset", Symmetric;
-    Gather = 26, "gather", Symmetric;
-    Scatter = 27, "scatter", Symmetric;
-    ReduceScatterColumns = 28, "reduce_scatter_columns", Symmetric;
-    LowContentionAllGather = 29, "low_contention_all_gather", Symmetric;
-    LowContentionReduceScatter = 30, "low_contention_reduce_scatter", Symmetric;
-    Put = 31, "put", Other;
-    PutWithSignal = 32, "put_with_signal", Other;
-    WaitForSignal = 33, "wait_for_signal", Other;
-    PrivateAllReduce = 34, "all_reduce" as "all_reduce of private memory", Private;
-    CudaEngine = 35, "making of an engine", Other;
-    StreamSync = 36, "sync of a stream", Other;
-    PrivateReduce = 37, "reduce" as "reduce of private memory", Private;
-    PrivateReduceScatter = 38, "reduce_scatter" as "reduce_scatter of private memory", Private;
-    PrivateAllGather = 39, "all_gather" as "all_gather of private memory", Private;
-    PrivateBroadcast = 40, "broadcast" as "broadcast of private memory", Private;
-    PrivateAllToAll = 41, "all_to_all" as "all_to_all of private memory", Private;
-    PrivateAllToAllV = 42, "all_to_all_v" as "all_to_all_v of private memory", Private;
-    PrivateGather = 43, "gather" as "gather of private memory", Private;
-    PrivateScatter = 44, "scatter" as "scatter of private memory", Private;
-    Send = 45, "send", Other;
-    Receive = 46, "receive", Other;
-    NcclInit = 47, "making of an NCCL communicator", Other;
-    Refusal = 48, "refusal", Other;
-    Probe = 49, "probe", Other;
+    // Number, name, label where it is another, and kind of each.
+    calls: {
+        Join = 1, "join", Other;
+        Barrier = 2, "barrier" as "group barrier", Meeting;
+        AllGather = 3, "all_gather", Meeting;
+        Broadcast = 4, "broadcast", Meeting;
+        Rendezvous = 5, "rendezvous", Meeting;
+        Vote = 6, "vote", Other;
+        PutSignal = 7, "put_signal", Other;
+        WaitSignal = 8, "wait_signal", Other;
+        Close = 9, "close", Meeting;
+        Copy = 10, "copy", Other;
+        Survivors = 11, "survivors", Other;
+        Subgroup = 12, "subgroup", Other;
+        MemoryBarrier = 13, "barrier", Meeting;
+        AllGatherFds = 14, "all_gather_fds", Meeting;
+        BroadcastFds = 15, "broadcast_fds", Meeting;
+        Put = 31, "put", Other;
+        PutWithSignal = 32, "put_with_signal", Other;
+        WaitForSignal = 33, "wait_for_signal", Other;
+        CudaEngine = 35, "making of an engine", Other;
+        StreamSync = 36, "sync of a stream", Other;
+        Send = 45, "send", Other;
+        Receive = 46, "receive", Other;
+        NcclInit = 47, "making of an NCCL communicator", Other;
+        Refusal = 48, "refusal", Other;
+        Probe = 49, "probe", Other;
+    }
+    // Name, what holds of it (see `Row`), what a rank gets, Python's method where that has another name or is not there; operation, number and
+    // flow on symmetric memory, the same on private memory where that is an operation of its own; and where there is a choice, by what.
+    collectives: {
+        "all_reduce" {reduces, started, devices, carried} gives InPlace:
+            AllReduce = 16 Everywhere, PrivateAllReduce = 34 Everywhere => AllReduce by [Push, Staged, TwoShot];
+        "all_reduce_out" {reduces, private, started, devices, carried} gives Same, python (Some("all_reduce")):
+            AllReduceOut = 17 Everywhere => AllReduceOut by [Push, Staged, Direct];
+        "reduce" {root, reduces, started, devices, carried} gives Same:
+            Reduce = 18 ToRoot, PrivateReduce = 37 Everywhere => Reduce by [Push, Staged, Direct];
+        "reduce_scatter" {reduces, parts, started, devices, carried} gives Share:
+            ReduceScatter = 19 Everywhere, PrivateReduceScatter = 38 Everywhere => ReduceScatter by [Push, Staged, Direct];
+        "all_gather" {parts, started, devices, carried} gives Whole:
+            AllGatherMemory = 20 Everywhere as "all_gather of memory", PrivateAllGather = 39 Everywhere => AllGather by [Push, Staged, Direct];
+        "broadcast" {root, started, devices, carried} gives InPlace:
+            BroadcastMemory = 21 FromRoot as "broadcast of memory", PrivateBroadcast = 40 FromRoot => Broadcast by [Push, Staged, Direct];
+        "all_to_all" {parts, started, devices, carried} gives Same:
+            AllToAll = 22 Everywhere, PrivateAllToAll = 41 Everywhere => AllToAll by [Push, Staged, Direct];
+        "all_to_all_v" {parts} gives Varies: AllToAllV = 23 Everywhere, PrivateAllToAllV = 42 Everywhere;
+        "all_to_all_2d" {parts} gives Varies, python (None): AllToAll2d = 24 Everywhere;
+        "all_to_all_2d_offset" {parts} gives Varies, python (None): AllToAll2dOffset = 25 Everywhere;
+        "gather" {root, parts, devices, carried} gives Whole: Gather = 26 Everywhere, PrivateGather = 43 ToRoot;
+        "scatter" {root, parts, devices, carried} gives Share: Scatter = 27 Everywhere, PrivateScatter = 44 FromRoot;
+        "reduce_scatter_columns" {reduces, parts, devices} gives Share, python (Some("reduce_scatter")):
+            ReduceScatterColumns = 28 Everywhere;
+        "low_contention_all_gather" {parts} gives Whole, python (None): LowContentionAllGather = 29 Everywhere;
+        "low_contention_reduce_scatter" {reduces, parts} gives Share, python (None): LowContentionReduceScatter = 30 Everywhere;
+    }
+}
+
+impl Row {
+    const fn new(name: &'static str, output: Output) -> Self {
+        let no = false;
+        Self {
+            name,
+            output,
+            tuned: None,
+            python: Some(name),
+            root: no,
+            reduces: no,
+            parts: no,
+            private: no,
+            started: no,
+            devices: no,
+            carried: no,
+        }
+    }
 }
 
 impl Op {
     /// Whether its root is something that ranks agree on.
     pub(crate) fn has_root(self) -> bool {
-        use Op::*;
-        matches!(
-            self,
-            Reduce
-                | BroadcastMemory
-                | Gather
-                | Scatter
-                | PrivateReduce
-                | PrivateBroadcast
-                | PrivateGather
-                | PrivateScatter
-        )
+        self.row().is_some_and(|row| row.root)
     }
 
     /// Whether it is a collective on private memory.
@@ -132,7 +272,7 @@ impl Op {
 
     /// Whether its signature is that of a collective on memory.
     pub(crate) fn is_collective(self) -> bool {
-        matches!(self.kind(), Kind::Symmetric | Kind::Private)
+        self.row().is_some()
     }
 
     /// The op with this number, if there is one.
@@ -145,19 +285,4 @@ impl Op {
 #[cfg(feature = "faults")]
 pub fn calls_of_all() -> Vec<&'static str> {
     Op::ALL.iter().filter(|op| op.kind() != Kind::Other).map(|op| op.label()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::operation::SHAPED;
-
-    #[test]
-    fn every_op_is_found_by_its_number() {
-        for op in Op::ALL {
-            assert_eq!(Op::from_u8(*op as u8), Some(*op));
-            assert_eq!(*op as u64 & SHAPED, 0, "the bit is for shapes");
-        }
-        assert_eq!(Op::from_u8(0), None);
-    }
 }

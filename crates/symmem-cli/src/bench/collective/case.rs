@@ -1,6 +1,7 @@
 //! A collective to measure: which one, on what, how much of it.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use symmem::collectives::{Output, ROWS, Row};
 use symmem::{DType, ReduceOp};
 
 use crate::args::{Memory, Op};
@@ -8,65 +9,82 @@ use crate::args::{Memory, Op};
 /// The rank that collectives with a root have as theirs.
 pub(in crate::bench) const ROOT: usize = 0;
 
-/// The collectives, and the one other thing that peers have a match for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(in crate::bench) enum Collective {
-    AllReduce,
-    AllReduceOut,
-    Reduce,
-    ReduceScatter,
-    AllGather,
-    Broadcast,
-    AllToAll,
+/// Makes the enum of what is measured: the collectives that the library chooses algorithms for, and what is no collective.
+macro_rules! measured {
+    ({$($collective:ident = $name:literal,)*} and $(#[$doc:meta])* $other:ident = $other_name:literal) => {
+        /// The collectives, and the one other thing that peers have a match for. What a collective is says the library's table.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub(in crate::bench) enum Collective {
+            $($collective,)*
+            $(#[$doc])*
+            $other,
+        }
+
+        impl Collective {
+            /// The collectives.
+            pub(in crate::bench) const ALL: &[Self] = &[$(Self::$collective),*];
+
+            /// Its name in reports and jobs.
+            pub(in crate::bench) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$collective => $name,)*
+                    Self::$other => $other_name,
+                }
+            }
+        }
+    };
+}
+
+measured! {
+    {
+        AllReduce = "all_reduce",
+        AllReduceOut = "all_reduce_out",
+        Reduce = "reduce",
+        ReduceScatter = "reduce_scatter",
+        AllGather = "all_gather",
+        Broadcast = "broadcast",
+        AllToAll = "all_to_all",
+    } and
     /// A signal to the other of a pair, and one back.
-    Signal,
+    Signal = "signal"
 }
 
 impl Collective {
     /// The collective that `op` is, if it is one.
     pub(in crate::bench) fn of(op: Op) -> Option<Self> {
-        Some(match op {
-            Op::Barrier | Op::Signal | Op::Copy => return None,
-            Op::Startup | Op::Eager | Op::Misaligned | Op::Bandwidth => return None,
-            Op::AllReduce => Self::AllReduce,
-            Op::AllReduceOut => Self::AllReduceOut,
-            Op::Reduce => Self::Reduce,
-            Op::ReduceScatter => Self::ReduceScatter,
-            Op::AllGather => Self::AllGather,
-            Op::Broadcast => Self::Broadcast,
-            Op::AllToAll => Self::AllToAll,
-        })
+        Self::named(&op.to_string())
     }
 
-    /// Its name in reports and jobs.
-    pub(in crate::bench) const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllReduceOut => "all_reduce_out",
-            Self::Reduce => "reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast => "broadcast",
-            Self::AllToAll => "all_to_all",
-            Self::Signal => "signal",
-        }
+    /// The collective called `name`.
+    pub(in crate::bench) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| one.name() == name)
+    }
+
+    /// What the library says of it; `None` for what is no collective.
+    pub(in crate::bench) fn row(self) -> Option<&'static Row> {
+        ROWS.iter().copied().find(|row| row.name == self.name())
     }
 
     /// Bus bandwidth over algorithm bandwidth, as nccl-tests count: what goes over the busiest link.
     pub(in crate::bench) fn bus_factor(self, ranks: usize) -> f64 {
         let others = (ranks - 1) as f64 / ranks as f64;
-        match self {
-            Self::AllReduce | Self::AllReduceOut => 2.0 * others,
-            Self::ReduceScatter | Self::AllGather | Self::AllToAll => others,
-            Self::Reduce | Self::Broadcast => 1.0,
-            Self::Signal => 0.0,
+        match self.row() {
+            None => 0.0,
+            Some(row) if row.root => 1.0,
+            Some(row) if row.parts => others,
+            Some(_) => 2.0 * others,
         }
     }
 
     /// Whether the memory is one part per rank.
-    const fn has_parts(self) -> bool {
-        matches!(self, Self::ReduceScatter | Self::AllGather | Self::AllToAll)
+    fn has_parts(self) -> bool {
+        self.row().is_some_and(|row| row.parts)
+    }
+
+    /// What a rank gets; in place where that is no question.
+    fn gives(self) -> Output {
+        self.row().map_or(Output::InPlace, |row| row.output)
     }
 }
 
@@ -104,14 +122,14 @@ impl Case {
 
     /// Elements that one rank puts in.
     pub(in crate::bench) fn input(&self, ranks: usize) -> usize {
-        if self.op == Collective::AllGather { self.len() / ranks } else { self.len() }
+        if self.op.gives() == Output::Whole { self.len() / ranks } else { self.len() }
     }
 
     /// Elements that one rank gets out: none where it works in place.
     pub(in crate::bench) fn output(&self, ranks: usize) -> usize {
-        match self.op {
-            Collective::AllReduce | Collective::Broadcast => 0,
-            Collective::ReduceScatter => self.len() / ranks,
+        match self.op.gives() {
+            Output::InPlace => 0,
+            Output::Share => self.len() / ranks,
             _ => self.len(),
         }
     }
@@ -141,6 +159,26 @@ fn read_dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::Er
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn what_the_library_chooses_algorithms_for_is_measured() {
+        let tuned = ROWS.iter().filter(|row| row.tuned.is_some()).map(|row| row.name);
+        let measured: Vec<_> = Collective::ALL.iter().map(|one| one.name()).collect();
+        assert_eq!(measured, tuned.collect::<Vec<_>>());
+        let asked_for = Op::value_variants().iter().filter_map(|op| Collective::of(*op));
+        assert_eq!(asked_for.collect::<Vec<_>>(), Collective::ALL);
+    }
+
+    #[test]
+    fn busses_carry_what_nccl_tests_count() {
+        let factor = |op: Collective| op.bus_factor(4);
+        assert_eq!([Collective::AllReduce, Collective::AllReduceOut].map(factor), [1.5; 2]);
+        let parts = [Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll];
+        assert_eq!(parts.map(factor), [0.75; 3]);
+        assert_eq!([Collective::Reduce, Collective::Broadcast].map(factor), [1.0; 2]);
+        assert_eq!(factor(Collective::Signal), 0.0);
+    }
 
     #[test]
     fn bytes_are_whole_elements_for_every_rank() {

@@ -26,13 +26,11 @@ impl<T: Element> Private<T> {
         let (data, out) = buffers(group, case);
         // A handle as long knows what the group's table says.
         let handle = group.alloc::<T>(data.len())?.rendezvous(group)?;
-        let algorithm = match (handle.algorithm(tuning::Collective::Private)?, case.op) {
-            (tuning::Algorithm::Pull, Collective::AllGather | Collective::AllToAll) => {
-                tuning::Algorithm::Pull
-            }
+        let goes_everywhere = case.op.row().is_some_and(|row| !row.root && !row.reduces);
+        let algorithm = match handle.algorithm(tuning::Collective::Private)? {
             // It is for those in which everybody gives to everybody.
-            (tuning::Algorithm::Pull, _) => tuning::Algorithm::Pipelined,
-            (algorithm, _) => algorithm,
+            tuning::Algorithm::Pull if !goes_everywhere => tuning::Algorithm::Pipelined,
+            algorithm => algorithm,
         };
         handle.close()?;
         let bell = group.alloc::<u64>(1)?.rendezvous(group)?;

@@ -184,16 +184,7 @@ mod tests {
 
     #[test]
     fn a_wrong_element_is_found_wherever_it_is() {
-        let ops = [
-            Collective::AllReduce,
-            Collective::AllReduceOut,
-            Collective::Reduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-            Collective::Broadcast,
-            Collective::AllToAll,
-        ];
-        for op in ops {
+        for op in Collective::ALL.iter().copied() {
             let case = Case::new(op, DType::U16, 24, 2);
             let part = case.len() / 2;
             let input = |rank: usize| {

@@ -219,7 +219,7 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
     ) -> Result<()> {
         let op = work.op;
-        if op == Op::ReduceScatterColumns {
+        if op.row().is_some_and(|row| !row.carried) {
             let problem = "NCCL, which carries what ranks out of reach do, has no such thing. Hint: lay the parts out one after the other";
             return Err(Error::invalid(op.name(), problem));
         }

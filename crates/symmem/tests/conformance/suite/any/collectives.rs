@@ -1,6 +1,7 @@
 //! Every collective, on every type, by every operation and algorithm of the library's own tables, on elements whose results are exact in
 //! every order. What a stage does not reduce it refuses on every rank, and nothing has changed.
 
+use symmem::collectives::ROWS;
 use symmem::tuning::Collective;
 use symmem::{DType, Error, ReduceOp, Result};
 
@@ -12,25 +13,16 @@ use crate::suite::value::{Value, assert_elements, assert_wholes, elements, numbe
 /// Elements per rank of what is cut into one part for each.
 const CHUNK: usize = 17;
 
-/// What has no algorithms to choose from, and so is not in the library's table of collectives.
-const FURTHER: [&str; 3] = ["gather", "scatter", "reduce_scatter_columns"];
-
-/// The names of all collectives. One that is new to the library fails in [`move_all`] and [`reduce_all`] until it is tried there.
+/// The names of all collectives that host and devices have. One that is new to the library fails in [`move_all`] and [`reduce_all`] until it is
+/// tried there.
 fn collectives() -> Vec<&'static str> {
-    Collective::ALL.into_iter().map(Collective::name).chain(FURTHER).collect()
+    let everywhere = ROWS.iter().filter(|row| row.devices).map(|row| row.name);
+    everywhere.chain([Collective::Private.name()]).collect()
 }
 
 fn is_reduction(collective: &str) -> bool {
-    match collective {
-        "all_reduce"
-        | "all_reduce_out"
-        | "reduce"
-        | "reduce_scatter"
-        | "reduce_scatter_columns"
-        | "private" => true,
-        "all_gather" | "broadcast" | "all_to_all" | "gather" | "scatter" => false,
-        other => panic!("the conformance suite does not know the collective {other}"),
-    }
+    let row = ROWS.iter().find(|row| row.name == collective);
+    row.map_or(collective == Collective::Private.name(), |row| row.reduces)
 }
 
 /// Collective. One movement of `memory`, whose length is one chunk for each rank.
