@@ -96,7 +96,7 @@ impl std::str::FromStr for Share {
 }
 
 fn algorithm(name: &str) -> Result<String, String> {
-    let known = Algorithm::ALL.map(Algorithm::name);
+    let known: Vec<_> = Algorithm::EVERY.iter().map(|algorithm| algorithm.name()).collect();
     match name == "auto" || known.contains(&name) {
         true => Ok(name.to_owned()),
         false => Err(format!("algorithms are auto, {}", known.join(", "))),

@@ -2,28 +2,12 @@
 #pragma once
 #include "machine.hpp"
 
-#include "../all_gather_multimem.cu"
-#include "../all_reduce_low_latency.cu"
-#include "../all_reduce_low_latency_together.cu"
-#include "../all_reduce_low_latency_whole.cu"
-#include "../all_reduce_multimem_one_shot.cu"
-#include "../all_reduce_multimem_two_shot.cu"
-#include "../all_reduce_one_shot.cu"
-#include "../all_reduce_two_shot.cu"
-#include "../all_reduce_two_shot_out.cu"
-#include "../all_reduce_two_trip.cu"
-#include "../barrier_multimem.cu"
-#include "../marks.cu"
-#include "../pull.cu"
-#include "../reduce_portion.cu"
-#include "../signals.cu"
+#include "kernels.hpp"
 
 enum Kind : u32 {
-    LOW_LATENCY,
-    ONE_SHOT,
-    TWO_SHOT,
-    TWO_SHOT_OUT,
-    TWO_TRIP,
+#define KIND(kind, body, forms, owns) kind,
+    SYMMEM_ALL_REDUCES(KIND)
+#undef KIND
     PULLED,
     PORTION,
     BARRIER,
@@ -37,9 +21,34 @@ enum Kind : u32 {
 // Where elements come from and the result goes.
 enum Form : u32 { IN_PLACE, OUT, PRIVATE };
 
-constexpr const char* KIND_NAMES[] = {"low_latency",     "one_shot",          "two_shot",          "two_shot_out",    "two_trip",
-                                      "pull",            "reduce_portion",    "barrier",           "multimem_one_shot",
-                                      "multimem_two_shot", "multimem_reduce", "multimem_gather",   "multimem_barrier"};
+constexpr const char* KIND_NAMES[] = {
+#define NAME(kind, body, forms, owns) #body,
+    SYMMEM_ALL_REDUCES(NAME)
+#undef NAME
+    "pull",              "reduce_portion",    "barrier",         "multimem_one_shot",
+    "multimem_two_shot", "multimem_reduce",   "multimem_gather", "multimem_barrier"};
+
+// The forms that an all-reduce has, a bit for each.
+inline u32 forms_of(Kind kind) {
+    switch (kind) {
+#define FORMS(kind, body, forms, owns) \
+    case kind: return forms;
+        SYMMEM_ALL_REDUCES(FORMS)
+#undef FORMS
+        default: return 0;
+    }
+}
+
+// Whether each rank must own a part of the message.
+inline bool must_own(Kind kind) {
+    switch (kind) {
+#define OWNS(kind, body, forms, owns) \
+    case kind: return owns;
+        SYMMEM_ALL_REDUCES(OWNS)
+#undef OWNS
+        default: return false;
+    }
+}
 
 inline bool is_multimem(Kind kind) { return kind >= MULTIMEM_ONE_SHOT; }
 inline bool is_barrier(Kind kind) { return kind == BARRIER || kind == MULTIMEM_BARRIER; }
@@ -65,10 +74,12 @@ struct Operation {
 };
 
 inline Form random_form(Kind kind, Random& random) {
+    if (const u32 forms = forms_of(kind)) {
+        u32 form = random.below(3);
+        while (!(forms >> form & 1)) form = (form + 1) % 3;
+        return (Form)form;
+    }
     switch (kind) {
-        case LOW_LATENCY:
-        case TWO_TRIP: return (Form)random.below(3);
-        case TWO_SHOT:
         case MULTIMEM_TWO_SHOT: return IN_PLACE;
         case MULTIMEM_GATHER: return PRIVATE;
         case PULLED:
@@ -84,7 +95,7 @@ inline Operation operation_of(Kind kind, Random& random) {
     // A gather's elements are of one rank, of five at most.
     if (kind == MULTIMEM_GATHER) count = 1 + (count - 1) % (MAX_COUNT / 5);
     // With so many each of five ranks owns a part.
-    if (kind == TWO_TRIP && count < 68) count += 68;
+    if (must_own(kind) && count < 68) count += 68;
     Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
     // Sometimes a unit for each thread, or less.
     if (kind == LOW_LATENCY && random.chance(40)) count = 4 * (1 + random.below(shape.blocks * shape.threads));
@@ -143,15 +154,14 @@ struct Track {
 
 template <u32 W>
 void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch) {
+    if (kind == LOW_LATENCY && takes_whole)
+        return launch.mode & ONE_DEVICE ? low_latency_whole<f32, W, TO_ALL_TOGETHER>(launch)
+                                        : low_latency_whole<f32, W, TO_ALL_APART>(launch);
     switch (kind) {
-        case LOW_LATENCY:
-            if (!takes_whole) return low_latency<f32, W>(launch);
-            return launch.mode & ONE_DEVICE ? low_latency_whole<f32, W, TO_ALL_TOGETHER>(launch)
-                                            : low_latency_whole<f32, W, TO_ALL_APART>(launch);
-        case ONE_SHOT: return one_shot<f32, W>(launch);
-        case TWO_SHOT: return two_shot<f32, W>(launch);
-        case TWO_SHOT_OUT: return two_shot_out<f32, W>(launch);
-        case TWO_TRIP: return two_trip<f32, W>(launch);
+#define BODY(kind, body, forms, owns) \
+    case kind: return body<f32, W>(launch);
+        SYMMEM_ALL_REDUCES(BODY)
+#undef BODY
         case PULLED: return pull(launch);
         case PORTION: return reduce_portion<f32, W>(launch);
         case MULTIMEM_REDUCE:

@@ -2,14 +2,18 @@
 //! PTX in the repository is theirs.
 
 mod embedded;
+mod host;
 mod multicast;
 mod nvrtc;
 mod ptx;
 mod resources;
 mod rules;
-/// The one list of kernels: the library's own.
+/// The one table of kernels: the library's own.
 #[path = "../../../../crates/symmem/src/engine/cuda/sources.rs"]
-#[expect(dead_code, reason = "headers are known by their ending, and texts are read from the files")]
+#[expect(
+    dead_code,
+    reason = "headers are known by their ending, texts are read from the files, and nothing is launched"
+)]
 mod table;
 
 use std::collections::BTreeMap;
@@ -55,6 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// The step of `cargo xtask test`.
 pub(crate) fn check(job: &Job) -> Result<Outcome> {
     let sources = Sources::read(&job.workspace.path(FOLDER))?;
+    host::check(&job.workspace.path(FOLDER))?;
     let texts = sources.files.read()?;
     embedded::check_fresh(&texts, &sources.wanted())?;
     texts.iter().try_for_each(|text| obey(&text.name, &text.ptx))?;
@@ -83,6 +88,7 @@ pub(crate) fn check(job: &Job) -> Result<Outcome> {
 /// Compiles the PTX in the repository anew. It must keep the rules as well.
 fn write(job: &Job) -> Result<()> {
     let sources = Sources::read(&job.workspace.path(FOLDER))?;
+    host::write(&job.workspace.path(FOLDER))?;
     let requests: Vec<_> = embedded_requests().collect();
     let out = Nvrtc::set_up(job)?.compile(job, FOLDER, &requests)?;
     let texts = sources.compiled(&out)?;
@@ -151,10 +157,10 @@ impl Sources {
 
     /// An error if a kernel is in no list. That what is listed exists is known: else nothing would compile.
     fn check_listed(&self) -> Result<()> {
-        let lists = || table::ENGINE.iter().chain(&table::MULTIMEM).chain([&table::BENCH]);
+        let lists = || table::ENGINE.iter().chain(table::MULTIMEM).chain([&table::BENCH]);
         let unknown = self.kernels().find(|file| !lists().any(|(name, _)| name == file));
         unknown.map_or(Ok(()), |file| {
-            Err(anyhow!("{file} is in no list of crates/symmem/src/engine/cuda/sources.rs; add it there"))
+            Err(anyhow!("{file} is in no row of crates/symmem/src/engine/cuda/sources.rs; add it there"))
         })
     }
 
@@ -224,16 +230,13 @@ mod tests {
     #[test]
     fn a_kernel_that_is_in_no_list_is_named() {
         let error = sources(&[("signals.cu", ""), ("forgotten.cu", "")]).check_listed().expect_err("no list");
-        assert!(error.to_string().starts_with("forgotten.cu is in no list"), "{error}");
+        assert!(error.to_string().starts_with("forgotten.cu is in no row"), "{error}");
     }
 
     #[test]
     fn the_host_build_has_every_kernel() {
         let workspace = Workspace::find().expect("this workspace");
-        let text = fs::read_to_string(workspace.path(FOLDER).join("host/operation.hpp")).expect("a source");
-        for (name, _) in table::ENGINE.iter().chain(&table::MULTIMEM) {
-            assert!(text.contains(&format!("#include \"../{name}\"\n")), "{name}");
-        }
+        host::check(&workspace.path(FOLDER)).expect("what the table says");
     }
 
     #[test]

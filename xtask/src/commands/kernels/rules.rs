@@ -4,7 +4,7 @@
 
 use super::multicast;
 use super::ptx::{self, Function};
-use super::table::{BENCH, MULTIMEM as MULTICAST};
+use super::table::{BENCH, MULTIMEM as MULTICAST, Routine};
 
 /// Which rules a source file is under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +102,6 @@ const TELL: [&str; 1] = [RELEASE_TO_ALL];
 const RELEASE_TO_ALL: &str = "st.release.sys.global.u64";
 /// Packets are sent and polled for. They order no other memory.
 const PACKETS: [&str; 2] = ["st.relaxed.sys.global.v2.b64", "ld.relaxed.sys.global.v2.b64"];
-/// Where no meeting orders other memory, fences do, before and after: between devices.
-const ORDERED_PACKETS: [&str; 4] = [FENCE, PACKETS[0], PACKETS[1], FENCE];
 /// A slot of a pad is acquired, and handed on.
 const SIGNAL: [&str; 2] = ["ld.acquire.sys.global.u32", "st.release.sys.global.u32"];
 
@@ -119,21 +117,24 @@ const MEET_ALL: [&str; 7] = [
     ALIAS,
 ];
 
-/// The instructions that a kernel has in this order; others may stand between them, and a `*` is for any
-/// end. The first name that fits counts.
-const SHAPES: [(&str, &[&[&str]]); 26] = [
-    ("all_reduce_multimem_one_shot_", &[&MEET_ALL, &[SUM], &MEET_ALL]),
-    ("all_reduce_multimem_two_shot_", &[&MEET_ALL, &[SUM, COPY], &MEET_ALL]),
-    ("all_gather_multimem", &[&MEET_ALL, &[COPY], &MEET_ALL]),
+/// The instructions of a step that the table of kernels names.
+fn step(name: &str) -> Option<&'static [&'static str]> {
+    Some(match name {
+        "tell" => &TELL,
+        "publish" => &PUBLISH,
+        "hear" => &HEAR,
+        "fence" => &[FENCE],
+        "packets" => &PACKETS,
+        "meet_all" => &MEET_ALL,
+        "sum" => &[SUM],
+        "copy" => &[COPY],
+        _ => return None,
+    })
+}
+
+/// The steps of kernels that are no row of the table. The first name that fits counts.
+const OTHERS: [(&str, &[&[&str]]); 15] = [
     ("barrier_multimem", &[&MEET_ALL]),
-    ("all_reduce_low_latency_together_", &[&PACKETS]),
-    ("all_reduce_low_latency_", &[&ORDERED_PACKETS]),
-    ("all_reduce_one_shot_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
-    ("all_reduce_two_shot_out_", &[&PUBLISH, &HEAR, &PUBLISH, &HEAR]),
-    ("all_reduce_two_trip_", &[&TELL, &HEAR, &PACKETS]),
-    ("all_reduce_two_shot_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
-    ("pull", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
-    ("reduce_portion_", &[&TELL, &HEAR, &PUBLISH, &HEAR]),
     ("barrier_together_any", &[&[ARRIVE], &HEAR]),
     ("barrier_together", &[&[ARRIVE], &HEAR_WARP]),
     ("barrier_any", &[&TELL, &HEAR]),
@@ -149,6 +150,17 @@ const SHAPES: [(&str, &[&[&str]]); 26] = [
     ("user_barrier", &[&["bar.sync"], &SIGNAL, &SIGNAL, &["bar.red.and.pred"]]),
     ("user_packets", &[&PACKETS]),
 ];
+
+/// The steps that the kernel called `name` has in this order; other instructions may stand between theirs, and a `*` is for any end.
+fn shape_of(name: &str) -> Option<Vec<&'static [&'static str]>> {
+    let rows = Routine::ALL.iter().chain(Routine::MULTIMEM);
+    // One name may be the head of another.
+    let row = rows.filter(|row| name.starts_with(row.name())).max_by_key(|row| row.name().len());
+    match row {
+        Some(row) => row.steps().trim_matches(['[', ']']).split_whitespace().map(step).collect(),
+        None => OTHERS.iter().find(|(head, _)| name.starts_with(head)).map(|(_, shape)| shape.to_vec()),
+    }
+}
 
 /// What is wrong with a module: one line for each function and rule.
 pub(super) fn breaches(kind: Kind, module: &str) -> Vec<String> {
@@ -240,9 +252,9 @@ fn release_problem(kernel: &Function) -> Option<String> {
     if kernel.name.contains(TOGETHER) {
         return None;
     }
-    let (_, shape) = SHAPES.iter().find(|(prefix, _)| kernel.name.starts_with(prefix))?;
+    let shape = shape_of(&kernel.name)?;
     let count = |opcode: &str| kernel.code.iter().filter(|code| *code == opcode).count();
-    let meetings = shape.iter().filter(|part| **part == HEAR || **part == HEAR_WARP).count();
+    let meetings = shape.iter().filter(|part| ***part == HEAR || ***part == HEAR_WARP).count();
     let (releases, fences) = (count(RELEASE_TO_ALL), count(FENCE));
     if releases < meetings {
         return Some(format!(
@@ -280,8 +292,8 @@ fn early_problem(kernel: &Function, waits: bool) -> Option<String> {
 }
 
 fn shape_problem(kernel: &Function) -> Option<String> {
-    let Some((_, shape)) = SHAPES.iter().find(|(prefix, _)| kernel.name.starts_with(prefix)) else {
-        return Some("no rule says what this kernel must hold; add it to the rules".to_owned());
+    let Some(shape) = shape_of(&kernel.name) else {
+        return Some("no rule says what this kernel must hold; its row in the table does, by steps that the rules know".to_owned());
     };
     let wanted = shape.concat();
     let mut code = kernel.code.iter();
@@ -371,7 +383,7 @@ mod tests {
         let one_shot = said("all_reduce_one_shot_f32_any", &[&here, &HEAR, &PUBLISH, &HEAR]);
         assert!(one_shot.contains("2 meetings, and 1"), "{one_shot}");
         // Packets that stand for earlier kernels, without a fence before or after.
-        for code in [&ORDERED_PACKETS[1..], &ORDERED_PACKETS[..3]] {
+        for code in [&[PACKETS[0], PACKETS[1], FENCE], &[FENCE, PACKETS[0], PACKETS[1]]] {
             assert!(said("all_reduce_low_latency_whole_f32_any", &[code]).contains(FENCE));
         }
         let two_trip =
@@ -492,8 +504,11 @@ mod tests {
 
     #[test]
     fn a_kernel_that_lacks_a_part_of_its_protocol_is_refused() {
-        for (prefix, shape) in SHAPES {
-            let fences: &[&str] = if shape.contains(&&PACKETS[..]) { &[FENCE, FENCE] } else { &[] };
+        let rows = Routine::ALL.iter().chain(Routine::MULTIMEM).map(|row| row.name());
+        for prefix in rows.chain(OTHERS.map(|(head, _)| head)) {
+            let shape = shape_of(prefix).expect("its steps are known");
+            let lacks_fences = shape.contains(&&PACKETS[..]) && !shape.contains(&&[FENCE][..]);
+            let fences: &[&str] = if lacks_fences { &[FENCE, FENCE] } else { &[] };
             let of = |code: &[&str]| breaches(kind(prefix), &kernel(prefix, &[code, fences].concat()));
             let whole = shape.concat();
             assert_eq!(of(&whole), [""; 0]);

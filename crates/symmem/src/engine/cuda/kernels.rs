@@ -31,7 +31,7 @@ const RECORDED: &str = "--define-macro=SYMMEM_RECORDED";
 
 /// Tells sources apart: ranks that run different kernels must not meet.
 pub(crate) fn source_hash() -> u64 {
-    let texts = ENGINE.iter().chain(&MULTIMEM).chain(&HEADERS).map(|(_, text)| text.as_bytes());
+    let texts = ENGINE.iter().chain(MULTIMEM).chain(&HEADERS).map(|(_, text)| text.as_bytes());
     let options = OPTIONS.iter().map(|option| option.as_bytes());
     texts.chain(options).fold(FNV_BASIS, fnv)
 }
@@ -80,16 +80,16 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// Loads what a group of `world` ranks needs, to be `recorded` or not. `cache` is where compiled code is kept.
     pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>, recorded: bool) -> Result<Self> {
-        let modules = Modules::of(device, &ENGINE, cache, recorded)?;
+        let modules = Modules::of(device, ENGINE, cache, recorded)?;
         let class = class_of(world);
         let is_large = world > SMALL_WORLD;
         let mut routines = Vec::with_capacity(Routine::ALL.len() * NUMBERS.len());
         for routine in Routine::ALL {
             let module = modules.of_source(routine.name())?;
             for number in NUMBERS {
-                routines.push(match routine {
-                    Routine::Pull => untyped(module, routine.name(), is_large)?,
-                    _ => find(module, &format!("{}_{number}", routine.name()), class)?,
+                routines.push(match routine.traits().bytes {
+                    true => untyped(module, routine.name(), is_large)?,
+                    false => find(module, &format!("{}_{number}", routine.name()), class)?,
                 });
             }
         }
@@ -124,8 +124,8 @@ impl Kernels {
     pub(crate) fn occupancies(&self) -> Result<Limits> {
         let mut all = Limits::default();
         for routine in Routine::ALL {
-            for (number, occupancy) in all[routine as usize].iter_mut().enumerate() {
-                *occupancy = self.routine(routine, number).function.occupancy(routine.most_threads(), 0)?;
+            for (number, occupancy) in all[*routine as usize].iter_mut().enumerate() {
+                *occupancy = self.routine(*routine, number).function.occupancy(routine.most_threads(), 0)?;
             }
         }
         Ok(all)
@@ -149,15 +149,15 @@ impl MultimemKernels {
             let problem = format!("{device} has compute capability {major}.{minor}, they need 9.0");
             return Err(Error::invalid("multimem instructions", problem));
         }
-        let modules = Modules::of(device, &MULTIMEM, cache, recorded)?;
+        let modules = Modules::of(device, MULTIMEM, cache, recorded)?;
         let is_large = world > SMALL_WORLD;
         let mut routines = Vec::with_capacity(Routine::MULTIMEM.len() * NUMBERS.len());
         for routine in Routine::MULTIMEM {
             let module = modules.of_source(routine.name())?;
             for number in NUMBERS {
-                let name = match routine {
-                    Routine::MultimemGather => routine.name().to_owned(),
-                    _ => format!("{}_{number}", routine.name()),
+                let name = match routine.traits().bytes {
+                    true => routine.name().to_owned(),
+                    false => format!("{}_{number}", routine.name()),
                 };
                 routines.push(untyped(module, &name, is_large)?);
             }
@@ -277,7 +277,7 @@ impl Modules {
 #[cfg(feature = "bench-support")]
 pub(crate) fn compile_into(folder: &Path, capability: (u32, u32)) -> Result<()> {
     let options = options(capability);
-    let multimem: &[Source] = if capability >= MULTIMEM_CAPABILITY { &MULTIMEM } else { &[] };
+    let multimem = if capability >= MULTIMEM_CAPABILITY { MULTIMEM } else { &[] };
     for source in ENGINE.iter().chain(multimem) {
         compiled(source, &options, Some(folder))?;
     }
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn every_include_is_embedded() {
-        for (name, text) in ENGINE.iter().chain(&MULTIMEM).chain(&HEADERS) {
+        for (name, text) in ENGINE.iter().chain(MULTIMEM).chain(&HEADERS) {
             for line in text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")) {
                 let included = line.trim_end_matches('"');
                 assert!(HEADERS.iter().any(|(known, _)| *known == included), "{name} includes {included}");
@@ -351,22 +351,23 @@ mod tests {
     fn every_kernel_has_its_source() {
         let has =
             |sources: &[Source], stem: &str| sources.iter().any(|(name, _)| *name == format!("{stem}.cu"));
-        assert!(Routine::ALL.iter().all(|routine| has(&ENGINE, routine.name())));
-        assert!(Routine::MULTIMEM.iter().all(|routine| has(&MULTIMEM, routine.name())));
-        assert!(has(&ENGINE, "signals") && has(&ENGINE, "marks") && has(&MULTIMEM, "barrier_multimem"));
-        assert_eq!(ENGINE.len(), Routine::ALL.len() + 2);
-        assert_eq!(MULTIMEM.len(), Routine::MULTIMEM.len() + 1);
+        assert!(Routine::ALL.iter().all(|routine| has(ENGINE, routine.name())));
+        assert!(Routine::MULTIMEM.iter().all(|routine| has(MULTIMEM, routine.name())));
+        assert!(has(ENGINE, "signals") && has(ENGINE, "marks") && has(MULTIMEM, "barrier_multimem"));
+        for (at, routine) in Routine::ALL.iter().chain(Routine::MULTIMEM).enumerate() {
+            assert_eq!(*routine as usize, at, "what is agreed on is in this order");
+        }
     }
 
     #[test]
     fn what_cannot_be_compiled_is_taken_as_it_was_built_in() {
         // No compiler knows it, where there is one.
         let options = ["--gpu-architecture=sm_1".to_owned()];
-        for source in &ENGINE {
+        for source in ENGINE {
             let (image, is_compiled) = image_of(source, &options, None).unwrap();
             assert!(image.starts_with(b".version") && !is_compiled, "{}", source.0);
         }
-        for source in &MULTIMEM {
+        for source in MULTIMEM {
             assert!(image_of(source, &options, None).is_err(), "{}", source.0);
         }
     }

@@ -57,7 +57,7 @@ use self::kernels::Kernels;
 use self::lane::Lane;
 pub use self::local::LocalRanks;
 use self::multimem::Multimem;
-use self::plan::{Agreed, Tune, all_reducer, number_of};
+use self::plan::{Agreed, Tune, number_of};
 pub use self::plan::{Algorithm, Form, Plan};
 use self::recorded::Rings;
 pub use self::status::Status;
@@ -450,8 +450,7 @@ impl Engine {
     pub fn plan(&self, form: Form, dtype: DType, bytes: usize) -> Result<Plan> {
         let number = number_of(dtype)?;
         let agreed = &self.inner.agreed;
-        let algorithm = agreed.choose(form, bytes, self.forced, &self.tune)?;
-        let kernel = all_reducer(algorithm, form);
+        let (algorithm, kernel) = agreed.choose(form, bytes, self.forced, &self.tune)?;
         let (grid, threads) = agreed.shape(kernel, number, bytes, &self.tune);
         let kernel = agreed.kernel_for(kernel, bytes, (grid, threads), [0, 0]);
         let registers = self.routine(kernel, number)?.function.registers;

@@ -72,7 +72,7 @@ pub(super) fn set_up(
 fn rows(kernels: &MultimemKernels, device: &Device, lanes: u32) -> Result<Rows> {
     let mut rows = Rows::default();
     let (_, share) = multiprocessors(device);
-    for (routine, row) in Routine::MULTIMEM.into_iter().zip(&mut rows) {
+    for (routine, row) in Routine::MULTIMEM.iter().copied().zip(&mut rows) {
         for (number, most) in row.iter_mut().enumerate() {
             let kernel = kernels.routine(routine, number).ok_or_else(|| unknown(routine))?;
             *most = limit(kernel.function.occupancy(routine.most_threads(), 0)?, share, lanes);

@@ -6,43 +6,11 @@
 use std::fmt;
 
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
+pub(crate) use super::sources::Routine;
+use super::sources::{ANY, Bounds, Room, WORLDS, device_table};
 use crate::numeric::DType;
 use crate::operation::named;
 use crate::{Error, Result};
-
-/// Up to how many bytes which algorithm carries a message, for groups of at most so many ranks on one device. Measured on an H200.
-const TOGETHER: [Row; 4] = [
-    Row { world: 2, one_trip: [256 << 10, 512 << 10, 512 << 10], two_trips: [0; 3], one_shot: 0 },
-    Row {
-        world: 4,
-        one_trip: [128 << 10, 128 << 10, 256 << 10],
-        two_trips: [0, 0, 512 << 10],
-        one_shot: 512 << 10,
-    },
-    Row { world: 8, one_trip: [64 << 10; 3], two_trips: [0, 0, 256 << 10], one_shot: 256 << 10 },
-    Row { world: usize::MAX, one_trip: [32 << 10; 3], two_trips: [0; 3], one_shot: 0 },
-];
-
-/// The same for ranks on several devices, where it takes longer to publish what a block wrote. A guess: measured on one device, with kernels that do not
-/// know that.
-const APART: [Row; 4] = [
-    Row { world: 2, one_trip: [512 << 10; 3], two_trips: [0; 3], one_shot: 0 },
-    Row { world: 4, one_trip: [128 << 10; 3], two_trips: [256 << 10, 512 << 10, 512 << 10], one_shot: 0 },
-    Row { world: 8, one_trip: [32 << 10, 32 << 10, 128 << 10], two_trips: [0; 3], one_shot: 0 },
-    Row { world: usize::MAX, one_trip: [32 << 10; 3], two_trips: [0; 3], one_shot: 0 },
-];
-
-/// Bytes, by [`Form`]. Private memory goes in packets for longer, since the other algorithms must copy it first.
-#[derive(Clone, Copy)]
-struct Row {
-    world: usize,
-    /// Up to here each rank sends its elements to everybody,
-    one_trip: [usize; 3],
-    /// from there up to here each rank reduces a slice, and sends that,
-    two_trips: [usize; 3],
-    /// and from there up to here each rank reads everybody's elements, if the result goes elsewhere.
-    one_shot: usize,
-}
 
 /// Blocks of a launch unless the settings say otherwise.
 pub(super) const DEFAULT_BLOCKS: u32 = 64;
@@ -59,35 +27,47 @@ const FILLED: u32 = 2;
 const UNIT: usize = 16;
 const WARP: u32 = 32;
 
-named! {
-    /// How an all-reduce is done. All but [`Algorithm::Multimem`] give the same bits.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    #[non_exhaustive]
-    pub enum Algorithm read as "algorithm" {
-        /// Every one that the dispatcher chooses from; they give the same bits.
-        ALL: {
-            /// Every rank sends its elements to everybody in packets that carry their own flag. One trip, twice the bytes.
-            LowLatency = "low_latency",
-            /// Every rank reads everybody's elements. Not in place.
-            OneShot = "one_shot",
-            /// Every rank reduces a slice for everybody.
-            TwoShot = "two_shot",
-            /// Every rank reduces a slice, and sends it to everybody in packets.
-            TwoTrip = "two_trip",
+/// What is made of the table here: the algorithms.
+macro_rules! algorithms {
+    (
+        {$($list:ident {$(#[$list_doc:meta])*} = {$(
+            $(#[$doc:meta])*
+            $algorithm:ident = $name:literal, $forms:expr $(, up to $together:expr, $apart:expr)? => {$($kernels:tt)*}
+        )*})*}
+        engine: $($others:tt)*
+    ) => {
+        named! {
+            /// How an all-reduce is done. All but [`Algorithm::Multimem`] give the same bits.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+            #[non_exhaustive]
+            pub enum Algorithm read as "algorithm" {$(
+                $(#[$list_doc])*
+                $list: {$($(#[$doc])* $algorithm = $name,)*}
+            )*}
         }
-        /// Those that are used only where they are asked for.
-        ASKED_FOR: {
-            /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum of a slice and gives that to everybody, else
-            /// every rank asks it for all sums.
-            ///
-            /// Only where it is asked for (`Engine::using`), and only where all ranks have mapped the memory for multicast; else
-            /// [`Error::NoMulticast`]. The dispatcher never chooses it: the order and rounding of the sums are the switch's, not those of
-            /// `docs/numerics.md` (in place, all ranks still get the same bits; otherwise they may differ between ranks), and it has not been
-            /// measured.
-            Multimem = "multimem",
+
+        impl Algorithm {
+            /// The kernel of each form that it has, and what limits it.
+            const fn forms(self) -> [Option<(Routine, Room)>; 3] {
+                use Room::*;
+                use Routine::*;
+                match self {
+                    $($(Self::$algorithm => $forms,)*)*
+                }
+            }
+
+            /// Up to how many KB it is chosen, where all ranks are on one device, and apart; for none if it never is. Measured on an H200;
+            /// apart it is a guess: measured on one device, with kernels that do not know that it takes longer to publish what a block wrote.
+            const fn bounds(self) -> [Bounds; 2] {
+                let all: &[[Bounds; 2]] = match self {
+                    $($(Self::$algorithm => &[[[[0; 3]; WORLDS.len()]; 2], $([$together, $apart])?],)*)*
+                };
+                all[all.len() - 1]
+            }
         }
-    }
+    };
 }
+device_table!(algorithms);
 
 impl Algorithm {
     /// Every one, also those that are used only where they are asked for.
@@ -152,47 +132,10 @@ pub struct Tune {
     pub threads: Option<u32>,
 }
 
-named! {
-    /// A kernel that waits for peers and moves or reduces elements. Its name is that of its source, and the head of the names of its kernels.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum Routine {
-        /// Those that every engine has.
-        ALL: {
-            LowLatency = "all_reduce_low_latency",
-            /// The same for messages that a rank finds whole: see [`Agreed::kernel_for`].
-            LowLatencyWhole = "all_reduce_low_latency_whole",
-            /// The same where all ranks are on one device.
-            LowLatencyTogether = "all_reduce_low_latency_together",
-            OneShot = "all_reduce_one_shot",
-            TwoShot = "all_reduce_two_shot",
-            TwoShotOut = "all_reduce_two_shot_out",
-            TwoTrip = "all_reduce_two_trip",
-            Portion = "reduce_portion",
-            /// Knows bytes, and no element types.
-            Pull = "pull",
-        }
-        /// Those that need multicast.
-        MULTIMEM: {
-            MultimemOneShot = "all_reduce_multimem_one_shot",
-            MultimemTwoShot = "all_reduce_multimem_two_shot",
-            /// Knows bytes as well.
-            MultimemGather = "all_gather_multimem",
-        }
-    }
-}
-
 impl Routine {
-    /// How many there are.
-    pub(crate) const COUNT: usize = Self::NAMED.len();
-
     /// Threads of a block, at most: what the kernel is compiled for.
     pub(crate) const fn most_threads(self) -> u32 {
-        match self {
-            Self::LowLatency | Self::LowLatencyWhole | Self::LowLatencyTogether | Self::TwoTrip => {
-                MAX_THREADS / 2
-            }
-            _ => MAX_THREADS,
-        }
+        if self.traits().narrow { MAX_THREADS / 2 } else { MAX_THREADS }
     }
 
     /// Threads of a block for `units` units of work, in at most `blocks` blocks of each of `world` ranks.
@@ -200,20 +143,10 @@ impl Routine {
         let most = self.most_threads();
         // Sizes, and up to how many blocks of each there may be.
         let few = if world == 2 { SMALL_BLOCKS } else { SMALL_BLOCKS / 4 };
-        let sizes: &[(u32, u32)] = match self {
-            Self::LowLatency | Self::LowLatencyWhole | Self::LowLatencyTogether => {
-                &[(most / 4, few), (most / 2, SMALL_BLOCKS)]
-            }
-            Self::TwoShot | Self::TwoShotOut | Self::OneShot | Self::TwoTrip => &[(most / 2, SMALL_BLOCKS)],
-            _ => &[],
-        };
+        let sizes = [(most / 4, few), (most / 2, SMALL_BLOCKS)];
+        let sizes = &sizes[sizes.len() - self.traits().halvings as usize..];
         let fits = |(threads, most): &&(u32, u32)| units <= threads * blocks.min(*most);
         units.min(sizes.iter().find(fits).map_or(most, |(threads, _)| *threads))
-    }
-
-    /// Whether each rank works on a slice of the message only.
-    const fn is_sliced(self) -> bool {
-        matches!(self, Self::TwoShot | Self::TwoShotOut | Self::TwoTrip | Self::MultimemTwoShot)
     }
 }
 
@@ -253,56 +186,55 @@ pub(crate) fn limit(occupancy: u32, multiprocessors: u32, lanes: u32) -> u32 {
 }
 
 impl Agreed {
-    /// The algorithm for a message of `bytes`: the `forced` one, or the table's.
+    /// The algorithm for a message of `bytes`, and its kernel: the `forced` one, or the table's.
     pub(crate) fn choose(
         &self,
         form: Form,
         bytes: usize,
         forced: Option<Algorithm>,
         tune: &Tune,
-    ) -> Result<Algorithm> {
-        match forced {
-            Some(algorithm) => self.check_forced(algorithm, form, bytes).map(|()| algorithm),
-            None => Ok(self.table(form, bytes, tune)),
+    ) -> Result<(Algorithm, Routine)> {
+        let algorithm = forced.unwrap_or_else(|| self.table(form, bytes, tune));
+        match self.kernel_of(algorithm, form, bytes) {
+            Ok(kernel) => Ok((algorithm, kernel)),
+            Err(problem) => Err(Error::invalid(format!("algorithm {algorithm}"), problem)),
         }
     }
 
+    /// The first algorithm that may and can carry it; else the last one that can.
     fn table(&self, form: Form, bytes: usize, tune: &Tune) -> Algorithm {
-        let table = if self.one_device { &TOGETHER } else { &APART };
-        let row = table.iter().find(|row| self.world <= row.world).unwrap_or(&table[table.len() - 1]);
-        if bytes <= tune.low_latency_max.unwrap_or(row.one_trip[form as usize]).min(self.slot) {
-            return Algorithm::LowLatency;
-        }
-        if bytes <= row.two_trips[form as usize] && self.two_trip_problem(bytes).is_none() {
-            return Algorithm::TwoTrip;
-        }
-        match form {
-            Form::InPlace => Algorithm::TwoShot,
-            Form::Out if bytes <= row.one_shot => Algorithm::OneShot,
+        let class = WORLDS.iter().position(|most| self.world <= *most).unwrap_or(WORLDS.len() - 1);
+        let may = |algorithm: &&Algorithm| match (**algorithm, tune.low_latency_max) {
+            (Algorithm::LowLatency, Some(most)) => bytes <= most,
+            _ => bytes <= algorithm.bounds()[usize::from(!self.one_device)][class][form as usize] << 10,
+        };
+        let can = |algorithm: &&Algorithm| match self.kernel_of(**algorithm, form, bytes) {
             // Alone there is nobody to share the work with.
-            Form::Out | Form::Private if self.world > 1 && self.slice(bytes) <= SCRATCH => Algorithm::TwoShot,
-            Form::Out | Form::Private => Algorithm::OneShot,
-        }
+            Ok(kernel) => self.world > 1 || form == Form::InPlace || !kernel.traits().sliced,
+            Err(_) => false,
+        };
+        let chosen = Algorithm::ALL.iter().find(|algorithm| may(algorithm) && can(algorithm));
+        *chosen.or_else(|| Algorithm::ALL.iter().rfind(can)).unwrap_or(&Algorithm::TwoShot)
     }
 
-    fn check_forced(&self, algorithm: Algorithm, form: Form, bytes: usize) -> Result<()> {
-        let problem = match algorithm {
-            Algorithm::LowLatency if bytes > self.slot => {
-                format!("packets carry at most {} bytes in a group of {}, not {bytes}", self.slot, self.world)
+    /// The kernel by which `algorithm` carries a message of `bytes` in this form, or why it cannot.
+    fn kernel_of(&self, algorithm: Algorithm, form: Form, bytes: usize) -> Result<Routine, String> {
+        let (kernel, room) = algorithm.forms()[form as usize].ok_or_else(|| match form {
+            Form::InPlace => "it does not work in place. Hint: all_reduce_out gives the result elsewhere",
+            _ => "it works in place only",
+        })?;
+        let slice = self.slice(bytes);
+        match room {
+            Room::Slot if bytes > self.slot => Err(format!(
+                "packets carry at most {} bytes in a group of {}, not {bytes}",
+                self.slot, self.world
+            )),
+            Room::Scratch if slice > SCRATCH => {
+                Err(format!("its slices have at most {SCRATCH} bytes, not {slice}"))
             }
-            Algorithm::OneShot if form == Form::InPlace => {
-                "it does not work in place. Hint: all_reduce_out gives the result elsewhere".to_owned()
-            }
-            Algorithm::TwoShot if form != Form::InPlace && self.slice(bytes) > SCRATCH => {
-                format!("its slices have at most {SCRATCH} bytes, not {}", self.slice(bytes))
-            }
-            Algorithm::TwoTrip => match self.two_trip_problem(bytes) {
-                Some(problem) => problem,
-                None => return Ok(()),
-            },
-            _ => return Ok(()),
-        };
-        Err(Error::invalid(format!("algorithm {algorithm}"), problem))
+            Room::HalfSlots => self.two_trip_problem(bytes).map_or(Ok(kernel), Err),
+            _ => Ok(kernel),
+        }
     }
 
     /// Why a message cannot go in slices by packets. There are two trips in one staging; and each rank must own a part, because it hears from
@@ -323,7 +255,7 @@ impl Agreed {
 
     /// Blocks, and threads of each, for `kernel` on the `number`th element type.
     pub(crate) fn shape(&self, kernel: Routine, number: usize, bytes: usize, tune: &Tune) -> (u32, u32) {
-        let units = if kernel.is_sliced() { self.slice(bytes) / UNIT } else { bytes.div_ceil(UNIT) };
+        let units = if kernel.traits().sliced { self.slice(bytes) / UNIT } else { bytes.div_ceil(UNIT) };
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         // A thread for each peer spares the meetings a second round.
         let least = (self.world as u32).next_multiple_of(WARP);
@@ -361,19 +293,6 @@ impl Agreed {
     }
 }
 
-/// The kernel that carries `algorithm` in this form.
-pub(crate) fn all_reducer(algorithm: Algorithm, form: Form) -> Routine {
-    match (algorithm, form) {
-        (Algorithm::LowLatency, _) => Routine::LowLatency,
-        (Algorithm::OneShot, _) => Routine::OneShot,
-        (Algorithm::TwoShot, Form::InPlace) => Routine::TwoShot,
-        (Algorithm::TwoShot, _) => Routine::TwoShotOut,
-        (Algorithm::TwoTrip, _) => Routine::TwoTrip,
-        (Algorithm::Multimem, Form::InPlace) => Routine::MultimemTwoShot,
-        (Algorithm::Multimem, _) => Routine::MultimemOneShot,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::control::Layout;
@@ -393,7 +312,7 @@ mod tests {
         let world = agreed.world;
         for form in Form::ALL {
             let (one, two) = (one_trip[form as usize] * KIB, two_trips[form as usize] * KIB);
-            let choose = |bytes| agreed.choose(form, bytes, None, &PLAIN).unwrap();
+            let choose = |bytes| agreed.choose(form, bytes, None, &PLAIN).unwrap().0;
             assert_eq!(choose(1), Algorithm::LowLatency);
             assert_eq!(choose(one), Algorithm::LowLatency, "{world}");
             if two > 0 {
@@ -425,9 +344,9 @@ mod tests {
         ] {
             check_table(&agreed(world), one_trip, two_trips, 0);
         }
-        assert_eq!(agreed(1).choose(Form::Out, 1 << 20, None, &PLAIN).unwrap(), Algorithm::OneShot);
+        assert_eq!(agreed(1).choose(Form::Out, 1 << 20, None, &PLAIN).unwrap().0, Algorithm::OneShot);
         let tune = Tune { low_latency_max: Some(0), ..PLAIN };
-        assert_eq!(agreed(2).choose(Form::InPlace, 1, None, &tune).unwrap(), Algorithm::TwoShot);
+        assert_eq!(agreed(2).choose(Form::InPlace, 1, None, &tune).unwrap().0, Algorithm::TwoShot);
     }
 
     #[test]
@@ -501,7 +420,7 @@ mod tests {
         assert!(forced(Algorithm::TwoTrip, Form::Private, 17).is_ok());
         assert!(forced(Algorithm::TwoTrip, Form::Private, 16).is_err());
         for form in Form::ALL {
-            assert_eq!(forced(Algorithm::Multimem, form, 1 << 30).unwrap(), Algorithm::Multimem);
+            assert_eq!(forced(Algorithm::Multimem, form, 1 << 30).unwrap().0, Algorithm::Multimem);
         }
     }
 
@@ -510,7 +429,7 @@ mod tests {
         for world in [1, 2, 3, 8, 33, 72] {
             let mut agreed = agreed(world);
             agreed.limits[Routine::TwoShot as usize][2] = 5;
-            for kernel in Routine::ALL.into_iter().chain(Routine::MULTIMEM) {
+            for kernel in Routine::ALL.iter().chain(Routine::MULTIMEM).copied() {
                 for bytes in [1, 16, 17, 8196, 128 * KIB, 1 << 20, 1 << 40] {
                     let (grid, threads) = agreed.shape(kernel, 2, bytes, &PLAIN);
                     assert!((1..=DEFAULT_BLOCKS).contains(&grid), "{world} {kernel:?} {bytes}");

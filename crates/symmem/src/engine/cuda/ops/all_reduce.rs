@@ -4,7 +4,7 @@ use crate::cuda::owner::Place;
 use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream};
 use crate::engine::cuda::control::AVERAGE;
 use crate::engine::cuda::launch::Call;
-use crate::engine::cuda::plan::{Form, all_reducer, number_of};
+use crate::engine::cuda::plan::{Form, number_of};
 use crate::engine::cuda::statement::Statement;
 use crate::memory::device::SymmetricMemory;
 use crate::numeric::{DType, Element, ReduceOp};
@@ -124,8 +124,7 @@ impl<T: Element> SymmetricMemory<T> {
             return self.meet_for_nothing(form.op(), stream);
         }
         let agreed = &engine.inner.agreed;
-        let algorithm = agreed.choose(form, bytes, engine.forced, &engine.tune)?;
-        let kernel = all_reducer(algorithm, form);
+        let (algorithm, kernel) = agreed.choose(form, bytes, engine.forced, &engine.tune)?;
         let (grid, threads) = agreed.shape(kernel, number, bytes, &engine.tune);
         let kernel = agreed.kernel_for(kernel, bytes, (grid, threads), [input.address, output.address]);
         let function = engine.routine(kernel, number)?;
