@@ -13,10 +13,6 @@ use std::sync::Once;
 use std::time::Duration;
 
 pub(crate) use self::kind::is_pad_size;
-use self::kind::{
-    ALGORITHM, Kind, Micros, NODE, Number, PAD_SIZE, ProviderName, RANKS, SECONDS, SECRET_FD, SECRET_FILE,
-    SWITCH, path_or_off, text,
-};
 pub use self::provider::{Place, Provider};
 use self::setting::Setting;
 use self::table::settings;
@@ -78,208 +74,132 @@ settings! {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Config {
-        timeout: Option<Duration> {
-            "SYMMEM_TIMEOUT" as SECONDS, or Some(Duration::from_secs(300)); "seconds a blocking call waits";
-            /// How long blocking calls wait unless told otherwise; 300 s by default.
-            pub fn timeout(timeout: Duration) { Some(timeout) }
-            /// Lets blocking calls wait as long as it takes.
-            pub fn no_timeout() { None }
-            pub(crate) fn get_timeout(&value) -> Option<Duration> { *value }
-        }
+    pub struct Config;
 
-        wait_notice: Option<Duration> {
-            "SYMMEM_WAIT_NOTICE" as SECONDS, or Some(Duration::from_secs(10));
-            "seconds after which a wait says so on stderr" + ", with who waits for whom";
-            /// How long a wait lasts before it says so on stderr, with who waits for whom; `None`: never. 10 s by default, and more and more
-            /// rarely after that.
-            pub fn wait_notice(after: Option<Duration>) { after }
-            pub(crate) fn get_wait_notice(&value) -> Option<Duration> { *value }
-        }
+    "SYMMEM_TIMEOUT" sets timeout: Option<Duration> as kind::seconds(), or Some(Duration::from_secs(300)); "seconds a blocking call waits";
+    /// How long blocking calls wait unless told otherwise; 300 s by default.
+    pub fn timeout(timeout: Duration) { Some(timeout) }
+    /// Lets blocking calls wait as long as it takes.
+    pub fn no_timeout() { None }
 
-        signal_pad_size: usize {
-            "SYMMEM_SIGNAL_PAD_SIZE" as PAD_SIZE, or DEFAULT_SIGNAL_PAD_SIZE; "bytes of a signal pad";
-            /// Bytes of the signal pads of later allocations: a multiple of 8, at most 2^30.
-            pub fn signal_pad_size(bytes: usize) -> Result<Self> { checked_pad_size(bytes)? }
-            pub(crate) fn get_signal_pad_size(&value) -> usize { *value }
-        }
+    "SYMMEM_WAIT_NOTICE" sets wait_notice: Option<Duration> as kind::seconds(), or Some(Duration::from_secs(10));
+        "seconds after which a wait says so on stderr" + ", with who waits for whom";
+    /// How long a wait lasts before it says so on stderr, with who waits for whom; `None`: never. 10 s by default, and more and more
+    /// rarely after that.
+    pub fn wait_notice(after: Option<Duration>) { after }
 
-        socket_dir: Option<PathBuf> {
-            "SYMMEM_SOCKET_DIR" as text("a directory"), or None => "abstract names";
-            "where the fd channel's sockets live" + ", for ranks in different network namespaces";
-            /// A directory for the fd channel's sockets, for ranks in different network namespaces (abstract names, the
-            /// default, do not cross them).
-            pub fn socket_dir(dir: impl Into<PathBuf>) { Some(dir.into()) }
-            pub(crate) fn get_socket_dir(&value) -> Option<&Path> { value.as_deref() }
-        }
+    "SYMMEM_SIGNAL_PAD_SIZE" sets signal_pad_size: usize as kind::pad_size(), or DEFAULT_SIGNAL_PAD_SIZE; "bytes of a signal pad";
+    /// Bytes of the signal pads of later allocations: a multiple of 8, at most 2^30.
+    pub fn signal_pad_size(bytes: usize) -> Result<Self> { checked_pad_size(bytes)? }
 
-        spin: Duration {
-            "SYMMEM_SPIN" as Micros(MAX_SPIN), or DEFAULT_SPIN;
-            "microseconds of spinning before a rank sleeps"
-                + ", when there is a core for every rank; less or not at all where ranks share cores with each other or with other programs";
-            /// How long a rank spins before it sleeps, at most 10 ms: on a quiet machine with a core for every rank. Ranks that outnumber
-            /// the cores, share one or lose theirs to other programs spin less or not at all. 200 us by default.
-            pub fn spin(spin: Duration) { spin }
-            pub(crate) fn get_spin(&value) -> Duration { *value }
-        }
+    "SYMMEM_SOCKET_DIR" sets socket_dir: Option<PathBuf> as kind::text("a directory"), or None => "abstract names";
+        "where the fd channel's sockets live" + ", for ranks in different network namespaces";
+    /// A directory for the fd channel's sockets, for ranks in different network namespaces (abstract names, the
+    /// default, do not cross them).
+    pub fn socket_dir(dir: impl Into<PathBuf>) { Some(dir.into()) }
 
-        populate: bool {
-            "SYMMEM_POPULATE" as SWITCH, or true; "touch all pages at rendezvous";
-            /// Whether rendezvous touches every page up front (the default), so that no operation pays for it later.
-            pub fn populate(populate: bool) { populate }
-            pub(crate) fn get_populate(&value) -> bool { *value }
-        }
+    "SYMMEM_SPIN" sets spin: Duration as kind::micros(MAX_SPIN), or DEFAULT_SPIN;
+        "microseconds of spinning before a rank sleeps"
+            + ", when there is a core for every rank; less or not at all where ranks share cores with each other or with other programs";
+    /// How long a rank spins before it sleeps, at most 10 ms: on a quiet machine with a core for every rank. Ranks that outnumber
+    /// the cores, share one or lose theirs to other programs spin less or not at all. 200 us by default.
+    pub fn spin(spin: Duration) { spin }
 
-        huge_pages: bool {
-            "SYMMEM_HUGE_PAGES" as SWITCH, or true; "ask the kernel for huge pages";
-            /// Whether the kernel is asked for huge pages.
-            pub fn huge_pages(huge_pages: bool) { huge_pages }
-            pub(crate) fn get_huge_pages(&value) -> bool { *value }
-        }
+    "SYMMEM_POPULATE" sets populate: bool as kind::switch(), or true; "touch all pages at rendezvous";
+    /// Whether rendezvous touches every page up front (the default), so that no operation pays for it later.
+    pub fn populate(populate: bool) { populate }
 
-        numa_node: Option<u32> {
-            "SYMMEM_NUMA_NODE" as NODE, or None => "where first touched"; "NUMA node of allocations";
-            /// The NUMA node allocations prefer.
-            pub fn numa_node(node: u32) { Some(node) }
-            pub(crate) fn get_numa_node(&value) -> Option<u32> { *value }
-        }
+    "SYMMEM_HUGE_PAGES" sets huge_pages: bool as kind::switch(), or true; "ask the kernel for huge pages";
+    /// Whether the kernel is asked for huge pages.
+    pub fn huge_pages(huge_pages: bool) { huge_pages }
 
-        pidfd: bool {
-            "SYMMEM_PIDFD" as SWITCH, or true; "watch peers by pidfd, not by /proc";
-            /// Whether peers' lives are watched through pidfds (the default) or through `/proc`.
-            pub fn pidfd(pidfd: bool) { pidfd }
-            pub(crate) fn get_pidfd(&value) -> bool { *value }
-        }
+    "SYMMEM_NUMA_NODE" sets numa_node: Option<u32> as kind::node(), or None => "where first touched"; "NUMA node of allocations";
+    /// The NUMA node allocations prefer.
+    pub fn numa_node(node: u32) { Some(node) }
 
-        host_id: Option<String> {
-            "SYMMEM_HOST_ID" as text("a name"), or None => "the kernel's boot id";
-            "ranks with equal ids share a host";
-            /// A name that stands in for the kernel's boot id: ranks with different ones count as on different hosts.
-            pub fn host_id(id: impl Into<String>) { Some(id.into()) }
-            pub(crate) fn get_host_id(&value) -> Option<&str> { value.as_deref() }
-        }
+    "SYMMEM_PIDFD" sets pidfd: bool as kind::switch(), or true; "watch peers by pidfd, not by /proc";
+    /// Whether peers' lives are watched through pidfds (the default) or through `/proc`.
+    pub fn pidfd(pidfd: bool) { pidfd }
 
-        secret_file: Option<Secret> {
-            "SYMMEM_SECRET_FILE" as SECRET_FILE, or None => "none";
-            "file with the secret that proves ranks on other hosts"
-                + ": 32 bytes or more, mode 0600, the same on all ranks; one host needs none ([SECURITY.md](SECURITY.md))";
-        }
+    "SYMMEM_HOST_ID" sets host_id: Option<String> as kind::text("a name"), or None => "the kernel's boot id"; "ranks with equal ids share a host";
+    /// A name that stands in for the kernel's boot id: ranks with different ones count as on different hosts.
+    pub fn host_id(id: impl Into<String>) { Some(id.into()) }
 
-        secret_fd: Option<Secret> {
-            "SYMMEM_SECRET_FD" as SECRET_FD, or None => "none";
-            "the same, as an inherited descriptor" + " of a file or memfd that the launcher left open";
-        }
+    "SYMMEM_SECRET_FILE" sets secret_file: Option<Secret> as kind::secret_file(), or None => "none";
+        "file with the secret that proves ranks on other hosts"
+            + ": 32 bytes or more, mode 0600, the same on all ranks; one host needs none ([SECURITY.md](SECURITY.md))";
 
-        allow_unauthenticated_hosts: bool {
-            "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS" as SWITCH, or false;
-            "let whoever writes the store be a rank" + ", so that a group may span hosts without a secret";
-            /// Whether a group may span hosts without a job secret. Whoever can write the store can then be a rank, and read and
-            /// change what ranks tell each other. Off by default.
-            pub fn allow_unauthenticated_hosts(allow: bool) { allow }
-            pub(crate) fn get_allow_unauthenticated_hosts(&value) -> bool { *value }
-        }
+    "SYMMEM_SECRET_FD" sets secret_fd: Option<Secret> as kind::secret_fd(), or None => "none";
+        "the same, as an inherited descriptor" + " of a file or memfd that the launcher left open";
 
-        store_bind: Option<String> {
-            "SYMMEM_STORE_BIND" as text("an address of this machine, or * for every interface"), or None => "where the others find it";
-            "address at which a rank serves the store"
-                + ", if that is not `MASTER_ADDR` (NAT, a container, 127.0.1.1 in /etc/hosts)";
-            /// The address at which a rank that serves the store listens, if that is not the one at which the others find it
-            /// (`MASTER_ADDR`): behind NAT, in a container, or where `/etc/hosts` gives a loopback address for this machine's name. `*` is
-            /// every interface.
-            pub fn store_bind(address: impl Into<String>) { Some(address.into()) }
-            /// The address that [`Config::store_bind`] or the environment names.
-            pub fn get_store_bind(&value) -> Option<&str> { value.as_deref() }
-        }
+    "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS" sets allow_unauthenticated_hosts: bool as kind::switch(), or false;
+        "let whoever writes the store be a rank" + ", so that a group may span hosts without a secret";
+    /// Whether a group may span hosts without a job secret. Whoever can write the store can then be a rank, and read and
+    /// change what ranks tell each other. Off by default.
+    pub fn allow_unauthenticated_hosts(allow: bool) { allow }
 
-        tuning: Option<PathBuf> {
-            "SYMMEM_TUNING" as path_or_off("a file, or \"off\""), or folders::tuning() => "in the user's cache folder";
-            "what `symmem tune` measured" + ", for rank 0";
-            /// The file in which rank 0 looks for what `symmem tune` measured; `None`: only what is built in counts.
-            pub fn tuning(path: Option<PathBuf>) { path }
-            pub(crate) fn get_tuning(&value) -> Option<&Path> { value.as_deref() }
-        }
+    "SYMMEM_STORE_BIND" sets store_bind: Option<String> as kind::text("an address of this machine, or * for every interface"), or None => "where the others find it";
+        "address at which a rank serves the store" + ", if that is not `MASTER_ADDR` (NAT, a container, 127.0.1.1 in /etc/hosts)";
+    /// The address at which a rank that serves the store listens, if that is not the one at which the others find it
+    /// (`MASTER_ADDR`): behind NAT, in a container, or where `/etc/hosts` gives a loopback address for this machine's name. `*` is
+    /// every interface.
+    pub fn store_bind(address: impl Into<String>) { Some(address.into()) }
 
-        algorithm: String {
-            "SYMMEM_ALGORITHM" as ALGORITHM, or String::new() => "by size";
-            "algorithm of collectives, where it can carry them" + "; rank 0's counts";
-            /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`. A wish for
-            /// the whole program: a message that is too large for it goes by the algorithm for any size. [`SymmetricMemory::using`] is no wish.
-            ///
-            /// [`SymmetricMemory::using`]: crate::SymmetricMemory::using
-            pub fn algorithm(choice: &str) -> Result<Self> { each_forced(choice, |_, _| ()).map(|()| choice.to_owned())? }
-            pub(crate) fn get_algorithm(&value) -> &str { value }
-        }
+    "SYMMEM_TUNING" sets tuning: Option<PathBuf> as kind::path_or_off("a file, or \"off\""), or folders::tuning() => "in the user's cache folder";
+        "what `symmem tune` measured" + ", for rank 0";
+    /// The file in which rank 0 looks for what `symmem tune` measured; `None`: only what is built in counts.
+    pub fn tuning(path: Option<PathBuf>) { path }
 
-        threads_per_rank: usize {
-            "SYMMEM_THREADS_PER_RANK" as Number(1..=256), or 1;
-            "threads that share a large collective" + ", in each rank";
-            /// Threads that work on this rank's part of a large collective, the calling one included; at most 256. The results have
-            /// the same bits whatever their number, which may differ between ranks.
-            ///
-            /// They inherit the affinity of the thread that calls, so they help only where a rank has several cores: start each rank
-            /// with a mask of as many (`taskset -c 0-3 ...`, `numactl --physcpubind=0-3 ...`), or with none.
-            pub fn threads_per_rank(threads: usize) { threads }
-            pub(crate) fn get_threads_per_rank(&value) -> usize { *value }
-        }
+    "SYMMEM_ALGORITHM" sets algorithm: String as kind::algorithm(), or String::new() => "by size";
+        "algorithm of collectives, where it can carry them" + "; rank 0's counts";
+    /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`. A wish for
+    /// the whole program: a message that is too large for it goes by the algorithm for any size. [`SymmetricMemory::using`] is no wish.
+    ///
+    /// [`SymmetricMemory::using`]: crate::SymmetricMemory::using
+    pub fn algorithm(choice: &str) -> Result<Self> { each_forced(choice, |_, _| ()).map(|()| choice.to_owned())? }
 
-        allow_overlapping_devices: bool {
-            "SYMMEM_ALLOW_OVERLAPPING_DEVICES" as SWITCH, or false; "several ranks may be on one GPU";
-            "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES" gives true;
-            /// Whether several ranks may be on one GPU. Off by default, because it is a mistake more often than a plan.
-            pub fn allow_overlapping_devices(allow: bool) { allow }
-            pub(crate) fn get_allow_overlapping_devices(&value) -> bool { *value }
-        }
+    "SYMMEM_THREADS_PER_RANK" sets threads_per_rank: usize as kind::number(1..=256), or 1; "threads that share a large collective" + ", in each rank";
+    /// Threads that work on this rank's part of a large collective, the calling one included; at most 256. The results have
+    /// the same bits whatever their number, which may differ between ranks.
+    ///
+    /// They inherit the affinity of the thread that calls, so they help only where a rank has several cores: start each rank
+    /// with a mask of as many (`taskset -c 0-3 ...`, `numactl --physcpubind=0-3 ...`), or with none.
+    pub fn threads_per_rank(threads: usize) { threads }
 
-        multicast: bool {
-            "SYMMEM_MULTICAST" as SWITCH, or true; "map GPU memory for multicast where possible";
-            "TORCH_SYMM_MEM_DISABLE_MULTICAST" gives false;
-            /// Whether GPU memory is also mapped for multicast, where all devices can (the default).
-            pub fn multicast(multicast: bool) { multicast }
-            pub(crate) fn get_multicast(&value) -> bool { *value }
-        }
+    "SYMMEM_ALLOW_OVERLAPPING_DEVICES" sets allow_overlapping_devices: bool as kind::switch(), or false, torch "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES" gives true;
+        "several ranks may be on one GPU";
+    /// Whether several ranks may be on one GPU. Off by default, because it is a mistake more often than a plan.
+    pub fn allow_overlapping_devices(allow: bool) { allow }
 
-        cache_dir: Option<PathBuf> {
-            "SYMMEM_CACHE_DIR" as path_or_off("a directory, or \"off\""), or folders::kernels() => "in the user's cache folder";
-            "where compiled kernels are kept";
-            /// Where compiled kernels are kept; `None`: nowhere, they are compiled for every engine.
-            pub fn cache_dir(dir: Option<PathBuf>) { dir }
-            pub(crate) fn get_cache_dir(&value) -> Option<&Path> { value.as_deref() }
-        }
+    "SYMMEM_MULTICAST" sets multicast: bool as kind::switch(), or true, torch "TORCH_SYMM_MEM_DISABLE_MULTICAST" gives false;
+        "map GPU memory for multicast where possible";
+    /// Whether GPU memory is also mapped for multicast, where all devices can (the default).
+    pub fn multicast(multicast: bool) { multicast }
 
-        max_blocks: u32 {
-            "SYMMEM_MAX_BLOCKS" as Number(1..=128), or 64;
-            "most blocks of a GPU kernel" + " that waits for peers";
-            /// Most blocks of a GPU kernel that waits for peers, from 1 to 128; 64 by default. Fewer leave more of the GPU to
-            /// other work.
-            pub fn max_blocks(blocks: u32) { blocks }
-            pub(crate) fn get_max_blocks(&value) -> u32 { *value }
-        }
+    "SYMMEM_CACHE_DIR" sets cache_dir: Option<PathBuf> as kind::path_or_off("a directory, or \"off\""), or folders::kernels() => "in the user's cache folder";
+        "where compiled kernels are kept";
+    /// Where compiled kernels are kept; `None`: nowhere, they are compiled for every engine.
+    pub fn cache_dir(dir: Option<PathBuf>) { dir }
 
-        lanes: u32 {
-            "SYMMEM_LANES" as Number(1..=16), or 1; "independent orders of GPU operations" + " in a group";
-            /// Number of independent orders of GPU operations in a group, from 1 to 16; 1 by default.
-            pub fn lanes(lanes: u32) { lanes }
-            pub(crate) fn get_lanes(&value) -> u32 { *value }
-        }
+    "SYMMEM_MAX_BLOCKS" sets max_blocks: u32 as kind::number(1..=128), or 64; "most blocks of a GPU kernel" + " that waits for peers";
+    /// Most blocks of a GPU kernel that waits for peers, from 1 to 128; 64 by default. Fewer leave more of the GPU to
+    /// other work.
+    pub fn max_blocks(blocks: u32) { blocks }
 
-        provider: Provider {
-            "SYMMEM_PROVIDER" as ProviderName, or Provider::default();
-            "where memory comes from" + ": on GPUs `vmm` (the driver) or `nccl` (NCCL's windows, docs/nccl.md), on the host `shm`";
-            /// Where memory comes from: that of the provider's place, host or device. The other place keeps its default.
-            pub fn provider(provider: Provider) { provider }
-            pub(crate) fn get_host_provider(&value) -> Provider { value.or_default_of(Place::Host) }
-            pub(crate) fn get_device_provider(&value) -> Provider { value.or_default_of(Place::Device) }
-        }
+    "SYMMEM_LANES" sets lanes: u32 as kind::number(1..=16), or 1; "independent orders of GPU operations" + " in a group";
+    /// Number of independent orders of GPU operations in a group, from 1 to 16; 1 by default.
+    pub fn lanes(lanes: u32) { lanes }
 
-        unreachable: Vec<usize> {
-            "SYMMEM_UNREACHABLE" as RANKS, or Vec::new() => "none";
-            "ranks that NCCL must carry, for tests" + ": they count as out of reach";
-            /// Ranks that count as out of reach of all others' loads and stores, so that NCCL carries what they take part in: for
-            /// tests of that way. All ranks must say the same.
-            pub fn unreachable(ranks: &[usize]) { ranks.to_vec() }
-            pub(crate) fn get_unreachable(&value) -> &[usize] { value }
-        }
-    }
+    "SYMMEM_PROVIDER" sets provider: Provider as kind::provider(), or Provider::default();
+        "where memory comes from" + ": on GPUs `vmm` (the driver) or `nccl` (NCCL's windows, docs/nccl.md), on the host `shm`";
+    /// Where memory comes from: that of the provider's place, host or device. The other place keeps its default.
+    pub fn provider(provider: Provider) { provider }
+
+    "SYMMEM_UNREACHABLE" sets unreachable: Vec<usize> as kind::ranks(), or Vec::new() => "none";
+        "ranks that NCCL must carry, for tests" + ": they count as out of reach";
+    /// Ranks that count as out of reach of all others' loads and stores, so that NCCL carries what they take part in: for
+    /// tests of that way. All ranks must say the same.
+    pub fn unreachable(ranks: &[usize]) { ranks.to_vec() }
 }
 
 impl Config {
@@ -318,19 +238,29 @@ impl Config {
 
     /// There is one secret: what the environment says of another one counts no more.
     fn with_secret(mut self, secret: Secret) -> Self {
-        self.secret_file.set(Some(secret));
+        self.secret_file.set(&kind::secret_file(), Some(secret));
         self.secret_fd = Setting::built_in(None);
         self
     }
 
     pub(crate) fn get_secret(&self) -> Option<&Secret> {
-        self.secret_file.value.as_ref().or(self.secret_fd.value.as_ref())
+        self.secret_file.as_ref().or(self.secret_fd.as_ref())
     }
 
     /// Whether ranks of several hosts can be one group: there is a job secret, or none is asked for
     /// ([`Config::allow_unauthenticated_hosts`]). Launchers ask before they start ranks that cannot meet.
     pub fn admits_other_hosts(&self) -> bool {
-        self.get_secret().is_some() || self.get_allow_unauthenticated_hosts()
+        self.get_secret().is_some() || *self.allow_unauthenticated_hosts
+    }
+
+    /// The address that [`Config::store_bind`] or the environment names.
+    pub fn get_store_bind(&self) -> Option<&str> {
+        self.store_bind.as_deref()
+    }
+
+    /// Where memory in `place` comes from.
+    pub(crate) fn provider_of(&self, place: Place) -> Provider {
+        self.provider.or_default_of(place)
     }
 }
 
@@ -347,23 +277,16 @@ fn refuse() -> Result<()> {
     let says =
         |variable| std::env::var_os(variable).is_some_and(|text| !text.to_string_lossy().trim().is_empty());
     if says(FILE) && says(FD) {
-        return Err(Error::invalid(
-            FILE,
-            format!("{FD} is set as well. Hint: one secret, so one of the two"),
-        ));
+        let problem = format!("{FD} is set as well. Hint: one secret, so one of the two");
+        return Err(Error::invalid(FILE, problem));
     }
     Ok(())
 }
 
 /// The size of a pad that was set in code.
 fn checked_pad_size(bytes: usize) -> Result<usize> {
-    if !is_pad_size(bytes) {
-        return Err(Error::invalid(
-            "signal pad size",
-            format!("{bytes} is not a multiple of 8 from 8 to 2^30"),
-        ));
-    }
-    Ok(bytes)
+    let problem = || format!("{bytes} is not a multiple of 8 from 8 to 2^30");
+    is_pad_size(bytes).then_some(bytes).ok_or_else(|| Error::invalid("signal pad size", problem()))
 }
 
 #[cfg(test)]
@@ -393,15 +316,15 @@ mod tests {
         let rows = config.rows();
         let spin = rows.iter().find(|row| row.variable == "SYMMEM_SPIN").unwrap();
         assert_eq!((spin.value.as_str(), spin.origin), ("7", Origin::Code));
-        assert_eq!(config.clone().spin(Duration::from_secs(1)).get_spin(), Duration::from_micros(MAX_SPIN));
+        assert_eq!(*config.clone().spin(Duration::from_secs(1)).spin, Duration::from_micros(MAX_SPIN));
         assert!(config.signal_pad_size(12).is_err());
     }
 
     #[test]
     fn settings_of_the_gpu_side_stay_in_their_bounds() {
         let config = Config::from_env().unwrap().max_blocks(0).lanes(99).multicast(false).cache_dir(None);
-        assert_eq!((config.get_max_blocks(), config.get_lanes()), (1, 16));
-        assert!(!config.get_multicast() && config.get_cache_dir().is_none());
+        assert_eq!((*config.max_blocks, *config.lanes), (1, 16));
+        assert!(!*config.multicast && config.cache_dir.is_none());
         let value = |variable| {
             let row = config.rows().into_iter().find(|row| row.variable == variable);
             row.map(|row| (row.value, row.origin)).unwrap()

@@ -1,53 +1,59 @@
 //! One setting: its value, and where that came from.
 
+use std::ops::Deref;
+
 use super::kind::Kind;
 use super::{ConfigRow, Origin};
 use crate::Result;
 
-/// A value and where it came from.
+/// A value and where it came from. It is read as the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting<T> {
-    pub(super) value: T,
+pub(crate) struct Setting<T> {
+    value: T,
     origin: Origin,
 }
 
-impl<T> Setting<T> {
+impl<T> Deref for Setting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: 'static> Setting<T> {
     /// What is built in.
     pub(super) fn built_in(value: T) -> Self {
         Self { value, origin: Origin::Default }
     }
 
     /// Takes what `variable` says, if it is set.
-    pub(super) fn read(mut self, variable: &str, kind: &impl Kind<T>) -> Result<Self> {
-        if let Some(text) = std::env::var_os(variable) {
-            self.value = kind.read(variable, &text.to_string_lossy())?;
-            self.origin = Origin::Variable;
-        }
-        Ok(self)
+    pub(super) fn read(self, variable: &str, kind: &Kind<T>) -> Result<Self> {
+        let Some(text) = std::env::var_os(variable) else { return Ok(self) };
+        Ok(Self { value: kind.read(variable, &text.to_string_lossy())?, origin: Origin::Variable })
     }
 
     /// What PyTorch's `variable` says in its own way, where ours is not set: `value` if it is exactly "1".
     pub(super) fn or_torch(self, variable: &str, value: T) -> Self {
-        if self.origin != Origin::Default || std::env::var_os(variable).is_none_or(|text| text != "1") {
-            return self;
-        }
-        Self { value, origin: Origin::Variable }
+        let says =
+            self.origin == Origin::Default && std::env::var_os(variable).is_some_and(|text| text == "1");
+        if says { Self { value, origin: Origin::Variable } } else { self }
     }
 
-    /// Sets it in code.
-    pub(super) fn set(&mut self, value: T) {
-        *self = Self { value, origin: Origin::Code };
+    /// Sets it in code, to the nearest value that is allowed.
+    pub(super) fn set(&mut self, kind: &Kind<T>, value: T) {
+        *self = Self { value: (kind.fit)(value), origin: Origin::Code };
     }
 
     /// Its row for `symmem config`; `unset` is said of a value that stands for nothing.
     pub(super) fn row(
         &self,
         variable: &'static str,
-        kind: &impl Kind<T>,
+        kind: &Kind<T>,
         unset: &str,
         meaning: &'static str,
     ) -> ConfigRow {
-        let value = kind.show(&self.value).unwrap_or_else(|| unset.to_owned());
+        let value = (kind.show)(&self.value).unwrap_or_else(|| unset.to_owned());
         ConfigRow { variable, value, origin: self.origin, meaning }
     }
 }

@@ -1,25 +1,21 @@
 //! The form in which [`Config`](super::Config) has its settings: a row for each, and everything about it in that row.
 
-/// Makes a struct of settings. A row has the field and its type, the variable and how it is understood, what is built in (and what is
-/// said of it where it has no text of its own), what it means (in README.md with some words more), and these functions:
-///
-/// - `pub fn name(given: Type) { value }` sets it; with `-> Result<Self>` the block may fail;
-/// - `pub(crate) fn get_name(&value) -> Type { value }` reads it.
+/// Makes a struct of settings. A row has the variable, the field and its type, how it is understood, what is built in (and what is said of it where it
+/// has no text of its own), PyTorch's variable where there is one, and what it means (in README.md with some words more). After it come the functions
+/// that set it, `pub fn name(given: Type) { value }`; with `-> Result<Self>` the block may fail. A setting is read as the field.
 macro_rules! settings {
     (
         $(#[$about:meta])*
-        pub struct $config:ident {$(
-            $field:ident: $type:ty {
-                $variable:literal as $kind:expr, or $default:expr $(=> $unset:literal)?;
-                $meaning:literal $(+ $more:literal)?;
-                $($torch:literal gives $given:expr;)?
-                $($(#[$doc:meta])* $vis:vis fn $name:ident $args:tt $(-> $out:ty)? $body:block)*
-            }
-        )*}
+        pub struct $config:ident;
+        $(
+            $variable:literal sets $field:ident: $type:ty as $kind:expr, or $default:expr $(=> $unset:literal)?
+            $(, torch $torch:literal gives $given:expr)?; $meaning:literal $(+ $more:literal)?;
+            $($(#[$doc:meta])* pub fn $name:ident $args:tt $(-> $out:ty)? $body:block)*
+        )*
     ) => {
         $(#[$about])*
         pub struct $config {
-            $($field: Setting<$type>,)*
+            $(pub(crate) $field: Setting<$type>,)*
         }
 
         impl $config {
@@ -30,9 +26,7 @@ macro_rules! settings {
 
             fn read() -> Result<Self> {
                 let built_in = Self::built_in();
-                Ok(Self {
-                    $($field: built_in.$field.read($variable, &$kind)?$(.or_torch($torch, $given))?,)*
-                })
+                Ok(Self { $($field: built_in.$field.read($variable, &$kind)?$(.or_torch($torch, $given))?,)* })
             }
 
             /// Each setting with its value and origin, for `symmem config`.
@@ -45,35 +39,26 @@ macro_rules! settings {
             fn documented() -> Vec<(ConfigRow, [String; 3])> {
                 let words = [$([
                     concat!($($unset)?).to_owned(),
-                    Kind::<$type>::expects(&$kind),
+                    { let kind: kind::Kind<$type> = $kind; kind.expects },
                     concat!($($more,)? $("; `", $torch, "=1` counts too")?).to_owned(),
                 ],)*];
                 Self::built_in().rows().into_iter().zip(words).collect()
             }
 
-            $($($crate::config::table::settings! {
-                @$field $kind; $(#[$doc])* $vis fn $name $args $(-> $out)? $body
-            })*)*
+            $($($crate::config::table::settings! { @$field $kind; $(#[$doc])* fn $name $args $(-> $out)? $body })*)*
         }
     };
-    (@$field:ident $kind:expr; $(#[$doc:meta])* $vis:vis fn $name:ident(&$value:ident) -> $out:ty $body:block) => {
+    (@$field:ident $kind:expr; $(#[$doc:meta])* fn $name:ident($($given:ident: $type:ty)?) $body:block) => {
         $(#[$doc])*
-        $vis fn $name(&self) -> $out {
-            let $value = &self.$field.value;
-            $body
-        }
-    };
-    (@$field:ident $kind:expr; $(#[$doc:meta])* $vis:vis fn $name:ident($($given:ident: $type:ty)?) $body:block) => {
-        $(#[$doc])*
-        $vis fn $name(mut self, $($given: $type)?) -> Self {
-            self.$field.set($kind.fit($body));
+        pub fn $name(mut self, $($given: $type)?) -> Self {
+            self.$field.set(&$kind, $body);
             self
         }
     };
-    (@$field:ident $kind:expr; $(#[$doc:meta])* $vis:vis fn $name:ident($given:ident: $type:ty) -> $out:ty $body:block) => {
+    (@$field:ident $kind:expr; $(#[$doc:meta])* fn $name:ident($given:ident: $type:ty) -> $out:ty $body:block) => {
         $(#[$doc])*
-        $vis fn $name(mut self, $given: $type) -> $out {
-            self.$field.set($kind.fit($body));
+        pub fn $name(mut self, $given: $type) -> $out {
+            self.$field.set(&$kind, $body);
             Ok(self)
         }
     };

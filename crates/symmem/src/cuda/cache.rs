@@ -20,7 +20,7 @@ const HEADER: usize = MAGIC.len() + 16;
 
 /// What `make` makes for these parts of a key, from the folder that the environment names if it is there.
 pub(crate) fn cached(key_parts: &[&[u8]], make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
-    cached_in(Config::from_env()?.get_cache_dir(), key_parts, make)
+    cached_in(Config::from_env()?.cache_dir.as_deref(), key_parts, make)
 }
 
 /// As [`cached`], with the folder; `None`: nothing is kept.

@@ -3,7 +3,9 @@
 use symmem_store::fuzzing::nameless_file;
 
 use crate::cuda::cache;
-use crate::tuning::{Algorithm, Book, Collective, Tuning, machine};
+use crate::sync::control::staging_bytes;
+use crate::sync::protocol::PARCEL_WORDS;
+use crate::tuning::{Algorithm, Book, Collective, PUSH_RANKS, Tuning, machine};
 
 /// Stands for this machine's name in an input, so that what is said about it is looked at.
 const HERE: &str = "@HERE@";
@@ -33,8 +35,17 @@ fn check(tuning: &Tuning, world: usize) {
             let chosen = tuning.choose(collective, bytes);
             assert!(collective.algorithms().contains(&chosen), "{chosen} for {collective}");
             // What does not fit a parcel or staging would be written beyond its end.
-            assert!(Tuning::fits(chosen, world, bytes), "{chosen} for {bytes} bytes of {world} ranks");
+            assert!(fits(chosen, world, bytes), "{chosen} for {bytes} bytes of {world} ranks");
         }
+    }
+}
+
+/// Whether `algorithm` can carry `bytes` per rank in a group of `world`.
+fn fits(algorithm: Algorithm, world: usize, bytes: usize) -> bool {
+    match algorithm {
+        Algorithm::Push => world <= PUSH_RANKS && bytes <= PARCEL_WORDS * 8,
+        Algorithm::Staged => bytes <= staging_bytes(world),
+        _ => true,
     }
 }
 

@@ -116,7 +116,7 @@ impl Watch for StoreWatch<'_> {
 
 /// A client of the store at `host:port`, within the context's timeout.
 pub(super) fn connect(context: &RankContext, host: &str, port: u16) -> Result<Arc<dyn Store>, StoreError> {
-    let deadline = context.config().get_timeout().map_or(Deadline::never(), Deadline::after);
-    let watch = StoreWatch { host, port, notice: Notice::new(context.config().get_wait_notice()) };
+    let deadline = context.config().timeout.map_or(Deadline::never(), Deadline::after);
+    let watch = StoreWatch { host, port, notice: Notice::new(*context.config().wait_notice) };
     Ok(Arc::new(TcpStore::connect(host, port, &Wait::new(deadline).with_watch(&watch))?))
 }

@@ -50,7 +50,7 @@ impl RankContext {
     /// A context with `config`, on host shared memory.
     pub fn new(config: Config) -> Self {
         let rank = Rank {
-            signal_pad_size: AtomicUsize::new(config.get_signal_pad_size()),
+            signal_pad_size: AtomicUsize::new(*config.signal_pad_size),
             config,
             groups: Mutex::default(),
             above: OnceLock::new(),
@@ -104,7 +104,7 @@ impl RankContext {
 
     /// What ranks on one host have in common: the configured id, or the kernel's boot id.
     pub(super) fn host(&self) -> Result<String> {
-        match self.config().get_host_id() {
+        match self.config().host_id.as_deref() {
             Some(id) => Ok(id.to_owned()),
             None => Ok(ids::hex(&ids::boot_id()?)),
         }

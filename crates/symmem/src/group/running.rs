@@ -276,7 +276,7 @@ impl<'a> Running<'a> {
 
     /// What ends waits of this op for the ranks in `awaited`.
     pub(crate) fn watch<F: Fn(usize) -> bool>(&self, awaited: F) -> GroupWatch<'a, F> {
-        let notice = Notice::new(self.inner().context.config().get_wait_notice());
+        let notice = Notice::new(*self.inner().context.config().wait_notice);
         let (sequence, channel) = (self.sequence, self.channel);
         GroupWatch { inner: self.inner(), op: self.op(), sequence, channel, awaited, notice }
     }

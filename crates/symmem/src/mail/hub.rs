@@ -148,7 +148,7 @@ impl Hub {
             return Ok(found);
         }
         let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));
-        let watch = watch(Notice::new(inner.context.config().get_wait_notice()));
+        let watch = watch(Notice::new(*inner.context.config().wait_notice));
         let wait = Wait::new(end.map_or(Deadline::never(), Deadline::at)).with_watch(&watch);
         let wait = match &terms.cancel {
             Some(token) => wait.with_cancel(token),

@@ -361,7 +361,7 @@ impl Table {
         let context = running.group().context();
         let joined = context.provider().join(running)?;
         let pad = context.provider().alloc(block.signal_pad_size()).and_then(|pad| {
-            if context.config().get_populate() {
+            if *context.config().populate {
                 block.memory().map_or(Ok(()), |memory| memory.populate())?;
                 pad.populate()?;
             }

@@ -66,6 +66,19 @@ impl Agreed {
         Signature { word, size }
     }
 
+    /// What a call of the collective `op` says, in words that people know.
+    fn announced(&self, op: Op) -> Announced {
+        Announced {
+            op,
+            bytes: Some(self.bytes),
+            channel: None,
+            root: usize::try_from(self.root).ok().filter(|_| op.has_root()),
+            dtype: DType::ALL.into_iter().find(|dtype| *dtype as u64 == self.dtype),
+            reduce: ReduceOp::ALL.into_iter().find(|reduce| *reduce as u64 + 1 == self.reduce),
+            algorithm: Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u64 == self.algorithm),
+        }
+    }
+
     fn of(signature: Signature, shape: u64) -> Self {
         let field = |index: usize| signature.word >> first_bit(index) & ((1 << FIELDS[index]) - 1);
         Self {
@@ -136,27 +149,14 @@ pub(crate) struct Announced {
 /// What `signature` says; none if no rank says so.
 pub(crate) fn announced(signature: Signature) -> Option<Announced> {
     let op = op_of(signature)?;
-    let number = usize::try_from(signature.word >> 8).ok();
+    let (number, size) = (usize::try_from(signature.word >> 8).ok(), Some(signature.size));
     let bare =
         Announced { op, bytes: None, channel: None, root: None, dtype: None, reduce: None, algorithm: None };
     Some(match op {
         Op::MemoryBarrier => Announced { channel: number, ..bare },
-        Op::Broadcast => Announced { root: number, bytes: Some(signature.size), ..bare },
-        Op::AllGather => Announced { bytes: Some(signature.size).filter(|bytes| *bytes > 0), ..bare },
-        _ if op.is_collective() => {
-            let agreed = Agreed::of(signature, 0);
-            Announced {
-                bytes: Some(agreed.bytes),
-                root: usize::try_from(agreed.root).ok().filter(|_| op.has_root()),
-                dtype: DType::ALL.iter().copied().find(|dtype| *dtype as u64 == agreed.dtype),
-                reduce: ReduceOp::ALL.iter().copied().find(|reduce| *reduce as u64 + 1 == agreed.reduce),
-                algorithm: Algorithm::ALL
-                    .iter()
-                    .copied()
-                    .find(|algorithm| *algorithm as u64 == agreed.algorithm),
-                ..bare
-            }
-        }
+        Op::Broadcast => Announced { root: number, bytes: size, ..bare },
+        Op::AllGather => Announced { bytes: size.filter(|bytes| *bytes > 0), ..bare },
+        _ if op.is_collective() => Agreed::of(signature, 0).announced(op),
         _ => bare,
     })
 }
@@ -176,41 +176,32 @@ struct Field {
     always: bool,
 }
 
-impl Field {
-    fn known(text: impl Into<String>) -> Self {
-        Self { text: text.into(), known: true, always: false }
-    }
+/// What the caller chose.
+fn known(text: String) -> Field {
+    Field { text, known: true, always: false }
+}
 
-    fn inner(text: String) -> Self {
-        Self { text, known: false, always: false }
-    }
+/// What only this library knows.
+fn inner(text: String) -> Field {
+    Field { known: false, ..known(text) }
 }
 
 /// What a signature of `op` says.
 fn fields(((signature, shape), op): ((Signature, u64), Op)) -> Vec<Field> {
-    let number = signature.word >> 8;
+    let (number, size) = (signature.word >> 8, signature.size);
     match op {
-        Op::MemoryBarrier => {
-            vec![
-                Field::known(format!("channel {number}")),
-                Field::inner(format!("memory {}", signature.size)),
-            ]
-        }
-        Op::Close => vec![Field::inner(format!("memory {}", signature.size))],
-        Op::Broadcast => {
-            vec![Field::known(format!("root {number}")), Field::known(format!("{} bytes", signature.size))]
-        }
-        Op::AllGather if signature.size > 0 => vec![Field::known(format!("{} bytes", signature.size))],
+        Op::MemoryBarrier => vec![known(format!("channel {number}")), inner(format!("memory {size}"))],
+        Op::Close => vec![inner(format!("memory {size}"))],
+        Op::Broadcast => vec![known(format!("root {number}")), known(format!("{size} bytes"))],
+        Op::AllGather if size > 0 => vec![known(format!("{size} bytes"))],
         _ if op.is_collective() => collective_fields(op, &Agreed::of(signature, shape)),
         _ => Vec::new(),
     }
 }
 
 fn collective_fields(op: Op, agreed: &Agreed) -> Vec<Field> {
-    let dtype = DType::ALL.iter().find(|dtype| **dtype as u64 == agreed.dtype);
-    let reduce = ReduceOp::ALL.iter().find(|reduce| **reduce as u64 + 1 == agreed.reduce);
-    let algorithm = Algorithm::ALL.iter().find(|algorithm| **algorithm as u64 == agreed.algorithm);
-    let elements = match dtype {
+    let said = agreed.announced(op);
+    let elements = match said.dtype {
         // Bytes of whatever it is.
         Some(DType::U8) if agreed.shape == Shape::ANY => format!("{} bytes", agreed.bytes),
         Some(dtype) => {
@@ -218,14 +209,13 @@ fn collective_fields(op: Op, agreed: &Agreed) -> Vec<Field> {
         }
         None => format!("{} bytes of an unknown type", agreed.bytes),
     };
-    let name = |name: Option<String>| name.unwrap_or_default();
-    let root = if op.has_root() { format!("root {}", agreed.root) } else { String::new() };
+    let or_nothing = |text: Option<String>| text.unwrap_or_default();
     vec![
-        Field::known(name(reduce.map(ToString::to_string))),
-        Field { always: true, ..Field::known(elements) },
-        Field::known(root),
-        Field::inner(name(algorithm.map(|algorithm| format!("algorithm {algorithm}")))),
-        Field::inner(format!("memory {}", agreed.memory)),
+        known(or_nothing(said.reduce.map(|reduce| reduce.to_string()))),
+        Field { always: true, ..known(elements) },
+        known(or_nothing(said.root.map(|root| format!("root {root}")))),
+        inner(or_nothing(said.algorithm.map(|algorithm| format!("algorithm {algorithm}")))),
+        inner(format!("memory {}", agreed.memory)),
     ]
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Provider as Name};
+use crate::config::{Config, Place, Provider as Name};
 use crate::cuda::Device;
 use crate::nccl::Communicator;
 use crate::provider::Provider;
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 /// The provider of host memory that `config` names.
 pub(crate) fn on_host(config: &Config) -> Arc<dyn Provider> {
-    match config.get_host_provider() {
+    match config.provider_of(Place::Host) {
         Name::Shm => Arc::new(Shm::new(config)),
         #[cfg(feature = "faults")]
         Name::Heap => Arc::new(Heap),

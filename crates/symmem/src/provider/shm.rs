@@ -19,7 +19,7 @@ pub(super) struct Shm {
 
 impl Shm {
     pub(super) fn new(config: &Config) -> Self {
-        Self { huge_pages: config.get_huge_pages(), numa_node: config.get_numa_node() }
+        Self { huge_pages: *config.huge_pages, numa_node: *config.numa_node }
     }
 }
 

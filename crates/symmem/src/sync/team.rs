@@ -43,7 +43,7 @@ pub(crate) struct Crew {
 impl Crew {
     /// For `rank`, one of `ranks` on this host.
     pub(crate) fn new(rank: usize, ranks: usize, config: &Config) -> Self {
-        let (threads, spin) = (config.get_threads_per_rank(), config.get_spin());
+        let (threads, spin) = (*config.threads_per_rank, *config.spin);
         Self { threads, rank, ranks, spin, team: OnceLock::new() }
     }
 

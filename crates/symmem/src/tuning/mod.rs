@@ -99,7 +99,7 @@ impl Tuning {
 
     /// What rank 0 of a group of `world` brings along: measured or built in, and what the configuration forces.
     pub(crate) fn from_config(config: &Config, world: usize) -> Result<Self> {
-        let mut tuning = match config.get_tuning().map(Book::open) {
+        let mut tuning = match config.tuning.as_deref().map(Book::open) {
             Some(Ok(book)) => book.tuning(world),
             // A cache that cannot be read must not keep anybody from working.
             Some(Err(error)) => {
@@ -108,7 +108,7 @@ impl Tuning {
             }
             None => Self::built_in(world),
         };
-        tuning.force_by_text(config.get_algorithm())?;
+        tuning.force_by_text(&config.algorithm)?;
         // What is not in the book is filled in here, where it is decided: another rank may see other cores.
         for collective in Collective::ALL {
             tuning.set_bounds(collective, tuning.bounds(collective));
@@ -123,48 +123,33 @@ impl Tuning {
             self.forced.insert(collective, algorithm);
         })
     }
-
-    /// Whether `algorithm` can carry `bytes` per rank in a group of `world`.
-    #[cfg(feature = "fuzzing")]
-    pub(crate) fn fits(algorithm: Algorithm, world: usize, bytes: usize) -> bool {
-        match algorithm {
-            Algorithm::Push => world <= PUSH_RANKS && bytes <= PARCEL_WORDS * 8,
-            Algorithm::Staged => bytes <= staging_bytes(world),
-            _ => true,
-        }
-    }
 }
 
-/// A tuning made quick to ask: below how many bytes the algorithms for smaller messages are used.
+/// A tuning made quick to ask: below how many bytes each of a collective's algorithms but the last is used, as far as there are so many.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    push_below: usize,
-    staged_below: usize,
-    pipelined_below: usize,
+    below: [usize; 3],
 }
 
 impl Choice {
     /// What follows from `bounds`, as far as messages fit.
     fn new(world: usize, bounds: Bounds) -> Self {
-        let most = Self::forced(world, Algorithm::Push);
-        Self {
-            push_below: most.push_below.min(bounds.push.saturating_add(1)),
-            staged_below: most.staged_below.min(bounds.staged.saturating_add(1)),
-            pipelined_below: bounds.pipelined.saturating_add(1),
-        }
+        let most = Self::forced(world, Algorithm::Push).below;
+        let asked = [bounds.push, bounds.staged, bounds.pipelined];
+        Self { below: std::array::from_fn(|at| most[at].min(asked[at].saturating_add(1))) }
     }
 
     /// `algorithm` wherever messages fit.
     pub(crate) fn forced(world: usize, algorithm: Algorithm) -> Self {
         let parcels = if world <= PUSH_RANKS { PARCEL_WORDS * 8 + 1 } else { 0 };
         let staging = staging_bytes(world.max(1)) + 1;
-        let (push_below, staged_below, pipelined_below) = match algorithm {
-            Algorithm::Push => (parcels, staging, usize::MAX),
-            Algorithm::Staged => (0, staging, usize::MAX),
-            Algorithm::Pull => (0, 0, 0),
-            _ => (0, 0, usize::MAX),
+        let below = match algorithm {
+            Algorithm::Push => [parcels, staging, usize::MAX],
+            Algorithm::Staged => [0, staging, usize::MAX],
+            Algorithm::Pull => [0; 3],
+            _ => [0, 0, usize::MAX],
         };
-        Self { push_below, staged_below, pipelined_below }
+        Self { below }
     }
 
     /// `algorithm` and no other: an error where it cannot carry `bytes` per rank of `collective` in a group of `world`.
@@ -193,20 +178,15 @@ impl Choice {
 
     /// Below how many bytes one meeting is preferred.
     pub(crate) fn staged_below(self) -> usize {
-        self.staged_below
+        self.below[1]
     }
 
     /// The algorithm for `bytes` per rank.
     #[inline]
     pub(crate) fn of(self, collective: Collective, bytes: usize) -> Algorithm {
-        match bytes {
-            _ if bytes < self.push_below => Algorithm::Push,
-            _ if bytes < self.staged_below => Algorithm::Staged,
-            _ => match collective.algorithms() {
-                [_, _, _, last] if bytes >= self.pipelined_below => *last,
-                algorithms => algorithms[2],
-            },
-        }
+        let algorithms = collective.algorithms();
+        let at = self.below.iter().position(|below| bytes < *below).unwrap_or(self.below.len());
+        algorithms[at.min(algorithms.len() - 1)]
     }
 }
 

@@ -62,7 +62,7 @@ pub use self::plan::{Algorithm, Form, Plan};
 use self::recorded::Rings;
 pub use self::status::Status;
 use self::status::{StatusBlock, Watched, Words};
-use crate::config::{Config, Provider};
+use crate::config::{Config, Place, Provider};
 use crate::cuda::activity::Activity;
 use crate::cuda::capture::check_no_capture;
 use crate::cuda::queues::Sharing;
@@ -147,10 +147,10 @@ impl Settings {
     /// What the configuration says, the rest as by default.
     pub fn from_config(config: &Config) -> Self {
         Self {
-            max_blocks: config.get_max_blocks(),
-            lanes: config.get_lanes(),
-            provider: Some(config.get_device_provider()),
-            unreachable: config.get_unreachable().to_vec(),
+            max_blocks: *config.max_blocks,
+            lanes: *config.lanes,
+            provider: Some(config.provider_of(Place::Device)),
+            unreachable: config.unreachable.to_vec(),
             ..Self::default()
         }
     }
@@ -259,7 +259,7 @@ impl Parts {
     fn make(group: &Group, device: &Device, settings: &Settings, layout: &Layout) -> Result<Self> {
         settings.check()?;
         check_no_capture("engine")?;
-        let cache = group.context().config().get_cache_dir();
+        let cache = group.context().config().cache_dir.as_deref();
         let kernels = Kernels::load(device, layout.world, cache, group.inner.is_recorded())?;
         let (rank, ordinal) = (group.rank(), device.ordinal());
         let words = Words::new(&format!("{DEVICE_PREFIX}{}:{rank}:{ordinal}", group.name()))?;
@@ -312,7 +312,8 @@ impl Engine {
         mut settings: Settings,
         adopted: Option<&Communicator>,
     ) -> Result<Self> {
-        let provider = settings.provider.unwrap_or_else(|| group.context().config().get_device_provider());
+        let provider =
+            settings.provider.unwrap_or_else(|| group.context().config().provider_of(Place::Device));
         settings.provider = Some(if adopted.is_some() { Provider::Nccl } else { provider });
         let world = group.size();
         if world > MAX_WORLD {

@@ -47,7 +47,7 @@ pub(super) fn set_up(
         Err(problem) => return Ok(Err(problem.clone())),
     };
     // Only now: elsewhere nobody would use them.
-    let cache = running.group().context().config().get_cache_dir();
+    let cache = running.group().context().config().cache_dir.as_deref();
     let kernels = MultimemKernels::load(device, running.inner().world, cache, recorded);
     let loaded = kernels.and_then(|kernels| Ok((rows(&kernels, device, lanes)?, kernels)));
     let mine = match &loaded {

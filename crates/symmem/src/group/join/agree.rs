@@ -148,7 +148,7 @@ impl Joining<'_> {
 
     fn listen(&self, id: &GroupId, members: &[Member]) -> Result<Endpoint> {
         self.check_hosts(members)?;
-        let dir = self.join.context.config().get_socket_dir();
+        let dir = self.join.context.config().socket_dir.as_deref();
         Endpoint::bind(self.sealer.token(id), dir, self.peers(members)?)
     }
 

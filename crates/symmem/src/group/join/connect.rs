@@ -127,7 +127,7 @@ impl Joining<'_> {
         let watch = self.no_watch();
         let terms = self.terms(&watch);
         // Members of a group already know each other's lives.
-        let disabled = self.join.known.is_some() || !self.join.context.config().get_pidfd();
+        let disabled = self.join.known.is_some() || !*self.join.context.config().pidfd;
         let pidfd: Option<OwnedFd> = life::own_pidfd(disabled);
         for peer in local {
             // A rank in the same process shares our fate: its death is ours, its thread's end is its left word.
@@ -210,7 +210,7 @@ impl Joining<'_> {
         let Segments { own, map, controls, members } = segments;
         let local = controls.iter().flatten().count();
         let judge = controls.iter().flatten().next().unwrap_or(&map).clone();
-        let ladder = Ladder::for_ranks(local, limits::usable_cores(), self.join.context.config().get_spin());
+        let ladder = Ladder::for_ranks(local, limits::usable_cores(), *self.join.context.config().spin);
         for (rank, member) in members.iter().enumerate() {
             map.seat(rank).set(Seated { process: member.process, is_here: member.host == self.hello.host });
         }

@@ -147,7 +147,7 @@ impl Join {
         name: &str,
         boot: String,
     ) -> Self {
-        let terms = Terms { timeout: context.config().get_timeout(), cancel: None };
+        let terms = Terms { timeout: *context.config().timeout, cancel: None };
         Self {
             store,
             server: None,
@@ -320,7 +320,7 @@ impl<'a> Joining<'a> {
     }
 
     fn watch<'b>(&'b self, gave_up: &'b dyn Fn() -> bool) -> JoinWatch<'b> {
-        let notice = Notice::new(self.join.context.config().get_wait_notice());
+        let notice = Notice::new(*self.join.context.config().wait_notice);
         JoinWatch { joining: self, gave_up, notice }
     }
 

@@ -24,7 +24,7 @@ impl Joining<'_> {
 
     /// Whether ranks of other hosts may be members without a proof.
     pub(super) fn takes_claims(&self) -> bool {
-        self.join.context.config().get_allow_unauthenticated_hosts()
+        *self.join.context.config().allow_unauthenticated_hosts
     }
 
     /// Refuses ranks of other hosts that nothing proves.

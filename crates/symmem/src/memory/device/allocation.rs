@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::handle::SymmetricMemory;
 use super::rendezvous::Table;
-use crate::config::{Config, Provider};
+use crate::config::{Config, Place, Provider};
 use crate::cuda::activity::all_idle;
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, buffer, deferred};
 use crate::engine::cuda::Engine;
@@ -125,7 +125,7 @@ impl RankContext {
     /// Local. Allocates `len` zeroed elements on `device`, that can become symmetric: from the provider that the configuration names,
     /// with a signal pad of [`RankContext::signal_pad_size`].
     pub fn alloc_on<T: Element>(&self, device: &Device, len: usize) -> Result<Allocation<T>> {
-        Allocation::make(device, len, self.config().get_device_provider(), self.signal_pad_size())
+        Allocation::make(device, len, self.config().provider_of(Place::Device), self.signal_pad_size())
     }
 }
 
@@ -139,7 +139,7 @@ impl<T: Element> Allocation<T> {
     /// Local. [`Allocation::new`] from this provider. NCCL's memory meets on engines that have a communicator
     /// ([`Settings::provider`](crate::cuda::Settings::provider)).
     pub fn with(device: &Device, len: usize, provider: Provider) -> Result<Self> {
-        Self::make(device, len, provider, Config::from_env()?.get_signal_pad_size())
+        Self::make(device, len, provider, *Config::from_env()?.signal_pad_size)
     }
 
     /// With a pad of `pad_bytes`, once it is symmetric.

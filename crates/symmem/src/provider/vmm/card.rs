@@ -69,7 +69,7 @@ impl Card {
             label: device.to_string(),
             host: inner.members[inner.rank].host.clone(),
             is_mig: device.is_mig(),
-            may_overlap: running.group().context().config().get_allow_overlapping_devices(),
+            may_overlap: *running.group().context().config().allow_overlapping_devices,
             domain: domain.map(|fabric| (ids::hex(&fabric.cluster), fabric.clique)),
             is_exportable: shareable::is_any(shareable::kinds(device)?),
             reaches: reach_of(device)?,

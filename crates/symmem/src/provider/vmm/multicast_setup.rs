@@ -81,7 +81,7 @@ fn problem(
     memory: &DeviceMemory,
     kinds: CUmemAllocationHandleType,
 ) -> Option<String> {
-    if !running.group().context().config().get_multicast() {
+    if !*running.group().context().config().multicast {
         return Some("it is switched off".to_owned());
     }
     if !device.has_multicast() {
