@@ -158,6 +158,12 @@ settings! {
     /// [`SymmetricMemory::using`]: crate::SymmetricMemory::using
     pub fn algorithm(choice: &str) -> Result<Self> { each_forced(choice, |_, _| ()).map(|()| choice.to_owned())? }
 
+    "SYMMEM_DEVICE_ALGORITHM" sets device_algorithm: Option<String> as kind::text("the name of an algorithm of GPUs"), or None => "by size";
+        "algorithm of all-reduces on GPUs, wherever it can carry them" + "; all ranks must say the same";
+    /// The algorithm of all-reduces on devices, by its name ([`cuda::Algorithm`](crate::cuda::Algorithm)), wherever it can carry them. All ranks must say
+    /// the same. One that does not exist, or that needs multicast, is an error when an engine is made.
+    pub fn device_algorithm(name: impl Into<String>) { Some(name.into()) }
+
     "SYMMEM_THREADS_PER_RANK" sets threads_per_rank: usize as kind::number(1..=256), or 1; "threads that share a large collective" + ", in each rank";
     /// Threads that work on this rank's part of a large collective, the calling one included; at most 256. The results have
     /// the same bits whatever their number, which may differ between ranks.

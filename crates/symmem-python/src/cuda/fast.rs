@@ -139,9 +139,9 @@ impl DeviceMemory {
         Ok(result.clone())
     }
 
-    /// Collective. `all_reduce` of the handle's elements by a chosen algorithm: `low_latency`, `one_shot`
-    /// (not in place), `two_shot`, `two_trip`, `one_trip` (either of the first two), `multimem` (which needs multicast) or
-    /// `try_multimem` (that or the usual choice). All ranks must choose alike.
+    /// Collective. `all_reduce` of the handle's elements by a chosen algorithm, one of `ALGORITHMS`: those of
+    /// the library (`multimem` needs multicast, `one_shot` does not work in place), `auto`, `one_trip`
+    /// (`low_latency` or `one_shot`) or `try_multimem` (that or the usual choice). All ranks must choose alike.
     #[pyo3(signature = (algorithm, op = "sum", out = None, *, timeout_ms = 0, stream = None))]
     fn all_reduce_using(
         &self,

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod algorithms;
 mod captures;
 mod devices;
 mod fabric;

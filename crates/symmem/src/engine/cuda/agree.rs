@@ -25,6 +25,8 @@ struct Said {
     first_epoch: u32,
     max_blocks: u32,
     provider: String,
+    /// Of all-reduces, wherever it can carry them.
+    algorithm: String,
     /// Whether it brings a communicator of its own.
     adopted: bool,
     /// Ranks that count as out of reach.
@@ -44,11 +46,12 @@ struct Said {
 impl Said {
     /// What must be equal, as people read it.
     fn terms(&self) -> String {
-        let Self { version, kernels, lanes, first_epoch, provider, unreachable, .. } = self;
+        let Self { version, kernels, lanes, first_epoch, provider, algorithm, unreachable, .. } = self;
+        let by = if algorithm.is_empty() { String::new() } else { format!(", all-reduces by {algorithm}") };
         let whose = if self.adopted { ", by a communicator that was there" } else { "" };
         let far = if unreachable.is_empty() { String::new() } else { format!(", without {unreachable:?}") };
         format!(
-            "version {version}, kernels {kernels:016x}, {lanes} lanes from epoch {first_epoch} on, memory of {provider}{whose}{far}"
+            "version {version}, kernels {kernels:016x}, {lanes} lanes from epoch {first_epoch} on, memory of {provider}{whose}{by}{far}"
         )
     }
 
@@ -102,6 +105,7 @@ fn say(
         first_epoch: settings.first_epoch(),
         max_blocks: settings.max_blocks.clamp(1, MAX_BLOCKS as u32),
         provider: settings.chosen_provider().to_string(),
+        algorithm: settings.algorithm.clone(),
         adopted: false,
         unreachable: settings.unreachable.clone(),
         apart: settings.apart,
@@ -146,6 +150,8 @@ fn smallest(all: &[Said]) -> Agreed {
         one_device: all.iter().all(|said| said.device == all[0].device && !said.apart),
         slot: Layout::new(all.len(), 1).slot,
         max_blocks: all.iter().map(|said| said.max_blocks).min().unwrap_or(1),
+        // It was checked; and all ranks say the same.
+        preferred: all[0].algorithm.parse().ok(),
         limits,
     }
 }
@@ -162,6 +168,7 @@ mod tests {
             first_epoch: 2,
             max_blocks: 32,
             provider: "vmm".to_owned(),
+            algorithm: String::new(),
             adopted: false,
             unreachable: Vec::new(),
             apart: false,

@@ -100,7 +100,7 @@ pub enum OnError {
     Trap,
 }
 
-/// How an engine is made. All ranks must agree on lanes, provider and first epoch; the smallest number of blocks counts.
+/// How an engine is made. All ranks must agree on lanes, provider, algorithm and first epoch; the smallest number of blocks counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Blocks of a kernel that waits for peers, at most.
@@ -116,6 +116,8 @@ pub struct Settings {
     /// Where memory comes from; `None`: what the group's configuration says. With [`Provider::Nccl`] the engine has a
     /// communicator, and works also where ranks are out of each other's reach: then NCCL carries its operations.
     pub provider: Option<Provider>,
+    /// The algorithm of all-reduces by its name, wherever it can carry them; empty: by size. [`Engine::using`] comes before it.
+    pub algorithm: String,
     /// Ranks that count as out of reach, for tests. Without a communicator nobody carries what they take part in.
     #[doc(hidden)]
     pub unreachable: Vec<usize>,
@@ -136,6 +138,7 @@ impl Default for Settings {
             on_error: OnError::Report,
             priority: 0,
             provider: None,
+            algorithm: String::new(),
             unreachable: Vec::new(),
             apart: false,
             first_epoch: 0,
@@ -150,6 +153,7 @@ impl Settings {
             max_blocks: *config.max_blocks,
             lanes: *config.lanes,
             provider: Some(config.provider_of(Place::Device)),
+            algorithm: config.device_algorithm.as_deref().unwrap_or_default().to_owned(),
             unreachable: config.unreachable.to_vec(),
             ..Self::default()
         }
@@ -166,10 +170,14 @@ impl Settings {
     }
 
     fn check(&self) -> Result<()> {
-        if (1..=MAX_LANES).contains(&self.lanes) {
+        if !(1..=MAX_LANES).contains(&self.lanes) {
+            return Err(Error::invalid("lanes", format!("{} must be from 1 to {MAX_LANES}", self.lanes)));
+        }
+        if self.algorithm.is_empty() || !self.algorithm.parse::<Algorithm>()?.needs_multicast() {
             return Ok(());
         }
-        Err(Error::invalid("lanes", format!("{} must be from 1 to {MAX_LANES}", self.lanes)))
+        let problem = format!("{} is for those who ask for it alone. Hint: Engine::using", self.algorithm);
+        Err(Error::invalid("algorithm", problem))
     }
 }
 
@@ -580,6 +588,12 @@ mod tests {
         assert!(Settings::default().check().is_ok());
         assert!(Settings { lanes: 0, ..Settings::default() }.check().is_err());
         assert!(Settings { lanes: 17, ..Settings::default() }.check().is_err());
+        let by =
+            |algorithm: &str| Settings { algorithm: algorithm.to_owned(), ..Settings::default() }.check();
+        for algorithm in Algorithm::EVERY {
+            assert_eq!(by(algorithm.name()).is_ok(), !algorithm.needs_multicast(), "{algorithm}");
+        }
+        assert!(by("ring").unwrap_err().to_string().contains("none of low_latency"));
         assert_eq!(Settings::default().first_epoch(), FIRST_EPOCH);
         assert_eq!(Settings { first_epoch: 0xffff_fff0, ..Settings::default() }.first_epoch(), 0xffff_fff0);
         assert_eq!(nanoseconds(None), 0);

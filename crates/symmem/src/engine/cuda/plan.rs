@@ -72,6 +72,11 @@ device_table!(algorithms);
 impl Algorithm {
     /// Every one, also those that are used only where they are asked for.
     pub const EVERY: &'static [Self] = Self::NAMED;
+
+    /// Whether a kernel of it does.
+    pub(super) fn needs_multicast(self) -> bool {
+        self.forms().iter().flatten().any(|(kernel, _)| Routine::MULTIMEM.contains(kernel))
+    }
 }
 
 /// Where an all-reduce finds its elements, and where it leaves the result.
@@ -175,6 +180,8 @@ pub(crate) struct Agreed {
     /// Payload bytes that packets can carry.
     pub(crate) slot: usize,
     pub(crate) max_blocks: u32,
+    /// What comes before the table, wherever it can carry a message.
+    pub(crate) preferred: Option<Algorithm>,
     /// For forward progress; the smallest of all ranks.
     pub(crate) limits: Limits,
 }
@@ -201,7 +208,7 @@ impl Agreed {
         }
     }
 
-    /// The first algorithm that may and can carry it; else the last one that can.
+    /// The preferred algorithm if it can, else the first one that may and can carry it; else the last one that can.
     fn table(&self, form: Form, bytes: usize, tune: &Tune) -> Algorithm {
         let class = WORLDS.iter().position(|most| self.world <= *most).unwrap_or(WORLDS.len() - 1);
         let may = |algorithm: &&Algorithm| match (**algorithm, tune.low_latency_max) {
@@ -213,6 +220,9 @@ impl Agreed {
             Ok(kernel) => self.world > 1 || form == Form::InPlace || !kernel.traits().sliced,
             Err(_) => false,
         };
+        if let Some(preferred) = self.preferred.filter(|preferred| can(&preferred)) {
+            return preferred;
+        }
         let chosen = Algorithm::ALL.iter().find(|algorithm| may(algorithm) && can(algorithm));
         *chosen.or_else(|| Algorithm::ALL.iter().rfind(can)).unwrap_or(&Algorithm::TwoShot)
     }
@@ -301,7 +311,7 @@ mod tests {
     fn agreed(world: usize) -> Agreed {
         let slot = Layout::new(world, 1).slot;
         let limits = [[128; 3]; Routine::COUNT];
-        Agreed { world, one_device: false, slot, max_blocks: DEFAULT_BLOCKS, limits }
+        Agreed { world, one_device: false, slot, max_blocks: DEFAULT_BLOCKS, preferred: None, limits }
     }
 
     const KIB: usize = 1 << 10;
@@ -421,6 +431,20 @@ mod tests {
         assert!(forced(Algorithm::TwoTrip, Form::Private, 16).is_err());
         for form in Form::ALL {
             assert_eq!(forced(Algorithm::Multimem, form, 1 << 30).unwrap().0, Algorithm::Multimem);
+        }
+    }
+
+    #[test]
+    fn a_preferred_algorithm_carries_what_it_can() {
+        for algorithm in Algorithm::EVERY.iter().filter(|algorithm| !algorithm.needs_multicast()) {
+            let agreed = Agreed { preferred: Some(*algorithm), ..agreed(2) };
+            for (form, bytes) in Form::ALL.into_iter().flat_map(|form| [(form, 4 * KIB), (form, 1 << 30)]) {
+                let (chosen, kernel) = agreed.choose(form, bytes, None, &PLAIN).unwrap();
+                match agreed.kernel_of(*algorithm, form, bytes) {
+                    Ok(own) => assert_eq!((chosen, kernel), (*algorithm, own), "{form} {bytes}"),
+                    Err(_) => assert_ne!(chosen, *algorithm, "{form} {bytes}"),
+                }
+            }
         }
     }
 
