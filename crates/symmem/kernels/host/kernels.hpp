@@ -10,7 +10,6 @@
 #include "../all_reduce_one_shot.cu"
 #include "../all_reduce_two_shot.cu"
 #include "../all_reduce_two_shot_out.cu"
-#include "../all_reduce_two_shot_read.cu"
 #include "../all_reduce_two_trip.cu"
 #include "../barrier_multimem.cu"
 #include "../marks.cu"
@@ -24,5 +23,4 @@
     X(TWO_TRIP, two_trip, 7, true) \
     X(ONE_SHOT, one_shot, 6, false) \
     X(TWO_SHOT, two_shot, 1, false) \
-    X(TWO_SHOT_OUT, two_shot_out, 6, false) \
-    X(TWO_SHOT_READ, two_shot_read, 1, false)
+    X(TWO_SHOT_OUT, two_shot_out, 6, false)

@@ -93,10 +93,6 @@ macro_rules! device_table {
             /// `docs/numerics.md` (in place, all ranks still get the same bits; otherwise they may differ between ranks), and it has not been
             /// measured.
             Multimem = "multimem", [Some((MultimemTwoShot, Any)), Some((MultimemOneShot, Any)), Some((MultimemOneShot, Any))] => {}
-            /// As [`Algorithm::TwoShot`] in place, but every rank reads the slices of the others where that writes them. It has not been measured.
-            TwoShotRead = "two_shot_read", [Some((TwoShotRead, Scratch)), None, None] => {
-                TwoShotRead = "all_reduce_two_shot_read" [tell hear publish hear] {halvings: 1, sliced: true},
-            }
         } }
         // What every engine has beside those of its algorithms. Its PTX is built in.
         engine: {
