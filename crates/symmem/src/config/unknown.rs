@@ -11,18 +11,9 @@ pub(crate) const SPAWN_NAME: &str = "SYMMEM_SPAWN_NAME";
 /// What people may set beside the settings: for parts of the library that know no configuration, and for the programs.
 const OTHERS: [&str; 4] = ["SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LIBRARY", "SYMMEM_PYTHON"];
 
-/// How names begin that nobody is sent to: what launchers tell their ranks and tests their processes, and a setting that is no
+/// How names go on after [`PREFIX`] that nobody is sent to: what launchers tell their ranks and tests their processes, and a setting that is no
 /// more, which is refused by its name.
-const INTERNAL: [&str; 8] = [
-    "SYMMEM_BENCH_",
-    "SYMMEM_CRASH_",
-    "SYMMEM_FAIL",
-    "SYMMEM_FRESH_RUN",
-    "SYMMEM_SPAWN_",
-    "SYMMEM_SPINS",
-    "SYMMEM_TEST_",
-    "SYMMEM_TRACE_",
-];
+const INTERNAL: &str = "BENCH_ CRASH_ FAIL FRESH_RUN SPAWN_ SPINS TEST_ TRACE_";
 
 /// A sentence for each variable of this process that is meant for symmem and means nothing; none where another rank of this
 /// machine or its launcher says them.
@@ -53,9 +44,10 @@ fn complaint(name: &str, rows: &[ConfigRow]) -> Option<String> {
 }
 
 fn is_known(name: &str, rows: &[ConfigRow]) -> bool {
+    let is_internal = |rest: &str| INTERNAL.split(' ').any(|start| rest.starts_with(start));
     rows.iter().any(|row| row.variable == name)
         || OTHERS.contains(&name)
-        || INTERNAL.iter().any(|prefix| name.starts_with(prefix))
+        || name.strip_prefix(PREFIX).is_some_and(is_internal)
 }
 
 /// How many letters must be put in, taken away or changed to make one name of the other.

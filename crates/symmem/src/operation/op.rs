@@ -136,7 +136,10 @@ macro_rules! ops {
                         $(tuned: Some(Collective::$tuned),)?
                         $(python: $python,)?
                         $($($is: true,)*)?
-                        ..Row::new($name, Output::$output)
+                        ..Row {
+                            name: $name, output: Output::$output, tuned: None, python: Some($name), root: false, reduces: false,
+                            parts: false, private: false, started: false, devices: false, carried: false,
+                        }
                     } }),)*
                 }
             }
@@ -236,25 +239,6 @@ ops! {
             ReduceScatterColumns = 28 Everywhere;
         "low_contention_all_gather" {parts} gives Whole, python (None): LowContentionAllGather = 29 Everywhere;
         "low_contention_reduce_scatter" {reduces, parts} gives Share, python (None): LowContentionReduceScatter = 30 Everywhere;
-    }
-}
-
-impl Row {
-    const fn new(name: &'static str, output: Output) -> Self {
-        let no = false;
-        Self {
-            name,
-            output,
-            tuned: None,
-            python: Some(name),
-            root: no,
-            reduces: no,
-            parts: no,
-            private: no,
-            started: no,
-            devices: no,
-            carried: no,
-        }
     }
 }
 

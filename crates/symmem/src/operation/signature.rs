@@ -7,19 +7,19 @@
 use super::{Algorithm, Op, SHAPED, Shape, Signature};
 use crate::numeric::{DType, ReduceOp};
 
-/// Bits of the fields of a collective's word, from the lowest on: operation (and whether there is a shape), root, element type, reduce
+/// The first bits of the fields of a collective's word, and its end: operation (and whether there is a shape), root, element type, reduce
 /// operation, algorithm, and the low bits of the memory's number.
-const FIELDS: [u32; 6] = [8, 16, 8, 8, 4, 20];
+const FIRST: [u32; 7] = [0, 8, 24, 32, 40, 44, 64];
 /// Bits of a collective's bytes; the high bits of the memory's number are above them.
 const BYTES: u32 = 48;
 
 /// Most bytes of each rank in a collective.
 pub(crate) const MAX_BYTES: u64 = (1 << BYTES) - 1;
 /// The highest number of a memory.
-pub(crate) const MAX_NUMBER: u64 = (1 << (FIELDS[5] + 64 - BYTES)) - 1;
+pub(crate) const MAX_NUMBER: u64 = (1 << (bits(5) + 64 - BYTES)) - 1;
 
 /// How many ranks can be a root.
-pub(crate) const MAX_ROOTS: usize = 1 << FIELDS[1];
+pub(crate) const MAX_ROOTS: usize = 1 << bits(1);
 
 /// What the ranks of a collective on memory say alike, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,33 +36,28 @@ pub(crate) struct Agreed {
     pub(crate) shape: Shape,
 }
 
-/// The first bit of field `index`.
-const fn first_bit(index: usize) -> u32 {
-    let (mut bit, mut field) = (0, 0);
-    while field < index {
-        bit += FIELDS[field];
-        field += 1;
-    }
-    bit
+/// How many bits field `index` has.
+const fn bits(index: usize) -> u32 {
+    FIRST[index + 1] - FIRST[index]
 }
 
 impl Agreed {
     /// The signature of `op`.
     #[inline]
     pub(crate) fn signature(&self, op: Op) -> Signature {
-        let low = (1 << FIELDS[5]) - 1;
-        debug_assert!(self.root >> FIELDS[1] == 0 && self.dtype >> FIELDS[2] == 0);
-        debug_assert!(self.reduce >> FIELDS[3] == 0 && self.algorithm >> FIELDS[4] == 0);
+        let low = (1 << bits(5)) - 1;
+        debug_assert!(self.root >> bits(1) == 0 && self.dtype >> bits(2) == 0);
+        debug_assert!(self.reduce >> bits(3) == 0 && self.algorithm >> bits(4) == 0);
         debug_assert!(self.bytes <= MAX_BYTES && self.memory <= MAX_NUMBER);
         let shaped = if self.shape == Shape::ANY { 0 } else { SHAPED };
         let word = op as u64
             | shaped
-            | self.root << const { first_bit(1) }
-            | self.dtype << const { first_bit(2) }
-            | self.reduce << const { first_bit(3) }
-            | self.algorithm << const { first_bit(4) }
-            | (self.memory & low) << const { first_bit(5) };
-        let size = self.bytes | (self.memory >> FIELDS[5]) << BYTES;
+            | self.root << FIRST[1]
+            | self.dtype << FIRST[2]
+            | self.reduce << FIRST[3]
+            | self.algorithm << FIRST[4]
+            | (self.memory & low) << FIRST[5];
+        let size = self.bytes | (self.memory >> bits(5)) << BYTES;
         Signature { word, size }
     }
 
@@ -80,13 +75,13 @@ impl Agreed {
     }
 
     fn of(signature: Signature, shape: u64) -> Self {
-        let field = |index: usize| signature.word >> first_bit(index) & ((1 << FIELDS[index]) - 1);
+        let field = |index: usize| signature.word >> FIRST[index] & ((1 << bits(index)) - 1);
         Self {
             root: field(1),
             dtype: field(2),
             reduce: field(3),
             algorithm: field(4),
-            memory: field(5) | (signature.size >> BYTES) << FIELDS[5],
+            memory: field(5) | (signature.size >> BYTES) << bits(5),
             bytes: signature.size & MAX_BYTES,
             shape: if signature.word & SHAPED == 0 { Shape::ANY } else { Shape::from_word(shape) },
         }
@@ -294,7 +289,7 @@ mod tests {
 
     #[test]
     fn no_field_of_a_collective_is_cut_off_or_reaches_into_another() {
-        assert_eq!(FIELDS.iter().sum::<u32>(), 64);
+        assert_eq!((0..6).map(bits).sum::<u32>(), 64);
         assert_eq!((MAX_BYTES, MAX_NUMBER), ((1 << 48) - 1, (1 << 36) - 1));
         let zero =
             Agreed { root: 0, dtype: 0, reduce: 0, algorithm: 0, memory: 0, bytes: 0, shape: Shape::ANY };

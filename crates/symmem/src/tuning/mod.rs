@@ -99,15 +99,10 @@ impl Tuning {
 
     /// What rank 0 of a group of `world` brings along: measured or built in, and what the configuration forces.
     pub(crate) fn from_config(config: &Config, world: usize) -> Result<Self> {
-        let mut tuning = match config.tuning.as_deref().map(Book::open) {
-            Some(Ok(book)) => book.tuning(world),
-            // A cache that cannot be read must not keep anybody from working.
-            Some(Err(error)) => {
-                tracing::warn!(%error, "built-in tuning is used");
-                Self::built_in(world)
-            }
-            None => Self::built_in(world),
-        };
+        let book = config.tuning.as_deref().map_or_else(|| Ok(Book::default()), Book::open);
+        // A cache that cannot be read must not keep anybody from working.
+        let warn = |error: &Error| tracing::warn!(%error, "built-in tuning is used");
+        let mut tuning = book.inspect_err(warn).unwrap_or_default().tuning(world);
         tuning.force_by_text(&config.algorithm)?;
         // What is not in the book is filled in here, where it is decided: another rank may see other cores.
         for collective in Collective::ALL {
