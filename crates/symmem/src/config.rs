@@ -76,81 +76,81 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Config;
 
-    "SYMMEM_TIMEOUT" sets timeout: Option<Duration> as kind::seconds(), or Some(Duration::from_secs(300)); "seconds a blocking call waits";
+    "SYMMEM_TIMEOUT" sets timeout: Option<Duration>, by kind::seconds(), or Some(Duration::from_secs(300)); "seconds a blocking call waits";
     /// How long blocking calls wait unless told otherwise; 300 s by default.
     pub fn timeout(timeout: Duration) { Some(timeout) }
     /// Lets blocking calls wait as long as it takes.
     pub fn no_timeout() { None }
 
-    "SYMMEM_WAIT_NOTICE" sets wait_notice: Option<Duration> as kind::seconds(), or Some(Duration::from_secs(10));
+    "SYMMEM_WAIT_NOTICE" sets wait_notice: Option<Duration>, by kind::seconds(), or Some(Duration::from_secs(10));
         "seconds after which a wait says so on stderr" + ", with who waits for whom";
     /// How long a wait lasts before it says so on stderr, with who waits for whom; `None`: never. 10 s by default, and more and more
     /// rarely after that.
     pub fn wait_notice(after: Option<Duration>) { after }
 
-    "SYMMEM_SIGNAL_PAD_SIZE" sets signal_pad_size: usize as kind::pad_size(), or DEFAULT_SIGNAL_PAD_SIZE; "bytes of a signal pad";
+    "SYMMEM_SIGNAL_PAD_SIZE" sets signal_pad_size: usize, by kind::pad_size(), or DEFAULT_SIGNAL_PAD_SIZE; "bytes of a signal pad";
     /// Bytes of the signal pads of later allocations: a multiple of 8, at most 2^30.
     pub fn signal_pad_size(bytes: usize) -> Result<Self> { checked_pad_size(bytes)? }
 
-    "SYMMEM_SOCKET_DIR" sets socket_dir: Option<PathBuf> as kind::text("a directory"), or None => "abstract names";
+    "SYMMEM_SOCKET_DIR" sets socket_dir: Option<PathBuf>, by kind::text("a directory"), or None => "abstract names";
         "where the fd channel's sockets live" + ", for ranks in different network namespaces";
     /// A directory for the fd channel's sockets, for ranks in different network namespaces (abstract names, the
     /// default, do not cross them).
     pub fn socket_dir(dir: impl Into<PathBuf>) { Some(dir.into()) }
 
-    "SYMMEM_SPIN" sets spin: Duration as kind::micros(MAX_SPIN), or DEFAULT_SPIN;
+    "SYMMEM_SPIN" sets spin: Duration, by kind::micros(MAX_SPIN), or DEFAULT_SPIN;
         "microseconds of spinning before a rank sleeps"
             + ", when there is a core for every rank; less or not at all where ranks share cores with each other or with other programs";
     /// How long a rank spins before it sleeps, at most 10 ms: on a quiet machine with a core for every rank. Ranks that outnumber
     /// the cores, share one or lose theirs to other programs spin less or not at all. 200 us by default.
     pub fn spin(spin: Duration) { spin }
 
-    "SYMMEM_POPULATE" sets populate: bool as kind::switch(), or true; "touch all pages at rendezvous";
+    "SYMMEM_POPULATE" sets populate: bool, by kind::switch(), or true; "touch all pages at rendezvous";
     /// Whether rendezvous touches every page up front (the default), so that no operation pays for it later.
     pub fn populate(populate: bool) { populate }
 
-    "SYMMEM_HUGE_PAGES" sets huge_pages: bool as kind::switch(), or true; "ask the kernel for huge pages";
+    "SYMMEM_HUGE_PAGES" sets huge_pages: bool, by kind::switch(), or true; "ask the kernel for huge pages";
     /// Whether the kernel is asked for huge pages.
     pub fn huge_pages(huge_pages: bool) { huge_pages }
 
-    "SYMMEM_NUMA_NODE" sets numa_node: Option<u32> as kind::node(), or None => "where first touched"; "NUMA node of allocations";
+    "SYMMEM_NUMA_NODE" sets numa_node: Option<u32>, by kind::node(), or None => "where first touched"; "NUMA node of allocations";
     /// The NUMA node allocations prefer.
     pub fn numa_node(node: u32) { Some(node) }
 
-    "SYMMEM_PIDFD" sets pidfd: bool as kind::switch(), or true; "watch peers by pidfd, not by /proc";
+    "SYMMEM_PIDFD" sets pidfd: bool, by kind::switch(), or true; "watch peers by pidfd, not by /proc";
     /// Whether peers' lives are watched through pidfds (the default) or through `/proc`.
     pub fn pidfd(pidfd: bool) { pidfd }
 
-    "SYMMEM_HOST_ID" sets host_id: Option<String> as kind::text("a name"), or None => "the kernel's boot id"; "ranks with equal ids share a host";
+    "SYMMEM_HOST_ID" sets host_id: Option<String>, by kind::text("a name"), or None => "the kernel's boot id"; "ranks with equal ids share a host";
     /// A name that stands in for the kernel's boot id: ranks with different ones count as on different hosts.
     pub fn host_id(id: impl Into<String>) { Some(id.into()) }
 
-    "SYMMEM_SECRET_FILE" sets secret_file: Option<Secret> as kind::secret_file(), or None => "none";
+    "SYMMEM_SECRET_FILE" sets secret_file: Option<Secret>, by kind::secret_file(), or None => "none";
         "file with the secret that proves ranks on other hosts"
             + ": 32 bytes or more, mode 0600, the same on all ranks; one host needs none ([SECURITY.md](SECURITY.md))";
 
-    "SYMMEM_SECRET_FD" sets secret_fd: Option<Secret> as kind::secret_fd(), or None => "none";
+    "SYMMEM_SECRET_FD" sets secret_fd: Option<Secret>, by kind::secret_fd(), or None => "none";
         "the same, as an inherited descriptor" + " of a file or memfd that the launcher left open";
 
-    "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS" sets allow_unauthenticated_hosts: bool as kind::switch(), or false;
+    "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS" sets allow_unauthenticated_hosts: bool, by kind::switch(), or false;
         "let whoever writes the store be a rank" + ", so that a group may span hosts without a secret";
     /// Whether a group may span hosts without a job secret. Whoever can write the store can then be a rank, and read and
     /// change what ranks tell each other. Off by default.
     pub fn allow_unauthenticated_hosts(allow: bool) { allow }
 
-    "SYMMEM_STORE_BIND" sets store_bind: Option<String> as kind::text("an address of this machine, or * for every interface"), or None => "where the others find it";
+    "SYMMEM_STORE_BIND" sets store_bind: Option<String>, by kind::text("an address of this machine, or * for every interface"), or None => "where the others find it";
         "address at which a rank serves the store" + ", if that is not `MASTER_ADDR` (NAT, a container, 127.0.1.1 in /etc/hosts)";
     /// The address at which a rank that serves the store listens, if that is not the one at which the others find it
     /// (`MASTER_ADDR`): behind NAT, in a container, or where `/etc/hosts` gives a loopback address for this machine's name. `*` is
     /// every interface.
     pub fn store_bind(address: impl Into<String>) { Some(address.into()) }
 
-    "SYMMEM_TUNING" sets tuning: Option<PathBuf> as kind::path_or_off("a file, or \"off\""), or folders::tuning() => "in the user's cache folder";
+    "SYMMEM_TUNING" sets tuning: Option<PathBuf>, by kind::path_or_off("a file, or \"off\""), or folders::tuning() => "in the user's cache folder";
         "what `symmem tune` measured" + ", for rank 0";
     /// The file in which rank 0 looks for what `symmem tune` measured; `None`: only what is built in counts.
     pub fn tuning(path: Option<PathBuf>) { path }
 
-    "SYMMEM_ALGORITHM" sets algorithm: String as kind::algorithm(), or String::new() => "by size";
+    "SYMMEM_ALGORITHM" sets algorithm: String, by kind::algorithm(), or String::new() => "by size";
         "algorithm of collectives, where it can carry them" + "; rank 0's counts";
     /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`. A wish for
     /// the whole program: a message that is too large for it goes by the algorithm for any size. [`SymmetricMemory::using`] is no wish.
@@ -158,13 +158,13 @@ settings! {
     /// [`SymmetricMemory::using`]: crate::SymmetricMemory::using
     pub fn algorithm(choice: &str) -> Result<Self> { each_forced(choice, |_, _| ()).map(|()| choice.to_owned())? }
 
-    "SYMMEM_DEVICE_ALGORITHM" sets device_algorithm: Option<String> as kind::text("the name of an algorithm of GPUs"), or None => "by size";
+    "SYMMEM_DEVICE_ALGORITHM" sets device_algorithm: Option<String>, by kind::text("the name of an algorithm of GPUs"), or None => "by size";
         "algorithm of all-reduces on GPUs, wherever it can carry them" + "; all ranks must say the same";
     /// The algorithm of all-reduces on devices, by its name ([`cuda::Algorithm`](crate::cuda::Algorithm)), wherever it can carry them. All ranks must say
     /// the same. One that does not exist, or that needs multicast, is an error when an engine is made.
     pub fn device_algorithm(name: impl Into<String>) { Some(name.into()) }
 
-    "SYMMEM_THREADS_PER_RANK" sets threads_per_rank: usize as kind::number(1..=256), or 1; "threads that share a large collective" + ", in each rank";
+    "SYMMEM_THREADS_PER_RANK" sets threads_per_rank: usize, by kind::number(1..=256), or 1; "threads that share a large collective" + ", in each rank";
     /// Threads that work on this rank's part of a large collective, the calling one included; at most 256. The results have
     /// the same bits whatever their number, which may differ between ranks.
     ///
@@ -172,36 +172,36 @@ settings! {
     /// with a mask of as many (`taskset -c 0-3 ...`, `numactl --physcpubind=0-3 ...`), or with none.
     pub fn threads_per_rank(threads: usize) { threads }
 
-    "SYMMEM_ALLOW_OVERLAPPING_DEVICES" sets allow_overlapping_devices: bool as kind::switch(), or false, torch "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES" gives true;
+    "SYMMEM_ALLOW_OVERLAPPING_DEVICES" sets allow_overlapping_devices: bool, by kind::switch(), or false, torch "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES" gives true;
         "several ranks may be on one GPU";
     /// Whether several ranks may be on one GPU. Off by default, because it is a mistake more often than a plan.
     pub fn allow_overlapping_devices(allow: bool) { allow }
 
-    "SYMMEM_MULTICAST" sets multicast: bool as kind::switch(), or true, torch "TORCH_SYMM_MEM_DISABLE_MULTICAST" gives false;
+    "SYMMEM_MULTICAST" sets multicast: bool, by kind::switch(), or true, torch "TORCH_SYMM_MEM_DISABLE_MULTICAST" gives false;
         "map GPU memory for multicast where possible";
     /// Whether GPU memory is also mapped for multicast, where all devices can (the default).
     pub fn multicast(multicast: bool) { multicast }
 
-    "SYMMEM_CACHE_DIR" sets cache_dir: Option<PathBuf> as kind::path_or_off("a directory, or \"off\""), or folders::kernels() => "in the user's cache folder";
+    "SYMMEM_CACHE_DIR" sets cache_dir: Option<PathBuf>, by kind::path_or_off("a directory, or \"off\""), or folders::kernels() => "in the user's cache folder";
         "where compiled kernels are kept";
     /// Where compiled kernels are kept; `None`: nowhere, they are compiled for every engine.
     pub fn cache_dir(dir: Option<PathBuf>) { dir }
 
-    "SYMMEM_MAX_BLOCKS" sets max_blocks: u32 as kind::number(1..=128), or 64; "most blocks of a GPU kernel" + " that waits for peers";
+    "SYMMEM_MAX_BLOCKS" sets max_blocks: u32, by kind::number(1..=128), or 64; "most blocks of a GPU kernel" + " that waits for peers";
     /// Most blocks of a GPU kernel that waits for peers, from 1 to 128; 64 by default. Fewer leave more of the GPU to
     /// other work.
     pub fn max_blocks(blocks: u32) { blocks }
 
-    "SYMMEM_LANES" sets lanes: u32 as kind::number(1..=16), or 1; "independent orders of GPU operations" + " in a group";
+    "SYMMEM_LANES" sets lanes: u32, by kind::number(1..=16), or 1; "independent orders of GPU operations" + " in a group";
     /// Number of independent orders of GPU operations in a group, from 1 to 16; 1 by default.
     pub fn lanes(lanes: u32) { lanes }
 
-    "SYMMEM_PROVIDER" sets provider: Provider as kind::provider(), or Provider::default();
+    "SYMMEM_PROVIDER" sets provider: Provider, by kind::provider(), or Provider::default();
         "where memory comes from" + ": on GPUs `vmm` (the driver) or `nccl` (NCCL's windows, docs/nccl.md), on the host `shm`";
     /// Where memory comes from: that of the provider's place, host or device. The other place keeps its default.
     pub fn provider(provider: Provider) { provider }
 
-    "SYMMEM_UNREACHABLE" sets unreachable: Vec<usize> as kind::ranks(), or Vec::new() => "none";
+    "SYMMEM_UNREACHABLE" sets unreachable: Vec<usize>, by kind::ranks(), or Vec::new() => "none";
         "ranks that NCCL must carry, for tests" + ": they count as out of reach";
     /// Ranks that count as out of reach of all others' loads and stores, so that NCCL carries what they take part in: for
     /// tests of that way. All ranks must say the same.

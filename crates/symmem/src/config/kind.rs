@@ -12,12 +12,14 @@ use crate::operation::each_forced;
 use crate::sys::secret::Secret;
 use crate::{Error, Result};
 
+type Parse<T> = dyn Fn(&str) -> Option<Result<T>>;
+
 /// The texts of a setting's values.
 pub(super) struct Kind<T> {
     /// What a variable must be, for errors and for the table in README.md.
     pub(super) expects: String,
     /// What a text means; `None` if it is not what is expected.
-    parse: Box<dyn Fn(&str) -> Option<Result<T>>>,
+    parse: Box<Parse<T>>,
     /// The text of a value; `None` if it stands for nothing.
     pub(super) show: fn(&T) -> Option<String>,
     /// The value nearest to one that was set in code that is allowed.

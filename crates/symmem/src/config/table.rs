@@ -8,7 +8,7 @@ macro_rules! settings {
         $(#[$about:meta])*
         pub struct $config:ident;
         $(
-            $variable:literal sets $field:ident: $type:ty as $kind:expr, or $default:expr $(=> $unset:literal)?
+            $variable:literal sets $field:ident: $type:ty, by $kind:expr, or $default:expr $(=> $unset:literal)?
             $(, torch $torch:literal gives $given:expr)?; $meaning:literal $(+ $more:literal)?;
             $($(#[$doc:meta])* pub fn $name:ident $args:tt $(-> $out:ty)? $body:block)*
         )*

@@ -229,7 +229,7 @@ impl Agreed {
 
     /// The kernel by which `algorithm` carries a message of `bytes` in this form, or why it cannot.
     fn kernel_of(&self, algorithm: Algorithm, form: Form, bytes: usize) -> Result<Routine, String> {
-        let (kernel, room) = algorithm.forms()[form as usize].ok_or_else(|| match form {
+        let (kernel, room) = algorithm.forms()[form as usize].ok_or(match form {
             Form::InPlace => "it does not work in place. Hint: all_reduce_out gives the result elsewhere",
             _ => "it works in place only",
         })?;
