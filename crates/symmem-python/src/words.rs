@@ -150,6 +150,15 @@ mod tests {
     }
 
     #[test]
+    fn collectives_that_python_calls_otherwise_have_their_row() {
+        for row in symmem::collectives::ROWS {
+            let said = OPERATIONS.iter().find(|(library, _)| *library == row.name).map(|(_, python)| *python);
+            let other = row.python.filter(|python| *python != row.name);
+            assert!(other.is_none() || said == other, "{} is {other:?} in Python, not {said:?}", row.name);
+        }
+    }
+
+    #[test]
     fn no_sentence_of_the_library_reaches_python_with_names_of_rust() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut all = Vec::new();

@@ -20,9 +20,9 @@ pub(crate) struct GpuArgs {
     /// Shares of the multiprocessors that MPS gives every rank: unset, 100/n or a percentage.
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',', default_value = "unset")]
     pub(crate) share: Vec<Share>,
-    /// Algorithms of ours: auto (the dispatcher's choice), names of algorithms, or every for each of them.
+    /// Algorithms of ours: auto (the dispatcher's choice), or names of algorithms.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "auto", value_parser = algorithm)]
-    algorithm: Vec<String>,
+    pub(crate) algorithm: Vec<String>,
     /// Most thread blocks of a launch of ours, to compare [default: the engine's].
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) grid: Vec<u32>,
@@ -95,25 +95,11 @@ impl std::str::FromStr for Share {
     }
 }
 
-/// Stands for each algorithm.
-const EVERY: &str = "every";
-
-impl GpuArgs {
-    /// Algorithms of ours, by their names, or what stands for the dispatcher's choice.
-    pub(crate) fn algorithms(&self) -> Vec<String> {
-        let each = |name: &String| match name.as_str() {
-            EVERY => Algorithm::EVERY.iter().map(|algorithm| algorithm.to_string()).collect(),
-            _ => vec![name.clone()],
-        };
-        self.algorithm.iter().flat_map(each).collect()
-    }
-}
-
 fn algorithm(name: &str) -> Result<String, String> {
     let known: Vec<_> = Algorithm::EVERY.iter().map(|algorithm| algorithm.name()).collect();
-    match ["auto", EVERY].contains(&name) || known.contains(&name) {
+    match name == "auto" || known.contains(&name) {
         true => Ok(name.to_owned()),
-        false => Err(format!("algorithms are auto, {EVERY}, {}", known.join(", "))),
+        false => Err(format!("algorithms are auto, {}", known.join(", "))),
     }
 }
 
@@ -132,10 +118,9 @@ mod tests {
     fn every_algorithm_of_the_library_is_known_by_its_name() {
         let algorithms = |name: &str| {
             let only = Only::try_parse_from(["symmem", "--algorithm", name]);
-            only.map(|only| only.gpu.algorithms()).map_err(|error| error.to_string())
+            only.map(|only| only.gpu.algorithm).map_err(|error| error.to_string())
         };
         let all: Vec<_> = Algorithm::EVERY.iter().map(|algorithm| algorithm.to_string()).collect();
-        assert_eq!(algorithms("every").unwrap(), all);
         assert!(all.iter().all(|name| algorithms(name).unwrap() == [name.clone()]));
         assert_eq!(algorithms("auto").unwrap(), ["auto"]);
         let wrong = algorithms("ring").unwrap_err();

@@ -1,7 +1,7 @@
 //! What a call of a collective is: what its ranks must agree on, and who needs to hear from whom.
 
 use crate::numeric::{DType, ReduceOp};
-use crate::operation::{Agreed, Algorithm, Collective, Flow, MAX_BYTES, Op, Shape, Signature};
+use crate::operation::{Agreed, Algorithm, Flow, MAX_BYTES, Op, Shape, Signature};
 use crate::{Error, Result};
 
 /// One call of a collective.
@@ -40,11 +40,6 @@ impl Call {
         }
         let problem = format!("{} bytes of a rank are more than {MAX_BYTES}", self.bytes);
         Err(Error::invalid(self.op.name(), problem))
-    }
-
-    /// The collective whose tuning counts.
-    pub(super) fn collective(&self) -> Option<Collective> {
-        self.op.row()?.tuned.filter(|_| !self.op.is_private())
     }
 
     /// Whether [`Algorithm::Pull`] can carry it: everybody gives private memory to everybody. Where only one gives, or only one takes, the others

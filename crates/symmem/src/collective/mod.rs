@@ -63,7 +63,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Runs `work` by the algorithm that the group has agreed on, or that this handle must have. This rank's memory is borrowed.
     #[inline]
     fn run(&self, call: &Call, work: impl FnOnce(&Peers<T>)) -> Result<()> {
-        let algorithm = match call.collective() {
+        let algorithm = match call.op.tuned() {
             Some(collective) => self.told(call.op, self.algorithm(collective))?,
             None => Algorithm::Direct,
         };

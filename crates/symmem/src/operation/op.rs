@@ -112,6 +112,7 @@ macro_rules! ops {
                 }
             }
 
+            #[inline]
             pub(crate) const fn kind(self) -> Kind {
                 match self {
                     $(Self::$op => Kind::$kind,)*
@@ -120,10 +121,20 @@ macro_rules! ops {
             }
 
             /// Whose bytes whom reach.
+            #[inline]
             pub(crate) const fn flow(self) -> Flow {
                 match self {
                     $(Self::$op => Flow::Everywhere,)*
                     $(Self::$memory => Flow::$flow, $(Self::$private => Flow::$private_flow,)?)*
+                }
+            }
+
+            /// What it is tuned as, if it is on symmetric memory.
+            #[inline]
+            pub(crate) const fn tuned(self) -> Option<Collective> {
+                match self {
+                    $($(Self::$memory => Some(Collective::$tuned),)?)*
+                    _ => None,
                 }
             }
 

@@ -179,9 +179,14 @@ impl Choice {
     /// The algorithm for `bytes` per rank.
     #[inline]
     pub(crate) fn of(self, collective: Collective, bytes: usize) -> Algorithm {
-        let algorithms = collective.algorithms();
-        let at = self.below.iter().position(|below| bytes < *below).unwrap_or(self.below.len());
-        algorithms[at.min(algorithms.len() - 1)]
+        match self.below {
+            [push, ..] if bytes < push => Algorithm::Push,
+            [_, staged, _] if bytes < staged => Algorithm::Staged,
+            [.., pipelined] => match collective.algorithms() {
+                [_, _, _, last] if bytes >= pipelined => *last,
+                algorithms => algorithms[2],
+            },
+        }
     }
 }
 

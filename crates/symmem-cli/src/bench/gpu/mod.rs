@@ -79,7 +79,7 @@ fn wanted(args: &BenchArgs) -> Result<Wanted> {
         forms: args.gpu.forms.clone(),
         sizes,
         cold: args.gpu.cold,
-        algorithms: args.gpu.algorithms(),
+        algorithms: args.gpu.algorithm.clone(),
         grids: or_default(&args.gpu.grid),
         threads: or_default(&args.gpu.threads),
         peers: System::peers(&args.peers)?,

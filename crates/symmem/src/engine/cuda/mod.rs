@@ -176,7 +176,7 @@ impl Settings {
         if self.algorithm.is_empty() || !self.algorithm.parse::<Algorithm>()?.needs_multicast() {
             return Ok(());
         }
-        let problem = format!("{} is for those who ask for it alone. Hint: Engine::using", self.algorithm);
+        let problem = format!("{} gives other bits. Hint: ask for it where they may differ", self.algorithm);
         Err(Error::invalid("algorithm", problem))
     }
 }

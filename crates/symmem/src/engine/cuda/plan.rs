@@ -58,11 +58,11 @@ macro_rules! algorithms {
 
             /// Up to how many KB it is chosen, where all ranks are on one device, and apart; for none if it never is. Measured on an H200;
             /// apart it is a guess: measured on one device, with kernels that do not know that it takes longer to publish what a block wrote.
-            const fn bounds(self) -> [Bounds; 2] {
-                let all: &[[Bounds; 2]] = match self {
+            const fn bounds(self) -> &'static [Bounds; 2] {
+                let all: &'static [[Bounds; 2]] = match self {
                     $($(Self::$algorithm => &[[[[0; 3]; WORLDS.len()]; 2], $([$together, $apart])?],)*)*
                 };
-                all[all.len() - 1]
+                &all[all.len() - 1]
             }
         }
     };
