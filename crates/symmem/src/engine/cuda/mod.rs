@@ -56,6 +56,7 @@ pub(crate) use self::fate::Fate;
 use self::kernels::Kernels;
 use self::lane::Lane;
 pub use self::local::LocalRanks;
+pub use self::ops::{Normed, RmsNorm};
 use self::multimem::Multimem;
 use self::plan::{Agreed, Tune, number_of};
 pub use self::plan::{Algorithm, Form, Plan};
