@@ -35,7 +35,7 @@ fn what_is_tuned_is_named_like_its_row() {
 
 /// Whether users can call `name` of `owner`, by the listing.
 fn offers(owner: &str, name: &str) -> bool {
-    let head = format!("pub fn symmem::{owner}::{name}");
+    let head = ["pub fn symmem", owner, name].join("::");
     API.lines().filter_map(|line| line.strip_prefix(&head)).any(|rest| rest.starts_with(['(', '<']))
 }
 
@@ -58,7 +58,7 @@ fn the_code_offers_what_the_table_says_and_no_more() {
 
 /// The arguments of `name`, and what it returns.
 fn arguments(name: &str) -> &'static str {
-    let head = format!("pub fn symmem::SymmetricMemory<T>::{name}(");
+    let head = ["pub fn symmem", "SymmetricMemory<T>", name].join("::") + "(";
     API.lines().find_map(|line| line.strip_prefix(&head)).unwrap_or_default()
 }
 
