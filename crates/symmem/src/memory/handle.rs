@@ -124,7 +124,8 @@ impl<T: Element> SymmetricMemory<T> {
         &self.table.without
     }
 
-    /// What the first rank that brought memory covers of it with its handle: for those who brought nothing and want to view it.
+    /// What the first rank that brought memory covered of it with its handle, in the rendezvous that made the table: for those who
+    /// brought nothing and want to view it.
     pub fn layout(&self) -> &Layout {
         &self.table.layout
     }

@@ -57,6 +57,13 @@ impl<T> Tables<T> {
         self.places().iter().filter_map(|place| place.table.clone()).collect()
     }
 
+    /// Takes out the tables for which `is_over`, unless somebody rendezvouses there. To be dropped without the lock.
+    pub(crate) fn take(&self, is_over: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut places = self.places();
+        let idle = places.iter_mut().filter(|place| place.claims == 0);
+        idle.filter_map(|place| place.table.take_if(|table| is_over(table))).collect()
+    }
+
     /// Takes the memory for a rendezvous of this rank of `group`, until the claim is dropped; from then on as long as the
     /// table lasts, if it got one. An error if the memory is another rank's.
     pub(crate) fn claim(&self, group: &Group, key: usize) -> Result<Claim<'_, T>> {

@@ -199,6 +199,11 @@ impl Live {
         Self((0..KINDS.len() as u32).map(|kind| (control().live)(kind)).collect())
     }
 
+    /// How much memory there is that is exchanged.
+    pub(crate) fn memory(&self) -> i64 {
+        self.0[..MEMORY].iter().sum()
+    }
+
     /// Whether nothing is left that was not there `before`, but for what a `call` that gives back and failed left behind.
     pub(crate) fn is_as(&self, before: &Self, call: &str) -> bool {
         let left = |kinds: std::ops::Range<usize>| -> i64 {

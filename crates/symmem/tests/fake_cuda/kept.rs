@@ -1,5 +1,7 @@
 //! What is kept with an allocation: tables, for how long and for whom; what `close` ends; and what a failed group leaves.
 
+use std::sync::Mutex;
+
 use symmem::cuda::{Allocation, Engine, Provider, Stream};
 use symmem::{Config, Error, RankContext, Result};
 
@@ -32,6 +34,35 @@ fn a_table_outlives_its_engine_and_goes_with_the_allocation() {
             group.barrier()?;
             drop(x);
             group.barrier()
+        })
+        .unwrap();
+        assert!(fake::Live::now().has_no_memory(), "{:?}", fake::Live::now());
+    });
+}
+
+/// Nobody can find or close the table of an engine that is gone: the next rendezvous lets go of it.
+#[test]
+fn engines_that_are_gone_leave_nothing_behind() {
+    fake::run("kept::engines_that_are_gone_leave_nothing_behind", &[DEVICES], || {
+        let shared: Mutex<Vec<Option<Allocation<f32>>>> = Mutex::new(vec![None, None]);
+        symmem::spawn(2, |group| {
+            let (mut x, me) = (engine(&group)?.alloc::<f32>(100)?, group.rank());
+            let mut held = Vec::new();
+            for _ in 0..10 {
+                let engine = engine(&group)?;
+                check(&x.rendezvous(&engine)?)?;
+                drop(engine);
+                group.barrier()?;
+                held.push(fake::Live::now().memory());
+                group.barrier()?;
+                // The ranks are threads, and may swap what they bring.
+                shared.lock().unwrap()[me] = Some(x);
+                group.barrier()?;
+                x = shared.lock().unwrap()[1 - me].take().expect("the other one's");
+                group.barrier()?;
+            }
+            assert!(held[1..].iter().all(|now| *now == held[1]), "{held:?}");
+            Ok(())
         })
         .unwrap();
         assert!(fake::Live::now().has_no_memory(), "{:?}", fake::Live::now());

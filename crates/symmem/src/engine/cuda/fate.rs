@@ -27,6 +27,11 @@ impl Fate {
         self.activity.is_idle()
     }
 
+    /// Whether the engine is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.watched.strong_count() == 0
+    }
+
     /// How the engine's group failed, if it has. Never waits.
     pub(crate) fn failure(&self) -> Option<String> {
         match self.watched.upgrade() {

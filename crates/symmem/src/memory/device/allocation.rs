@@ -6,14 +6,14 @@
 
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::handle::SymmetricMemory;
 use super::rendezvous::Table;
 use crate::config::{Config, Place, Provider};
 use crate::cuda::activity::all_idle;
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, buffer, deferred};
-use crate::engine::cuda::Engine;
+use crate::engine::cuda::{Engine, Fate};
 use crate::group::RankContext;
 use crate::memory::context::bytes_of;
 use crate::numeric::Element;
@@ -26,6 +26,8 @@ pub(super) struct Block {
     state: crate::memory::Block<Table>,
     device: Device,
     provider: Provider,
+    /// Of engines on which it has no table any more: their work may still go on.
+    past: Mutex<Vec<Fate>>,
 }
 
 impl Deref for Block {
@@ -46,13 +48,39 @@ impl Block {
     }
 
     /// Whether this process may use the memory: it is the rank's own, and no group failed that worked on it. Operations are
-    /// over before anybody on the host knows how, so this looks at the groups of all its tables.
+    /// over before anybody on the host knows how, so this looks at the groups of all its tables, and of those that were closed while
+    /// they worked.
     pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
         self.state.check_usable(op)?;
-        if let Some(cause) = self.tables.all().iter().find_map(|table| table.fate.failure()) {
+        let failure = self.tables.all().iter().find_map(|table| table.fate.failure());
+        if let Some(cause) = failure.or_else(|| self.past_failure()) {
             self.poison(cause);
         }
         self.state.check_usable(op)
+    }
+
+    /// The table of an engine with this fate goes: whether it did its work well is looked at later.
+    pub(super) fn remember(&self, fate: &Fate) {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner).push(fate.clone());
+    }
+
+    /// How a group failed whose table is gone. Forgets those that have done their work.
+    fn past_failure(&self) -> Option<String> {
+        let mut failure = None;
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.retain(|fate| {
+            // In this order: work that is done has said whether it failed.
+            let is_idle = fate.is_idle();
+            failure = failure.take().or_else(|| fate.failure());
+            !is_idle
+        });
+        failure
+    }
+
+    /// Lets go of the tables of engines that are gone: nobody can find or close them any more.
+    pub(super) fn forget_the_gone(&self) {
+        let gone = self.tables.take(|table| table.fate.is_over());
+        gone.iter().for_each(|table| self.remember(&table.fate));
     }
 
     /// Writes `len` elements from byte `start` on, after the work that is on `stream`, and waits until they are there.
@@ -147,7 +175,7 @@ impl<T: Element> Allocation<T> {
         let bytes = bytes_of::<T>(len)?;
         let memory = registry::on_device(provider, device)?.alloc(bytes)?;
         let state = crate::memory::Block::new(memory, bytes, pad_bytes);
-        let block = Block { state, device: device.clone(), provider };
+        let block = Block { state, device: device.clone(), provider, past: Mutex::default() };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }
 
@@ -216,7 +244,8 @@ impl<T: Element> Allocation<T> {
     ///
     /// The result is kept with the allocation: a second call for the same engine is local and gives another handle. What peers
     /// exported stays mapped, and so their memory is not freed, until [`SymmetricMemory::close`], or until the allocation and its last
-    /// handle go.
+    /// handle go; where the engine is gone, until the next rendezvous of the allocation. All ranks bring the same allocations again, or
+    /// none does: one with a new allocation would wait for ranks that are done already.
     pub fn rendezvous(&self, engine: &Engine) -> Result<SymmetricMemory<T>> {
         SymmetricMemory::rendezvous(&self.block, engine, self.len)
     }

@@ -282,7 +282,10 @@ impl<T: Element> SymmetricMemory<T> {
     /// ```
     pub fn close(self) -> Result<()> {
         self.check_open(Op::Close.name())?;
-        let end = |running: &Running<'_>| close(running, &self.block, self.engine.key(), &self.keep);
+        let end = |running: &Running<'_>| {
+            self.block.remember(&self.keep.fate);
+            close(running, &self.block, self.engine.key(), &self.keep)
+        };
         self.group().operate(Op::Close, None, end)
     }
 }

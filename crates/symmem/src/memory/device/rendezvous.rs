@@ -249,6 +249,7 @@ impl<T: Element> SymmetricMemory<T> {
 fn check_place(block: &Block, engine: &Engine) -> Result<()> {
     check_no_capture("rendezvous")?;
     block.check_usable(Op::Rendezvous.name())?;
+    block.forget_the_gone();
     let (memory, device) = (block.device(), engine.device());
     if memory != device {
         let problem =
