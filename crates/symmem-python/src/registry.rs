@@ -66,6 +66,8 @@ impl Drop for Block {
         let mut blocks = write();
         // The address stays this block's until its memory goes, after this.
         blocks.remove(&self.address());
+        drop(blocks);
+        crate::torch::forget(self.address(), self.bytes());
     }
 }
 

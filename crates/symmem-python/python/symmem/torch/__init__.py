@@ -19,7 +19,7 @@ import warnings
 
 from torch._C._distributed_c10d import _resolve_process_group
 
-from symmem.torch import c10d
+from symmem.torch import c10d, operators
 from symmem.torch._barrier import monitored_barrier
 from symmem.torch._groups import group_name as _group_name
 from symmem.torch._memory import (
@@ -109,10 +109,11 @@ __all__ = [
 ]
 
 c10d.register()
+operators.register()
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "c10d"]
+    return [*__all__, "c10d", "operators"]
 
 
 def enable_symm_mem_for_group(group_name: str) -> None:

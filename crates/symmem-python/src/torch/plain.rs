@@ -135,7 +135,7 @@ fn _tensor_all_to_all(group: &Group, out: &Bound<'_, PyAny>, tensor: &Bound<'_, 
     }
 }
 
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_tensor_all_reduce, module)?)?;
     module.add_function(wrap_pyfunction!(_tensor_all_reduce_now, module)?)?;
     module.add_function(wrap_pyfunction!(_tensor_broadcast, module)?)?;

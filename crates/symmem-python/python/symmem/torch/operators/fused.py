@@ -1,0 +1,166 @@
+"""What the operators do that torch too has in Python: gathers and reductions with a matrix product before or after.
+
+For tensors on the CPU, where no copy engine works beside the product: the collective first, then the product, or the other way round. They
+return new tensors, so torch's interface for extensions, which takes no Python tensors, is of no use to them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+import symmem
+from symmem.torch import _ops as ops
+from symmem.torch._groups import resolve
+from symmem.torch.operators import onesided
+from symmem.typing import Op
+
+
+def _gathered(tensor: Tensor, dim: int, group_name: str) -> Tensor:
+    """Everybody's `tensor` along `dim`."""
+    moved = tensor.movedim(dim, 0).contiguous()
+    group = resolve(group_name)
+    out = moved.new_empty((moved.shape[0] * group.size, *moved.shape[1:]))
+    group.all_gather(moved, out)
+    return out.movedim(0, dim)
+
+
+def _scattered(tensor: Tensor, reduce_op: str, dim: int, group_name: str) -> Tensor:
+    """This rank's part, along `dim`, of the reduction of everybody's `tensor`."""
+    if reduce_op not in ("sum", "avg"):
+        raise ops._refused(f"reduce_op must be sum or avg, not {reduce_op}", group_name, tensor)
+    moved, group = tensor.movedim(dim, 0).contiguous(), resolve(group_name)
+    if moved.shape[0] % group.size:
+        text = f"a side of {moved.shape[0]} must be divisible by the {group.size} ranks"
+        raise ops._refused(text, group_name, tensor)
+    out = moved.new_empty((moved.shape[0] // group.size, *moved.shape[1:]))
+    group.reduce_scatter(moved, cast(Op, reduce_op), out)
+    return out.movedim(0, dim)
+
+
+def _check_product(A: Tensor, dim: int, Bs: list[Tensor], what: str) -> None:
+    if A.dim() < 2:
+        raise ValueError("A_shard must be a matrix" if what == "gather_dim" else "A must be a matrix")
+    if any(B.dim() != 2 for B in Bs):
+        raise ValueError("B must be a matrix")
+    if not 0 <= dim < A.dim():
+        raise ValueError(f"Invalid {what}: {dim} of {A.dim()}")
+
+
+def fused_all_gather_matmul(
+    A: Tensor, Bs: list[Tensor], gather_dim: int, group_name: str, *, return_A: bool = True
+) -> tuple[Tensor | None, list[Tensor]]:
+    """Everybody's `A`, and its product with each of `Bs`."""
+    _check_product(A, gather_dim, Bs, "gather_dim")
+    whole = _gathered(A, gather_dim, group_name)
+    return (whole.contiguous() if return_A else None), [torch.matmul(whole, B).contiguous() for B in Bs]
+
+
+def fused_matmul_reduce_scatter(
+    A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str
+) -> Tensor:
+    """This rank's part of the reduction of everybody's product."""
+    _check_product(A, scatter_dim, [B], "scatter_dim")
+    return _scattered(torch.matmul(A, B), reduce_op, scatter_dim, group_name).contiguous()
+
+
+def _scaled(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: Any) -> Tensor:
+    """The product of scaled numbers: in float32, as there is no 8-bit product here."""
+    product = torch.matmul(A.float() * A_scale.float(), B.float() * B_scale.float())
+    if bias is not None:
+        product = product + bias.float()
+    if scale is not None:
+        product = product * scale.float()
+    return product.to(dtype or A.dtype)
+
+
+def fused_all_gather_scaled_matmul(
+    A: Tensor,
+    Bs: list[Tensor],
+    A_scale: Tensor,
+    B_scales: list[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: list[Tensor | None],
+    result_scales: list[Tensor | None],
+    out_dtypes: list[Any],
+    use_fast_accum: list[bool],
+) -> tuple[Tensor, list[Tensor]]:
+    """`fused_all_gather_matmul` of scaled numbers; a scale per row is gathered with its rows."""
+    _check_product(A, gather_dim, Bs, "gather_dim")
+    if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
+        raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
+    whole = _gathered(A, gather_dim, group_name).contiguous()
+    if A_scale.shape[:-1] == A.shape[:-1] and A_scale.shape[-1:] == (1,) and A_scale.numel() > 1:
+        A_scale = _gathered(A_scale, gather_dim, group_name)
+    elif A_scale.numel() > 1 and A_scale.shape[:-1] != whole.shape[:-1]:
+        raise ValueError(f"Invalid scale shape {list(A_scale.shape)} for {list(A.shape)}")
+    each = zip(Bs, B_scales, biases, result_scales, out_dtypes, strict=True)
+    return whole, [_scaled(whole, B, A_scale, scale, bias, result, dtype) for B, scale, bias, result, dtype in each]
+
+
+def fused_scaled_matmul_reduce_scatter(
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    reduce_op: str,
+    orig_scatter_dim: int,
+    scatter_dim_after_maybe_reshape: int,
+    group_name: str,
+    output_shape: list[int] | None,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """`fused_matmul_reduce_scatter` of scaled numbers, whose product has `output_shape` before it is scattered."""
+    product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype)
+    if output_shape is not None:
+        product = product.view(output_shape)
+    return _scattered(product, reduce_op, orig_scatter_dim, group_name).contiguous()
+
+
+def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
+    """Everybody's `tensor`, complete on return."""
+    return ops._low_contention_all_gather(tensor, group_name)
+
+
+def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    """This rank's part of the sum or average."""
+    return ops._low_contention_reduce_scatter(tensor, cast(Op, reduce_op), group_name)
+
+
+def _low_contention_all_gather_ce_multicast(tensor: Tensor, group_name: str) -> Tensor:
+    """`_low_contention_all_gather`: nothing here has multicast to do it by."""
+    rows = tensor if tensor.dim() else tensor.view(1)
+    return ops._low_contention_all_gather(rows, group_name)
+
+
+def _low_contention_all_gather_ce_multicast_out(tensor: Tensor, group_name: str, out: Tensor) -> None:
+    """The same into `out`."""
+    ranks = resolve(group_name).size
+    expected = [tensor.shape[0] * ranks, *tensor.shape[1:]] if tensor.dim() else [ranks]
+    if list(out.shape) != expected or not out.is_contiguous():
+        raise ops._refused(f"expected out shape {expected}, contiguous, not {list(out.shape)}", group_name, tensor)
+    resolve(group_name).all_gather(tensor.contiguous(), out)
+
+
+def _async_input_mm(a: Tensor, b: Tensor, a_chunk_signals: Tensor, a_chunk_pivot: int) -> Tensor:
+    """The product of `a`, whose chunks of rows are there when their signals are not 0; from chunk `a_chunk_pivot` on."""
+    chunks = a_chunk_signals.numel()
+    if a_chunk_signals.dtype != torch.uint32 or a.dim() != 2 or chunks == 0 or a.shape[0] % chunks:
+        raise symmem.Invalid(f"_async_input_mm: {list(a.shape)} must be an integer multiple of {chunks} uint32 signals")
+    out, rows = a.new_empty((a.shape[0], b.shape[1])), a.shape[0] // chunks
+    signals, end = a_chunk_signals.view(torch.int32), time.monotonic() + onesided.PATIENCE
+    for step in range(chunks):
+        chunk = (a_chunk_pivot + step) % chunks
+        while signals[chunk].item() == 0:
+            if time.monotonic() > end:
+                raise symmem.Timeout(f"_async_input_mm: chunk {chunk} is not there after {onesided.PATIENCE:.0f} s")
+            time.sleep(0)
+        torch.mm(a[chunk * rows : (chunk + 1) * rows], b, out=out[chunk * rows : (chunk + 1) * rows])
+    return out

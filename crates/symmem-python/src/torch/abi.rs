@@ -1,0 +1,128 @@
+//! libtorch's stable C interface, found in the torch that this process has imported.
+//!
+//! Everything `unsafe` about it that other files of this folder need is behind safe functions here or in `value`. The interface is that
+//! of torch 2.10, the first with strings and lists; what a later torch adds is not used. A torch without one of the functions
+//! has none of them here ([`abi`] is `None`), and Python registers in its own way.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::OnceLock;
+
+use symmem::DType;
+
+use crate::dtype;
+
+/// A tensor, string, list or library of torch's.
+pub(super) type Handle = *mut c_void;
+/// 0 where a call succeeded.
+type Code = i32;
+/// A kernel: the arguments lie where the results go. It may raise through its caller, which is C++.
+pub(super) type Kernel = extern "C-unwind" fn(*mut u64, u64, u64);
+
+/// The layout of values that this code was written for, torch 2.10, as torch packs versions.
+pub(super) const WRITTEN_FOR: u64 = (2 << 56) | (10 << 48);
+
+macro_rules! interface {
+    ($($name:ident: $kind:ty = $symbol:literal,)*) => {
+        /// The functions, by what they do.
+        pub(super) struct Abi {
+            $(pub(super) $name: $kind,)*
+            dtypes: Vec<(i32, DType)>,
+        }
+
+        impl Abi {
+            /// All of them, if the library has all of them.
+            fn find(library: *mut c_void) -> Option<Self> {
+                $(
+                    let address = symbol(library, $symbol)?;
+                    // SAFETY: a function of torch's interface by this name has this type.
+                    let $name = unsafe { std::mem::transmute::<*mut c_void, $kind>(address) };
+                )*
+                Some(Self { $($name,)* dtypes: dtypes(library) })
+            }
+        }
+    };
+}
+
+interface! {
+    new_fragment: unsafe extern "C" fn(*const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_fragment",
+    new_kernels: unsafe extern "C" fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_impl",
+    define: unsafe extern "C" fn(Handle, *const c_char) -> Code = c"aoti_torch_library_def",
+    implement: unsafe extern "C" fn(Handle, *const c_char, Kernel, u64) -> Code = c"torch_library_impl",
+    delete_library: unsafe extern "C" fn(Handle) -> Code = c"aoti_torch_delete_library_object",
+    check: unsafe extern "C-unwind" fn(bool, *const c_char, *const c_char, u32, *const c_char) = c"aoti_torch_check",
+    call: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> Code = c"torch_call_dispatcher",
+    data: unsafe extern "C" fn(Handle, *mut *mut c_void) -> Code = c"aoti_torch_get_data_ptr",
+    dims: unsafe extern "C" fn(Handle, *mut i64) -> Code = c"aoti_torch_get_dim",
+    sizes: unsafe extern "C" fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_sizes",
+    strides: unsafe extern "C" fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_strides",
+    dtype: unsafe extern "C" fn(Handle, *mut i32) -> Code = c"aoti_torch_get_dtype",
+    device_type: unsafe extern "C" fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_type",
+    device_index: unsafe extern "C" fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_index",
+    type_of_cpu: unsafe extern "C" fn() -> i32 = c"aoti_torch_device_type_cpu",
+    type_of_cuda: unsafe extern "C" fn() -> i32 = c"aoti_torch_device_type_cuda",
+    empty: unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code = c"aoti_torch_empty_strided",
+    another_handle: unsafe extern "C" fn(Handle, *mut Handle) -> Code = c"aoti_torch_new_tensor_handle",
+    delete_tensor: unsafe extern "C" fn(Handle) -> Code = c"aoti_torch_delete_tensor_object",
+    string_length: unsafe extern "C" fn(Handle, *mut usize) -> Code = c"torch_string_length",
+    string_bytes: unsafe extern "C" fn(Handle, *mut *const c_char) -> Code = c"torch_string_c_str",
+    delete_string: unsafe extern "C" fn(Handle) -> Code = c"torch_delete_string",
+    list_size: unsafe extern "C" fn(Handle, *mut usize) -> Code = c"torch_list_size",
+    list_item: unsafe extern "C" fn(Handle, usize, *mut u64) -> Code = c"torch_list_get_item",
+    delete_list: unsafe extern "C" fn(Handle) -> Code = c"torch_delete_list",
+    delete_box: unsafe extern "C" fn(*mut c_void) = c"_ZdlPv",
+}
+
+// SAFETY: addresses of functions that any thread may call.
+unsafe impl Send for Abi {}
+// SAFETY: as above.
+unsafe impl Sync for Abi {}
+
+fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: an open library and a name that ends.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+/// Torch's numbers of the element types that there are here.
+fn dtypes(library: *mut c_void) -> Vec<(i32, DType)> {
+    let number = |dtype: &DType| {
+        let name = CString::new(format!("aoti_torch_dtype_{}", dtype::name(*dtype))).ok()?;
+        let address = symbol(library, &name)?;
+        // SAFETY: a function of torch's interface by this name takes nothing and gives a number.
+        let function = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i32>(address) };
+        // SAFETY: no preconditions.
+        Some((unsafe { function() }, *dtype))
+    };
+    DType::ALL.iter().filter_map(number).collect()
+}
+
+/// The interface; `None` where no torch is imported, or an older one than 2.10.
+pub(super) fn abi() -> Option<&'static Abi> {
+    static ABI: OnceLock<Abi> = OnceLock::new();
+    if let Some(abi) = ABI.get() {
+        return Some(abi);
+    }
+    // Only a library that is loaded; it stays so, because this is never given back.
+    // SAFETY: a name that ends; loads and runs nothing.
+    let library = unsafe { libc::dlopen(c"libtorch_cpu.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return None;
+    }
+    let found = Abi::find(library)?;
+    Some(ABI.get_or_init(|| found))
+}
+
+impl Abi {
+    /// The element type that torch has this number for.
+    pub(super) fn element(&self, number: i32) -> Option<DType> {
+        self.dtypes.iter().find(|(other, _)| *other == number).map(|(_, dtype)| *dtype)
+    }
+}
+
+/// Raises `text` as torch's error, through the caller. Nothing that must be dropped may be alive in the frames in between.
+pub(super) fn throw(text: &CStr) {
+    if let Some(abi) = abi() {
+        // SAFETY: strings that end; the caller, a kernel, may be unwound.
+        unsafe { (abi.check)(false, c"symmem".as_ptr(), c"symmem".as_ptr(), 0, text.as_ptr()) };
+    }
+}
