@@ -41,6 +41,11 @@ def _scattered(tensor: Tensor, reduce_op: str, dim: int, group_name: str) -> Ten
     return out.movedim(0, dim)
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """The tensor with its elements side by side, and the strides that a new one has, also of sides of 1."""
+    return tensor.contiguous().view(-1).view(tensor.shape)
+
+
 def _check_product(A: Tensor, dim: int, Bs: list[Tensor], what: str) -> None:
     if A.dim() < 2:
         raise ValueError("A_shard must be a matrix" if what == "gather_dim" else "A must be a matrix")
@@ -56,7 +61,7 @@ def fused_all_gather_matmul(
     """Everybody's `A`, and its product with each of `Bs`."""
     _check_product(A, gather_dim, Bs, "gather_dim")
     whole = _gathered(A, gather_dim, group_name)
-    return (whole.contiguous() if return_A else None), [torch.matmul(whole, B).contiguous() for B in Bs]
+    return (_plain(whole) if return_A else None), [_plain(torch.matmul(whole, B)) for B in Bs]
 
 
 def fused_matmul_reduce_scatter(
@@ -64,17 +69,41 @@ def fused_matmul_reduce_scatter(
 ) -> Tensor:
     """This rank's part of the reduction of everybody's product."""
     _check_product(A, scatter_dim, [B], "scatter_dim")
-    return _scattered(torch.matmul(A, B), reduce_op, scatter_dim, group_name).contiguous()
+    return _plain(_scattered(torch.matmul(A, B), reduce_op, scatter_dim, group_name))
 
 
-def _scaled(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: Any) -> Tensor:
+#: Torch's dispatcher gives kernels in Python the numbers of types that are in lists.
+_TYPES = {
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    15: torch.bfloat16,
+    23: torch.float8_e5m2,
+    24: torch.float8_e4m3fn,
+}
+
+
+def as_dtype(given: Any, default: torch.dtype) -> torch.dtype:
+    """The type that an optional argument says."""
+    if given is None:
+        return default
+    if isinstance(given, torch.dtype):
+        return given
+    if given not in _TYPES:
+        raise ValueError(f"type {given} of torch is none that products are made in")
+    return _TYPES[given]
+
+
+def _scaled(
+    A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: Any
+) -> Tensor:
     """The product of scaled numbers: in float32, as there is no 8-bit product here."""
     product = torch.matmul(A.float() * A_scale.float(), B.float() * B_scale.float())
     if bias is not None:
         product = product + bias.float()
     if scale is not None:
         product = product * scale.float()
-    return product.to(dtype or A.dtype)
+    return product.to(as_dtype(dtype, A.dtype))
 
 
 def fused_all_gather_scaled_matmul(
@@ -93,7 +122,7 @@ def fused_all_gather_scaled_matmul(
     _check_product(A, gather_dim, Bs, "gather_dim")
     if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
         raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
-    whole = _gathered(A, gather_dim, group_name).contiguous()
+    whole = _plain(_gathered(A, gather_dim, group_name))
     if A_scale.shape[:-1] == A.shape[:-1] and A_scale.shape[-1:] == (1,) and A_scale.numel() > 1:
         A_scale = _gathered(A_scale, gather_dim, group_name)
     elif A_scale.numel() > 1 and A_scale.shape[:-1] != whole.shape[:-1]:
@@ -121,7 +150,7 @@ def fused_scaled_matmul_reduce_scatter(
     product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype)
     if output_shape is not None:
         product = product.view(output_shape)
-    return _scattered(product, reduce_op, orig_scatter_dim, group_name).contiguous()
+    return _plain(_scattered(product, reduce_op, orig_scatter_dim, group_name))
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:

@@ -90,7 +90,7 @@ def _type(kind: Any) -> str:
     for theirs, ours in (("Optional[", "?"), ("List[", "[]")):
         if name.startswith(theirs):
             return _type(kind.getElementType()) + ours
-    return name
+    return "int" if name == "SymInt" else name
 
 
 def written(schema: Any) -> list[int]:
@@ -103,7 +103,7 @@ def _returned(schema: Any) -> str:
     if not schema.returns:
         return ""
     (only,) = schema.returns
-    if str(only.type) == "int":
+    if _type(only.type) == "int":
         return "int"
     if only.alias_info is not None:
         return f"={_same(schema, only)}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
 
 from symmem.torch._groups import group_name as _name
+from symmem.torch.operators.fused import as_dtype
 
 
 def _ranks(group_name: str) -> int:
@@ -93,7 +94,7 @@ def gathered_scaled_products(
     """Of `fused_all_gather_scaled_matmul`."""
     whole = A.new_empty(_longer(A, gather_dim, _ranks(group_name)))
     pairs = zip(Bs, out_dtypes, strict=True)
-    return whole, [B.new_empty((*whole.shape[:-1], B.shape[1]), dtype=dtype or A.dtype) for B, dtype in pairs]
+    return whole, [B.new_empty((*whole.shape[:-1], B.shape[1]), dtype=as_dtype(dtype, A.dtype)) for B, dtype in pairs]
 
 
 def scattered_product(A: Tensor, B: Tensor, _reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
@@ -118,4 +119,4 @@ def scattered_scaled_product(
 ) -> Tensor:
     """Of `fused_scaled_matmul_reduce_scatter`."""
     shape = [*A.shape[:-1], B.shape[1]] if output_shape is None else list(output_shape)
-    return A.new_empty(_shorter(shape, orig_scatter_dim, _ranks(group_name)), dtype=out_dtype or A.dtype)
+    return A.new_empty(_shorter(shape, orig_scatter_dim, _ranks(group_name)), dtype=as_dtype(out_dtype, A.dtype))

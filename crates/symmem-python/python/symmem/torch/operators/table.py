@@ -5,7 +5,7 @@ The names, and the order of arguments, are those of torch's namespace `symm_mem`
 - Operators that write return nothing. Torch's return what they wrote, which torch.compile and opcheck refuse of operators outside of aten.
 - A schema says what is written here. Torch's says that a put writes the memory it reads, and that `one_shot_all_reduce_copy` does not write
   its buffer.
-- Handles are numbers: torch's are objects of a class that only it can make.
+- Handles are numbers (`SymInt`, so that compiled programs can pass them on): torch's are objects of a class that only it can make.
 
 `function` does the work; where the operator returns a new tensor, and is not `in_python`, the function gets that as one more argument.
 `fast` names the arguments of an all-reduce, for the kernel that calls the handle's method without Python: input, operation, group, output
@@ -52,7 +52,7 @@ _REDUCE_OUT = "(Tensor input, str reduce_op, str group_name, Tensor(a!) out) -> 
 _COPY = "(Tensor(a!) symm_buffer, Tensor local_input, str reduce_op, str group_name"
 _PUT = "(Tensor tensor, int peer) -> ()"
 _GET = "(Tensor(a!) tensor, int peer) -> ()"
-_GET_OUT = "(Tensor(a!) dst, int handle, int offset, int size, int peer) -> ()"
+_GET_OUT = "(Tensor(a!) dst, SymInt handle, int offset, int size, int peer) -> ()"
 _V = "(Tensor input, Tensor(a!) out, Tensor {}, Tensor(b!) out_splits_offsets, str group_name{}) -> ()"
 
 OPERATORS: tuple[Operator, ...] = (
@@ -203,7 +203,7 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     Operator(
         "nccl_put_signal",
-        "(Tensor src, int handle, int peer) -> ()",
+        "(Tensor src, SymInt handle, int peer) -> ()",
         onesided.nccl_put_signal,
         shapes.nothing,
         acts=True,
@@ -211,7 +211,7 @@ OPERATORS: tuple[Operator, ...] = (
     # Without a tensor among its arguments it is of no device.
     Operator(
         "nccl_wait_signal",
-        "(int handle, int peer) -> ()",
+        "(SymInt handle, int peer) -> ()",
         onesided.nccl_wait_signal,
         shapes.nothing,
         ("CompositeExplicitAutograd",),
@@ -261,10 +261,10 @@ OPERATORS: tuple[Operator, ...] = (
         shapes.nothing,
         CPU,
     ),
-    Operator("_rendezvous", "(Tensor tensor, str? group_name=None) -> int", onesided._rendezvous, shapes.handle),
+    Operator("_rendezvous", "(Tensor tensor, str? group_name=None) -> SymInt", onesided._rendezvous, shapes.handle),
     Operator(
         "_barrier",
-        "(int handle) -> ()",
+        "(SymInt handle) -> ()",
         onesided._barrier,
         shapes.nothing,
         ("CompositeExplicitAutograd",),
