@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch._inductor.config  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.testing._internal.optests import generate_tests  # noqa: E402
@@ -163,3 +164,177 @@ NOT_COMPILED = {"_rendezvous"}
 @pytest.mark.parametrize("names", HALVES, ids=["even", "odd"])
 def test_opcheck(names: list[str]) -> None:
     run(checked, 2, names)
+
+
+def together(rank: int, backend: str) -> None:
+    """One graph with handles, signals, in-place and functional operators."""
+    ranks = dist.get_world_size()
+    x, y = filled(rank + 1, 64), filled(2 * rank, 64)
+    name, operators = group(), torch.ops.symmem
+    private = torch.full((64,), rank + 1.0)
+
+    def step(x: torch.Tensor, y: torch.Tensor, private: torch.Tensor) -> torch.Tensor:
+        handle = operators._rendezvous(x, name)
+        operators._barrier(handle)
+        summed = operators.one_shot_all_reduce(x, "sum", name)
+        operators.two_shot_all_reduce_(y, "max", name)
+        operators.nccl_put_signal(private[:3] * 0 - 1, handle, (rank + 1) % ranks)
+        operators.nccl_wait_signal(handle, (rank - 1) % ranks)
+        part = operators._low_contention_all_gather(private * 2, name)
+        return summed * 2 + y + part[:64]
+
+    torch._dynamo.reset()
+    torch._dynamo.config.capture_scalar_outputs = True
+    # Ranks are daemons, which have no children.
+    torch._inductor.config.compile_threads = 1
+    dist.barrier()
+    result = torch.compile(step, fullgraph=True, backend=backend)(x, y, private)
+    total = ranks * (ranks + 1) // 2
+    assert torch.equal(result, torch.full((64,), 2.0 * total + 2 * (ranks - 1) + 2)), result
+    assert (y == 2 * (ranks - 1)).all(), y
+    assert x[:4].tolist() == [-1.0] * 3 + [rank + 1.0], x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_one_graph_with_many(backend: str) -> None:
+    if backend == "inductor" and shutil.which("g++") is None:
+        print("\nskipped: inductor needs a C++ compiler, and there is no g++")
+        return
+    # Inductor compiles C++ with torch's headers, which takes half a minute of a processor.
+    run(together, 2, backend, seconds=300)
+
+
+def refused(rank: int) -> None:
+    """Errors are RuntimeErrors with our text, on every rank that takes part, and the group goes on."""
+    name, operators = group(), torch.ops.symmem
+    x, out = filled(rank, 8), torch.zeros(8)
+    wrong: list[tuple[Any, str]] = [
+        (lambda: operators.one_shot_all_reduce(x.view(2, 4).t(), "sum", name), "must be contiguous"),
+        (lambda: operators.one_shot_all_reduce_out(x, "sum", name, out[:4]), "sizes"),
+        (lambda: operators.one_shot_all_reduce_out(x, "sum", name, out.to(torch.int32)), "int32"),
+        (lambda: operators.one_shot_all_reduce(x, "median", name), "median"),
+        (lambda: operators.reduce_scatter_out(filled(0, 9), name, False, out[:4]), "divisible"),
+        (lambda: operators.multimem_one_shot_reduce_out(x, "sum", 99, name, out), r"must be in \[0"),
+        (lambda: operators.memset32_(torch.zeros(4), 0, 1, 1), "flat, contiguous uint32"),
+        (lambda: operators._barrier(10**6), "no handle"),
+        (lambda: operators.one_shot_all_reduce(x, "sum", "no such group"), "no such group"),
+        (lambda: operators.nvshmem_put(torch.zeros(4), 0), "allocated with"),
+        (lambda: operators.memcpy_to_multicast_(x, out, 4, name), "exceeds"),
+        (lambda: operators.two_shot_all_reduce_(torch.zeros(4, dtype=torch.complex64), "sum", name), "elements"),
+    ]
+    for call, text in wrong:
+        with pytest.raises(RuntimeError, match=text):
+            call()
+        dist.barrier()
+    # One rank alone is wrong: the others learn why.
+    with pytest.raises(RuntimeError, match="contiguous"):
+        operators.two_shot_all_reduce_(x.view(2, 4).t() if rank == 1 else x, "sum", name)
+    x.fill_(1)
+    dist.barrier()
+    assert operators.one_shot_all_reduce(x, "sum", name)[0] == dist.get_world_size()
+
+
+def test_errors_are_runtime_errors_with_our_text() -> None:
+    run(refused, 2)
+
+
+def counted(rank: int) -> None:
+    """What an operator writes counts as written, so that autograd notices."""
+    name, operators = group(), torch.ops.symmem
+    x, out = filled(1, 4), torch.zeros(4)
+    operators.two_shot_all_reduce_(x, "sum", name)
+    operators.one_shot_all_reduce_out(x, "sum", name, out)
+    assert (x._version, out._version) == (2, 1)
+    weight = torch.ones(4, requires_grad=True)
+    saved = torch.full((4,), 2.0)
+    product = (weight * saved).sum()
+    operators.two_shot_all_reduce_(saved, "sum", name)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.inference_mode():
+        operators.two_shot_all_reduce_(torch.ones(4), "sum", name)
+    many = [torch.zeros(1, 4), torch.zeros(1, 4)]
+    operators.nccl_reduce_scatter_offset(torch.ones(4, 4), many, name, 0, [1, 2, 3, 4])
+    assert [each._version for each in many] == [1, 1]
+
+
+def test_writes_are_counted() -> None:
+    run(counted, 2)
+
+
+def remade(rank: int, path: str) -> None:
+    """Memory at an address that was another's, and a group whose name was another's, are not taken for those."""
+    operators = torch.ops.symmem
+    for size in (1000, 1000, 2000):
+        x = filled(rank + 1, size)
+        assert (operators.one_shot_all_reduce(x, "sum", group()) == 3).all()
+        assert (operators.one_shot_all_reduce(x[100:200], "sum", group()) == 3).all()
+        dist.barrier()
+        del x
+    kept = filled(rank + 1, 16)
+    assert (operators.one_shot_all_reduce(kept, "sum", group()) == 3).all()
+    name = group()
+    dist.destroy_process_group()
+    dist.init_process_group("symmem", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+    assert group() == name
+    assert (operators.one_shot_all_reduce(kept, "sum", name) == 3).all()
+
+
+def test_memory_and_groups_are_not_taken_for_earlier_ones(tmp_path: Any) -> None:
+    run(remade, 2, str(tmp_path / "store"))
+
+
+def released(rank: int) -> None:
+    """What an operator remembers does not keep memory."""
+
+    def mapped() -> int:
+        with open("/proc/self/maps") as maps:
+            return sum("symmem" in line for line in maps)
+
+    counts = []
+    for _ in range(5):
+        x = filled(1, 1 << 16)
+        torch.ops.symmem.two_shot_all_reduce_(x, "sum", group())
+        dist.barrier()
+        del x
+        dist.barrier()
+        counts.append(mapped())
+    assert counts[0] > 0 and counts[-1] == counts[0], f"memory of tensors that are gone stays mapped: {counts}"
+
+
+def test_memory_goes_with_its_tensor() -> None:
+    run(released, 2)
+
+
+IN_PYTHON = """
+import sys
+sys.path.insert(0, {folder!r})
+from symmem import _symmem
+_symmem._torch_is_stable = lambda: False
+import torch_ranks
+from test_torch_operators import NAMES, checked, counted, eagerly
+
+
+def without(rank, function, *args):
+    assert not symmem.torch.operators.library.is_stable()
+    function(rank, *args)
+
+
+import symmem.torch
+
+if __name__ == "__main__":
+    import torch_ranks
+
+    torch_ranks.run(without, 2, eagerly, NAMES)
+    torch_ranks.run(without, 2, checked, NAMES[0::4])
+    torch_ranks.run(without, 2, counted)
+    print("done")
+"""
+
+
+def test_an_older_torch_has_the_same_in_python(script: Any) -> None:
+    """Where torch has no interface for extensions, kernels are Python's; their schemas and results are the same."""
+    from pathlib import Path
+
+    done = script(IN_PYTHON.format(folder=str(Path(__file__).parent)))
+    assert done.returncode == 0 and "done" in done.stdout, done.stderr[-3000:]

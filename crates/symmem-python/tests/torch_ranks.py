@@ -27,6 +27,7 @@ def run(
     *args: Any,
     backend: str = "symmem",
     may_die: tuple[int, ...] = (),
+    seconds: float = SECONDS,
 ) -> list[Any]:
     """Calls `function(rank, *args)` on so many ranks. Those in `may_die` need not return."""
     # Ranks are forked from a process that has imported torch and done nothing else: that takes seconds.
@@ -44,20 +45,20 @@ def run(
         for process in processes:
             process.start()
         try:
-            return _collect(processes, results, may_die)
+            return _collect(processes, results, may_die, seconds)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
 
-def _collect(processes: list[Any], results: Any, may_die: tuple[int, ...]) -> list[Any]:
+def _collect(processes: list[Any], results: Any, may_die: tuple[int, ...], seconds: float) -> list[Any]:
     outcome: dict[int, Any] = {}
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     needed = set(range(len(processes))) - set(may_die)
     while not needed <= outcome.keys():
         assert time.monotonic() < end, (
-            f"ranks {sorted(needed - outcome.keys())} did not finish in {SECONDS} s"
+            f"ranks {sorted(needed - outcome.keys())} did not finish in {seconds} s"
         )
         while not results.empty():
             rank, error, value = results.get()
