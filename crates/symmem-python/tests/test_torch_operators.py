@@ -85,15 +85,19 @@ def compiled(rank: int, names: list[str], backend: str) -> None:
     _tried(rank, names, call)
 
 
-def checked(rank: int, names: list[str]) -> None:
+def symmetric_clones() -> None:
+    """opcheck works on copies of the arguments: from now on those of symmetric memory are symmetric."""
     copy = generate_tests.clone_input
 
     def clone(tensor: torch.Tensor) -> torch.Tensor:
-        """opcheck works on copies of the arguments: those of symmetric memory must be symmetric."""
         if not symm_mem.is_symm_mem_tensor(tensor):
             return copy(tensor)
         return symm_mem.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 
+    generate_tests.clone_input = clone
+
+
+def checked(rank: int, names: list[str]) -> None:
     def call(overload: Any, trial: Trial) -> Any:
         name = overload._schema.name.partition("::")[2]
         if "_put" in name:
@@ -108,7 +112,7 @@ def checked(rank: int, names: list[str]) -> None:
         torch.library.opcheck(overload, trial.args, test_utils=tests)
         return NotImplemented
 
-    generate_tests.clone_input = clone
+    symmetric_clones()
     _tried(rank, names, call)
 
 

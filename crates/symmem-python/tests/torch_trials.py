@@ -494,3 +494,39 @@ def fused_scaled_matmul_reduce_scatter(rank: int, ranks: int) -> Trial:
     two = torch.tensor(2.0)
     args = (a, b, two, two, "sum", 1, 0, group(), [1, 2 * ranks, 5])
     return Trial(args, lambda result: same(result, 16 * total(ranks)))
+
+
+def _eighths(value: float, *shape: int) -> Tensor:
+    """8-bit numbers; torch's own shape function takes no others, and sides that are multiples of 16."""
+    return torch.full(shape, value).to(torch.float8_e4m3fn)
+
+
+def _gathered_eighths(rank: int, ranks: int) -> Trial:
+    a, b = _eighths(rank + 1, 16, 16), _eighths(1, 16, 16).t()
+
+    def check(result: tuple[Tensor, list[Tensor]]) -> None:
+        assert result[0].float()[:, 0].tolist() == [each // 16 + 1 for each in range(16 * ranks)]
+        assert result[1][0].dtype == torch.bfloat16
+        assert result[1][0][:, 0].tolist() == [96 * (each // 16 + 1) for each in range(16 * ranks)]
+
+    args = (a, [b], torch.tensor(2.0), [torch.tensor(3.0)], 0, group(), [None], [None], [torch.bfloat16], [False])
+    return Trial(args, check)
+
+
+def _scattered_eighths(rank: int, ranks: int) -> Trial:
+    a, b = _eighths(rank + 1, 16 * ranks, 16), _eighths(1, 16, 16).t()
+    two = torch.tensor(2.0)
+    args = (a, b, two, two, "sum", 0, 0, group(), [16 * ranks, 16], None, None, torch.bfloat16)
+
+    def check(result: Tensor) -> None:
+        assert result.dtype == torch.bfloat16
+        same(result, 64 * total(ranks))
+
+    return Trial(args, check)
+
+
+#: In place of the above for torch's own names.
+EIGHTHS = {
+    "fused_all_gather_scaled_matmul": _gathered_eighths,
+    "fused_scaled_matmul_reduce_scatter": _scattered_eighths,
+}

@@ -113,7 +113,12 @@ impl Fast {
     }
 
     /// Does the reduction and says true, or false.
-    pub(super) fn run(&self, py: Python<'_>, arguments: &[Argument], made: Option<&Arc<Tensor>>) -> PyResult<bool> {
+    pub(super) fn run(
+        &self,
+        py: Python<'_>,
+        arguments: &[Argument],
+        made: Option<&Arc<Tensor>>,
+    ) -> PyResult<bool> {
         let (Some(Argument::Tensor(input)), Some(Argument::Text(op)), Some(Argument::Text(group))) =
             (arguments.get(self.input), arguments.get(self.op), arguments.get(self.group))
         else {
@@ -208,7 +213,13 @@ fn remembered(py: Python<'_>, key: &Key, block: &Arc<Block>) -> Option<Py<PyAny>
 }
 
 /// Finds the handle, collectively if the memory is new to the group.
-fn learn(py: Python<'_>, key: Key, block: &Arc<Block>, input: &Arc<Tensor>, place: Place) -> PyResult<Py<PyAny>> {
+fn learn(
+    py: Python<'_>,
+    key: Key,
+    block: &Arc<Block>,
+    input: &Arc<Tensor>,
+    place: Place,
+) -> PyResult<Py<PyAny>> {
     let helpers = helpers(py)?;
     let tensor = input.array(py)?.call_method0(py, intern!(py, "torch"))?;
     let group = key.group.as_str().into_bound_py_any(py)?;

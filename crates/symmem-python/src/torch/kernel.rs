@@ -124,7 +124,9 @@ unsafe fn run(number: usize, stack: *mut u64, inputs: usize, outputs: usize) -> 
         return Err(format!("symmem has no operator {number}"));
     };
     if operation.arguments.len() != inputs || usize::from(operation.returned.is_some()) != outputs {
-        return Err(format!("symmem knows another operator than one with {inputs} arguments and {outputs} results"));
+        return Err(format!(
+            "symmem knows another operator than one with {inputs} arguments and {outputs} results"
+        ));
     }
     // SAFETY: as the caller promises; each value is taken once.
     let arguments = unsafe { arguments(abi, &operation, stack) };

@@ -46,7 +46,8 @@ impl Library {
     #[new]
     #[pyo3(signature = (namespace, key = None))]
     fn new(namespace: &str, key: Option<&str>) -> PyResult<Self> {
-        let abi = abi().ok_or_else(|| invalid("torch", "it has no stable interface: it is older than 2.10"))?;
+        let abi =
+            abi().ok_or_else(|| invalid("torch", "it has no stable interface: it is older than 2.10"))?;
         let (name, file) = (text("namespace", namespace)?, c"symmem");
         let mut handle = std::ptr::null_mut();
         let code = match key {
@@ -75,8 +76,8 @@ impl Library {
         let kernel = kernel::get(number).ok_or_else(|| invalid("kernel", "there is none of this number"))?;
         let words = text("name", name)?;
         // SAFETY: a live library, a string that ends, and a function that is there as long as the process.
-        let code =
-            self.with(|library| unsafe { (self.abi.implement)(library, words.as_ptr(), kernel, WRITTEN_FOR) })?;
+        let code = self
+            .with(|library| unsafe { (self.abi.implement)(library, words.as_ptr(), kernel, WRITTEN_FOR) })?;
         done(code, || name.to_owned())
     }
 
@@ -109,9 +110,11 @@ fn _torch_operation(
     fast: &str,
 ) -> PyResult<usize> {
     let slots = arguments.iter().map(|text| {
-        Slot::parse(text).ok_or_else(|| invalid("operator", format!("{text} cannot be carried by torch's interface")))
+        Slot::parse(text)
+            .ok_or_else(|| invalid("operator", format!("{text} cannot be carried by torch's interface")))
     });
-    let number = |text: &str| text.parse().map_err(|_| invalid("operator", format!("{text:?} is no argument")));
+    let number =
+        |text: &str| text.parse().map_err(|_| invalid("operator", format!("{text:?} is no argument")));
     let returned = match returned.split_at_checked(1) {
         _ if returned == "int" => Some(Returned::Int),
         Some(("=", at)) => Some(Returned::Argument(number(at)?)),

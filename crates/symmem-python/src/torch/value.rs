@@ -220,10 +220,14 @@ impl Tensor {
     pub(super) fn array(self: &Arc<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let facts = self.facts();
         let (Some(dtype), Some(place)) = (facts.dtype, facts.place) else {
-            return Err(invalid("tensor", "there are no elements of its type, or no memory of its device, here"));
+            return Err(invalid(
+                "tensor",
+                "there are no elements of its type, or no memory of its device, here",
+            ));
         };
         let shape: Vec<usize> = facts.sizes.iter().map(|side| *side as usize).collect();
-        let strides: Vec<isize> = facts.strides.iter().map(|stride| *stride as isize * dtype.size() as isize).collect();
+        let strides: Vec<isize> =
+            facts.strides.iter().map(|stride| *stride as isize * dtype.size() as isize).collect();
         let keep: Keep = Arc::clone(self) as Keep;
         array::make_strided(py, facts.address, keep, &shape, &strides, dtype, place)
     }
@@ -285,7 +289,8 @@ unsafe fn take_one(abi: &'static Abi, kind: Kind, value: u64) -> Argument {
             unsafe {
                 (abi.string_length)(handle, &mut length);
                 (abi.string_bytes)(handle, &mut bytes);
-                let bytes = if bytes.is_null() { &[] } else { slice::from_raw_parts(bytes.cast::<u8>(), length) };
+                let bytes =
+                    if bytes.is_null() { &[] } else { slice::from_raw_parts(bytes.cast::<u8>(), length) };
                 let text = String::from_utf8_lossy(bytes).into_owned();
                 (abi.delete_string)(handle);
                 Argument::Text(text)

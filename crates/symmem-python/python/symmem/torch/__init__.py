@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from symmem.torch import c10d, operators
 from symmem.torch._barrier import monitored_barrier
 from symmem.torch._groups import group_name as _group_name
+from symmem.torch._install import Installed, install, uninstall
 from symmem.torch._memory import (
     SymmetricMemory,
     empty,
@@ -66,6 +67,7 @@ from symmem.torch._ops import (
 _SymmetricMemory = SymmetricMemory
 
 __all__ = [
+    "Installed",
     "SymmetricMemory",
     "_SymmetricMemory",
     "_low_contention_all_gather",
@@ -81,6 +83,7 @@ __all__ = [
     "get_signal_pad_size",
     "get_symm_mem_workspace",
     "has_multicast_support",
+    "install",
     "is_nvshmem_available",
     "is_symm_mem_enabled_for_group",
     "is_symm_mem_tensor",
@@ -105,6 +108,7 @@ __all__ = [
     "stream_write_value32_",
     "two_shot_all_reduce_",
     "two_shot_all_reduce_out",
+    "uninstall",
     "wait_signal",
 ]
 

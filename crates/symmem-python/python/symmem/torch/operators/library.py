@@ -26,11 +26,17 @@ def is_stable() -> bool:
     return _symmem._torch_is_stable()
 
 
+def new_library(namespace: str) -> Any:
+    """A library of torch's, to define and implement operators in a namespace; it takes them back when it is destroyed."""
+    make: Any = torch.library.Library
+    return make(namespace, "FRAGMENT")
+
+
 def register() -> None:
     """Defines every operator of the table. Once per process."""
     if _kept:
         return
-    by_python: Any = torch.library.Library(NAMESPACE, "FRAGMENT")
+    by_python = new_library(NAMESPACE)
     _kept.append(by_python)
     stable = is_stable()
     fragment = _symmem._TorchLibrary(NAMESPACE) if stable else None
@@ -46,7 +52,7 @@ def register() -> None:
                 if key not in kernels:
                     kernels[key] = _symmem._TorchLibrary(NAMESPACE, key)
                 kernels[key].implement(operator.name, number)
-        by_python._register_fake(operator.name, operator.shape)
+        register_shape(by_python, NAMESPACE, operator.name, operator.shape)
         if operator.acts:
             _mark_acting(f"{NAMESPACE}::{operator.name}")
     _kept.extend([fragment, *kernels.values()])
@@ -118,12 +124,36 @@ def _same(schema: Any, returned: Any) -> int:
     return sets.index(returned.alias_info.before_set)
 
 
-def implement_in_python(library: Any, namespace: str, operator: Operator, keys: tuple[str, ...]) -> None:
+def register_shape(library: Any, namespace: str, name: str, shape: Callable[..., Any]) -> None:
+    """Registers a shape function, until the library goes."""
+    torch.library.register_fake(f"{namespace}::{name}", shape, lib=library)
+
+
+def shape_of(operator: Operator, schema: Any) -> Callable[..., Any]:
+    """The shape function for torch's own schema, which may return what the operator writes."""
+    returned = _returned(schema) if len(schema.returns) == 1 else ""
+    if not returned.startswith("="):
+        return operator.shape
+    at = int(returned[1:])
+
+    def same(*args: Any) -> Any:
+        return args[at]
+
+    return same
+
+
+def implement_in_python(
+    library: Any, namespace: str, operator: Operator, keys: tuple[str, ...], allow_override: bool = False
+) -> None:
     """Registers a kernel of Python's for these keys."""
     schema = torch._C._get_schema(f"{namespace}::{operator.name}", "")
     function = _kernel_in_python(operator, schema)
     for key in keys:
-        library.impl(operator.name, function, key)
+        try:
+            library.impl(operator.name, function, key, allow_override=allow_override)
+        except TypeError:
+            # An older torch has no such argument, and does not mind.
+            library.impl(operator.name, function, key)
 
 
 def _kernel_in_python(operator: Operator, schema: Any) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ _lock = threading.Lock()
 
 def _rendezvous(tensor: Tensor, group_name: str | None = None) -> int:
     """Collective for new memory: the handle of a tensor on a group."""
-    handle = rendezvous(tensor, group_name)
+    handle = SymmetricMemory(find(tensor, group_name))
     key = (tensor.data_ptr(), group_name)
     with _lock:
         for number in [number for number, known in _handles.items() if known.raw.closed]:
@@ -104,8 +105,8 @@ def nccl_put_with_signal(tensor: Tensor, signal: int, peer: int) -> None:
 def _remote_word(tensor: Tensor, sigpad: Tensor, peer: int) -> Tensor:
     """Where `sigpad`, symmetric memory or a part of a signal pad of the tensor's handle, is at `peer`."""
     if symmem.is_symm_mem_tensor(sigpad):
-        handle = find(sigpad, None)
-        return handle.get_buffer(peer, (1,), torch.int64, handle.offset // 8).torch()
+        own = SymmetricMemory(find(sigpad, None))
+        return own.get_buffer(peer, (1,), torch.int64, own.offset // 8)
     handle = rendezvous(tensor)
     for start in handle.signal_pad_ptrs:
         at = sigpad.data_ptr() - start
@@ -131,8 +132,7 @@ def nccl_wait_for_signal(sigpad: Tensor, signal: int) -> None:
     _wait("nccl_wait_for_signal", sigpad, lambda value: value >= signal, signal)
 
 
-def _wait(name: str, sigpad: Tensor, is_there: object, signal: int) -> None:
-    assert callable(is_there)
+def _wait(name: str, sigpad: Tensor, is_there: Callable[[int | float], bool], signal: int) -> None:
     if not sigpad.is_contiguous() or sigpad.nbytes < 8:
         raise symmem.Invalid(f"{name}: sigpad must be contiguous and have 64 bits")
     word = sigpad.view(-1).view(torch.int64)[:1]
@@ -160,5 +160,5 @@ def memcpy_to_multicast_(symm_mem_out: Tensor, src: Tensor, byte_offset: int, gr
 
 def get_remote_tensors(x: Tensor, group_name: str) -> list[Tensor]:
     """Every rank's `x`, in rank order."""
-    handle = rendezvous(x, group_name)
+    handle = SymmetricMemory(find(x, group_name))
     return [handle.get_remote_tensor(peer, x.shape, x.dtype) for peer in range(handle.world_size)]

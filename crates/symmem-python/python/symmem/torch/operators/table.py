@@ -37,7 +37,8 @@ class Operator:
     fast: str = ""
     #: Registered by `torch.library` whatever torch can do: it makes tensors itself.
     in_python: bool = False
-    #: What it does is seen in no argument and no result, so compilers must not leave it out or move it.
+    #: It writes nothing that its schema could name, and yet does something, or reads what peers write: compilers must not leave it out, merge
+    #: it with another one, or move it past one of its kind.
     acts: bool = False
 
     @property
@@ -65,6 +66,7 @@ OPERATORS: tuple[Operator, ...] = (
         collectives.multimem_one_shot_all_reduce_out,
         shapes.like_first,
         fast="0 1 2 + multicast",
+        acts=True,
     ),
     Operator(
         "multimem_one_shot_all_reduce_out",
@@ -92,6 +94,7 @@ OPERATORS: tuple[Operator, ...] = (
         collectives.one_shot_all_reduce_out,
         shapes.like_first,
         fast="0 1 2 + size",
+        acts=True,
     ),
     Operator(
         "one_shot_all_reduce_out",
@@ -261,7 +264,7 @@ OPERATORS: tuple[Operator, ...] = (
         shapes.nothing,
         CPU,
     ),
-    Operator("_rendezvous", "(Tensor tensor, str? group_name=None) -> SymInt", onesided._rendezvous, shapes.handle),
+    Operator("_rendezvous", "(Tensor tensor, str? group_name=None) -> SymInt", onesided._rendezvous, shapes.handle, acts=True),
     Operator(
         "_barrier",
         "(SymInt handle) -> ()",
@@ -276,6 +279,7 @@ OPERATORS: tuple[Operator, ...] = (
         onesided.get_remote_tensors,
         shapes.remote,
         in_python=True,
+        acts=True,
     ),
     Operator(
         "_low_contention_all_gather",
