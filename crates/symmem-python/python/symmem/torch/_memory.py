@@ -7,8 +7,10 @@ with the tensor's storage, so finding one again is cheap, local, and never finds
 from __future__ import annotations
 
 import math
+import os
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from symmem._symmem import _device_memory
 from symmem.torch._groups import GroupLike, resolve
 
 _REMEMBERED = "_symmem_handles"
+_GROUP = "_symmem_group"
 # Not there in builds of torch without CUDA, which have no CUDA tensors either.
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 
@@ -41,8 +44,13 @@ def empty_strided_p2p(
     group_name: str | None = None,
     alloc_id: int | None = None,
 ) -> Tensor:
-    """`empty` with strides; with `alloc_id` the same memory every time, which is never freed."""
+    """`empty` with strides; with `alloc_id` the same memory every time, which is never freed.
+
+    `group_name` is the group that a later `rendezvous` without one is on. There need not be such a group yet.
+    """
     flat = _allocate((math.prod(size),), dtype, device, alloc_id)
+    if group_name is not None:
+        setattr(flat.untyped_storage(), _GROUP, group_name)
     return torch.as_strided(flat, tuple(size), tuple(stride))
 
 
@@ -50,6 +58,10 @@ def _allocate(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device | str, alloc_id: int | None
 ) -> Tensor:
     where = torch.device(device)
+    asked = os.environ.get("TORCH_SYMMMEM", "")
+    # For memory of the CPU there is nothing to choose; what is no name at all is an error all the same.
+    if asked and not (asked.upper() in _ELSEWHERE and where.type == "cpu"):
+        _chosen(asked, "TORCH_SYMMMEM")
     if where.type == "cuda" and where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
     array = symmem.empty(tuple(shape), dtype=dtype, device=str(where), alloc_id=alloc_id)
@@ -61,8 +73,17 @@ def rendezvous(tensor: Tensor, group: GroupLike = None) -> SymmetricMemory:
     """Collective. The handle through which every rank of `group` reaches every rank's `tensor`.
 
     `tensor` is any contiguous view of memory from `empty`; `group` a `symmem.Group`, a process group or its
-    name.
+    name, or None: the group that the memory was allocated for, else the default one.
+
+    For a tensor that is not in symmetric memory it is None, as in torch, with a warning. The type does not say so, because programs use what
+    they get without asking.
     """
+    if not symmem.is_symm_mem_tensor(tensor):
+        text = "rendezvous: the tensor is not in symmetric memory, so there is no handle. Hint: allocate it with symmem.torch.empty()"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return cast(SymmetricMemory, None)
+    if group is None:
+        group = getattr(tensor.untyped_storage(), _GROUP, None)
     return SymmetricMemory(find(tensor, group))
 
 
@@ -94,7 +115,20 @@ def _open(tensor: Tensor, group: GroupLike) -> symmem.SymmetricMemory:
     return symmem.rendezvous(tensor, resolve(group))
 
 
-class SymmetricMemory:
+class _OfClass(type):
+    """What can be asked of the class itself, as of torch's."""
+
+    @property
+    def signal_pad_size(cls) -> int:
+        """Bytes of the signal pads of later allocations."""
+        return get_signal_pad_size()
+
+    @signal_pad_size.setter
+    def signal_pad_size(cls, size: int) -> None:
+        set_signal_pad_size(size)
+
+
+class SymmetricMemory(metaclass=_OfClass):
     """The memory of all ranks: what torch calls `_SymmetricMemory`. Made by `rendezvous`.
 
     `raw` is symmem's own handle, with more methods: collectives, `put`, `get`, `close`.
@@ -125,6 +159,40 @@ class SymmetricMemory:
         """The function `has_multicast_support`, where torch has it too."""
         return has_multicast_support(device_type, device_idx)
 
+    @staticmethod
+    def set_backend(name: str) -> None:
+        """The function `set_backend`, where torch has it too."""
+        set_backend(name)
+
+    @staticmethod
+    def get_backend(device: torch.device | str) -> str | None:
+        """The function `get_backend`, where torch has it too."""
+        return get_backend(device)
+
+    @staticmethod
+    def is_symm_mem_tensor(tensor: Tensor) -> bool:
+        """The function `is_symm_mem_tensor`, where torch has it too."""
+        return is_symm_mem_tensor(tensor)
+
+    @staticmethod
+    def memset32(input: Tensor, offset: int, val: int, count: int = 1) -> Tensor:
+        """The function `memset32_`, where torch has it too."""
+        _operations().memset32_(input, offset, val, count)
+        return input
+
+    @staticmethod
+    def stream_write_value32(input: Tensor, offset: int, val: int) -> Tensor:
+        """The function `stream_write_value32_`, where torch has it too."""
+        _operations().stream_write_value32_(input, offset, val)
+        return input
+
+    @staticmethod
+    def set_group_info(group_name: str, rank: int, world_size: int, store: Any) -> None:
+        """Checks that a name is told once, as torch does; groups are found by torch's registry, so nothing else is done with it."""
+        if group_name in _group_infos:
+            raise symmem.Invalid(f"set_group_info: group info of {group_name!r} has been set already")
+        _group_infos[group_name] = (rank, world_size, store)
+
     @property
     def rank(self) -> int:
         """This rank in the group."""
@@ -137,8 +205,8 @@ class SymmetricMemory:
 
     @property
     def group_name(self) -> str:
-        """The name of the group."""
-        return self.raw.group_name
+        """The name of the group, as torch has it."""
+        return self.raw.group_name.removeprefix("torch/")
 
     @property
     def device(self) -> torch.device:
@@ -197,6 +265,7 @@ class SymmetricMemory:
         from element `storage_offset` of the allocation on, as torch counts (0 by default).
         """
         shape = None if sizes is None else tuple(sizes)
+        self._check("get_buffer", rank)
         tensor: Tensor = self.raw.get_buffer(rank, shape, dtype, storage_offset).torch()
         return tensor
 
@@ -205,6 +274,7 @@ class SymmetricMemory:
     ) -> Tensor:
         """A tensor in the memory of `peer`, from where its tensor starts; like this rank's by default."""
         shape = None if sizes is None else tuple(sizes)
+        self._check("get_remote_tensor", peer)
         tensor: Tensor = self.raw.get_remote_tensor(peer, shape, dtype).torch()
         return tensor
 
@@ -212,12 +282,26 @@ class SymmetricMemory:
         self, rank: int, sizes: Sequence[int] = (), dtype: torch.dtype | None = None, storage_offset: int = 0
     ) -> Tensor:
         """The signal pad of `rank`: all of it unless `sizes` says less, as uint32 unless `dtype` differs."""
+        self._check("get_signal_pad", rank)
         pad = self.raw.get_signal_pad(rank, tuple(sizes), dtype or torch.uint32, storage_offset)
         tensor: Tensor = pad.torch()
         return tensor
 
+    def _check(self, name: str, rank: int, channel: int = 0) -> None:
+        """What no rank and no channel can be is said in torch's words, which programs look for."""
+        if not 0 <= rank < self.raw.world_size:
+            raise symmem.RankOutOfRange(f"{name}: rank {rank} must be in [0, {self.raw.world_size})")
+        channels = self.raw.signal_pad_size // 4 // self.raw.world_size
+        if not 0 <= channel < channels:
+            raise symmem.ChannelOutOfRange(
+                f"{name}: the maximum supported channel is {channels - 1}, for a signal pad of "
+                f"{self.raw.signal_pad_size} bytes and {self.raw.world_size} ranks, not {channel}. "
+                "Hint: set_signal_pad_size, before the memory is allocated"
+            )
+
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """Collective. Returns once every rank is here (on GPUs: the current stream waits)."""
+        self._check("barrier", 0, channel)
         if self._device is None or timeout_ms:
             self.raw.barrier(channel, timeout_ms)
         else:
@@ -225,11 +309,23 @@ class SymmetricMemory:
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Raises this rank's signal on `channel` at `dst_rank`."""
+        self._check("put_signal", dst_rank, channel)
         self.raw.put_signal(dst_rank, channel, timeout_ms)
 
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Waits for the signal of `src_rank` on `channel`, and consumes it."""
+        self._check("wait_signal", src_rank, channel)
         self.raw.wait_signal(src_rank, channel, timeout_ms)
+
+
+_group_infos: dict[str, tuple[int, int, Any]] = {}
+
+
+def _operations() -> Any:
+    """The operations, which import this module."""
+    from symmem.torch import _ops
+
+    return _ops
 
 
 def is_symm_mem_tensor(tensor: Tensor) -> bool:
@@ -247,9 +343,32 @@ def get_signal_pad_size() -> int:
     return symmem.get_signal_pad_size()
 
 
+_KNOWN_BACKENDS = ("CUDA", "SHM")
+_ELSEWHERE = {
+    "NCCL": "SYMMEM_PROVIDER=nccl chooses it, before the process starts",
+    "NVSHMEM": "there is no such backend yet",
+}
+
+
+def _chosen(name: str, where: str) -> str:
+    """`name`, if it is one that can be chosen."""
+    upper = name.upper()
+    if upper == "NCCL" and os.environ.get("SYMMEM_PROVIDER", "").lower() == "nccl":
+        return upper
+    if upper not in _KNOWN_BACKENDS:
+        more = f" ({_ELSEWHERE[upper]})" if upper in _ELSEWHERE else ""
+        raise symmem.Invalid(
+            f"{where} does not find allocation backend {name!r}{more}; there are {', '.join(_KNOWN_BACKENDS)}"
+        )
+    return upper
+
+
 def set_backend(name: str) -> None:
-    """Chooses where symmetric memory comes from, before any was made."""
-    symmem.set_backend(name)
+    """Chooses where symmetric memory comes from, before any was made. Each kind of device has one: "SHM" the CPU, "CUDA" GPUs.
+
+    A name that is none of these is an error that lists them. As both are there at once, nothing changes by it.
+    """
+    _chosen(name, "set_backend")
 
 
 def get_backend(device: torch.device | str) -> str | None:
@@ -283,5 +402,5 @@ def get_symm_mem_workspace(group: GroupLike, min_size: int) -> SymmetricMemory:
 
 def get_remote_tensors(x: Tensor, group: GroupLike = None) -> tuple[Tensor, ...]:
     """Every rank's `x`, in rank order. Collective for new memory; ValueError if `x` is not symmetric."""
-    handle = rendezvous(x, group)
+    handle = SymmetricMemory(find(x, group))
     return tuple(handle.get_remote_tensor(peer, x.shape, x.dtype) for peer in range(handle.world_size))
