@@ -63,7 +63,7 @@ def has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/torch.md", "README.md"])
 def test_every_program_of_a_page_does_what_the_page_says(page: str, tmp_path: Path) -> None:
     path = ROOT / page
     if not path.exists():

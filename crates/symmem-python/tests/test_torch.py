@@ -243,8 +243,8 @@ def alone() -> None:
     ):
         with pytest.raises(ValueError):
             wrong()
-    with pytest.raises(RuntimeError, match="multicast"):
-        symm_mem.memcpy_to_multicast_(t, t, 0, "0")
+    with pytest.raises(RuntimeError, match="contiguous"):
+        symm_mem.memcpy_to_multicast_(t, t.t(), 0, "0")
     with pytest.raises(NotImplementedError):
         symm_mem.get_mem_pool("cuda")
     with pytest.warns(FutureWarning):

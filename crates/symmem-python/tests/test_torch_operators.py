@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from torch.testing._internal.optests import generate_tests  # noqa: E402
 from torch_ranks import run  # noqa: E402
 from torch_trials import TRIALS, Trial, filled, group  # noqa: E402
 
-import symmem  # noqa: E402
 import symmem.torch as symm_mem  # noqa: E402
 from symmem.torch.operators import BY_NAME, LEFT_OUT, OPERATORS  # noqa: E402
 
@@ -40,6 +38,21 @@ def test_every_operator_has_a_trial() -> None:
     assert set(TRIALS) == set(BY_NAME)
     assert not set(LEFT_OUT) & set(BY_NAME)
     assert len(BY_NAME) == len(OPERATORS)
+
+
+def test_the_documentation_has_every_name() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "torch.md"
+    if not page.exists():
+        pytest.skip("this is no checkout")
+    text = page.read_text()
+    keys = {"CPU": "CPU", "CUDA": "CUDA", "CompositeExplicitAutograd": "any"}
+    for operator in OPERATORS:
+        row = f"| `{operator.signature}` | {', '.join(keys[key] for key in operator.devices)} |"
+        assert row in text, row
+    for name in symm_mem.__all__:
+        assert name in text, name
+    statics = [name for name in vars(symm_mem.SymmetricMemory) if not name.startswith("_")]
+    assert all(name in text for name in [*statics, *LEFT_OUT])
 
 
 def test_operators_that_write_return_nothing() -> None:
@@ -338,7 +351,5 @@ if __name__ == "__main__":
 
 def test_an_older_torch_has_the_same_in_python(script: Any) -> None:
     """Where torch has no interface for extensions, kernels are Python's; their schemas and results are the same."""
-    from pathlib import Path
-
     done = script(IN_PYTHON.format(folder=str(Path(__file__).parent)))
     assert done.returncode == 0 and "done" in done.stdout, done.stderr[-3000:]

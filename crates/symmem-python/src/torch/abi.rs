@@ -22,60 +22,54 @@ pub(super) type Kernel = extern "C-unwind" fn(*mut u64, u64, u64);
 pub(super) const WRITTEN_FOR: u64 = (2 << 56) | (10 << 48);
 
 macro_rules! interface {
-    ($($name:ident: $kind:ty = $symbol:literal,)*) => {
-        /// The functions, by what they do.
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)? = $symbol:literal,)*) => {
+        /// The functions, by what they do. One of them raises through its caller.
         pub(super) struct Abi {
-            $(pub(super) $name: $kind,)*
+            $(pub(super) $name: unsafe extern "C-unwind" fn($($argument),*) $(-> $result)?,)*
             dtypes: Vec<(i32, DType)>,
         }
 
         impl Abi {
             /// All of them, if the library has all of them.
             fn find(library: *mut c_void) -> Option<Self> {
-                $(
-                    let address = symbol(library, $symbol)?;
-                    // SAFETY: a function of torch's interface by this name has this type.
-                    let $name = unsafe { std::mem::transmute::<*mut c_void, $kind>(address) };
-                )*
-                Some(Self { $($name,)* dtypes: dtypes(library) })
+                $(let $name = symbol(library, $symbol)?;)*
+                // SAFETY: functions of torch's interface by these names have these types.
+                unsafe {
+                    Some(Self { $($name: std::mem::transmute::<*mut c_void, _>($name),)* dtypes: dtypes(library) })
+                }
             }
         }
     };
 }
 
 interface! {
-    new_fragment: unsafe extern "C" fn(*const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_fragment",
-    new_kernels: unsafe extern "C" fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_impl",
-    define: unsafe extern "C" fn(Handle, *const c_char) -> Code = c"aoti_torch_library_def",
-    implement: unsafe extern "C" fn(Handle, *const c_char, Kernel, u64) -> Code = c"torch_library_impl",
-    delete_library: unsafe extern "C" fn(Handle) -> Code = c"aoti_torch_delete_library_object",
-    check: unsafe extern "C-unwind" fn(bool, *const c_char, *const c_char, u32, *const c_char) = c"aoti_torch_check",
-    call: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> Code = c"torch_call_dispatcher",
-    data: unsafe extern "C" fn(Handle, *mut *mut c_void) -> Code = c"aoti_torch_get_data_ptr",
-    dims: unsafe extern "C" fn(Handle, *mut i64) -> Code = c"aoti_torch_get_dim",
-    sizes: unsafe extern "C" fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_sizes",
-    strides: unsafe extern "C" fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_strides",
-    dtype: unsafe extern "C" fn(Handle, *mut i32) -> Code = c"aoti_torch_get_dtype",
-    device_type: unsafe extern "C" fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_type",
-    device_index: unsafe extern "C" fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_index",
-    type_of_cpu: unsafe extern "C" fn() -> i32 = c"aoti_torch_device_type_cpu",
-    type_of_cuda: unsafe extern "C" fn() -> i32 = c"aoti_torch_device_type_cuda",
-    empty: unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code = c"aoti_torch_empty_strided",
-    another_handle: unsafe extern "C" fn(Handle, *mut Handle) -> Code = c"aoti_torch_new_tensor_handle",
-    delete_tensor: unsafe extern "C" fn(Handle) -> Code = c"aoti_torch_delete_tensor_object",
-    string_length: unsafe extern "C" fn(Handle, *mut usize) -> Code = c"torch_string_length",
-    string_bytes: unsafe extern "C" fn(Handle, *mut *const c_char) -> Code = c"torch_string_c_str",
-    delete_string: unsafe extern "C" fn(Handle) -> Code = c"torch_delete_string",
-    list_size: unsafe extern "C" fn(Handle, *mut usize) -> Code = c"torch_list_size",
-    list_item: unsafe extern "C" fn(Handle, usize, *mut u64) -> Code = c"torch_list_get_item",
-    delete_list: unsafe extern "C" fn(Handle) -> Code = c"torch_delete_list",
-    delete_box: unsafe extern "C" fn(*mut c_void) = c"_ZdlPv",
+    new_fragment: fn(*const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_fragment",
+    new_kernels: fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_impl",
+    define: fn(Handle, *const c_char) -> Code = c"aoti_torch_library_def",
+    implement: fn(Handle, *const c_char, Kernel, u64) -> Code = c"torch_library_impl",
+    delete_library: fn(Handle) -> Code = c"aoti_torch_delete_library_object",
+    check: fn(bool, *const c_char, *const c_char, u32, *const c_char) = c"aoti_torch_check",
+    call: fn(*const c_char, *const c_char, *mut u64, u64) -> Code = c"torch_call_dispatcher",
+    data: fn(Handle, *mut *mut c_void) -> Code = c"aoti_torch_get_data_ptr",
+    dims: fn(Handle, *mut i64) -> Code = c"aoti_torch_get_dim",
+    sizes: fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_sizes",
+    strides: fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_strides",
+    dtype: fn(Handle, *mut i32) -> Code = c"aoti_torch_get_dtype",
+    device_type: fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_type",
+    device_index: fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_index",
+    type_of_cpu: fn() -> i32 = c"aoti_torch_device_type_cpu",
+    type_of_cuda: fn() -> i32 = c"aoti_torch_device_type_cuda",
+    empty: fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code = c"aoti_torch_empty_strided",
+    another_handle: fn(Handle, *mut Handle) -> Code = c"aoti_torch_new_tensor_handle",
+    delete_tensor: fn(Handle) -> Code = c"aoti_torch_delete_tensor_object",
+    string_length: fn(Handle, *mut usize) -> Code = c"torch_string_length",
+    string_bytes: fn(Handle, *mut *const c_char) -> Code = c"torch_string_c_str",
+    delete_string: fn(Handle) -> Code = c"torch_delete_string",
+    list_size: fn(Handle, *mut usize) -> Code = c"torch_list_size",
+    list_item: fn(Handle, usize, *mut u64) -> Code = c"torch_list_get_item",
+    delete_list: fn(Handle) -> Code = c"torch_delete_list",
+    delete_box: fn(*mut c_void) = c"_ZdlPv",
 }
-
-// SAFETY: addresses of functions that any thread may call.
-unsafe impl Send for Abi {}
-// SAFETY: as above.
-unsafe impl Sync for Abi {}
 
 fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: an open library and a name that ends.

@@ -270,10 +270,24 @@ def _fill_words(name: str, words: Tensor, offset: int, value: int, count: int) -
 def memcpy_to_multicast_(
     symm_mem_out: Tensor, src: Tensor, byte_offset: int, group_name: GroupLike
 ) -> Tensor:
-    """Copies `src` into every rank's `symm_mem_out` at once. Needs multicast, which nothing here has yet."""
-    raise symmem.Invalid(
-        "memcpy_to_multicast_: multicast is not available. Hint: multimem_all_gather_out works without"
-    )
+    """Copies `src` into every rank's `symm_mem_out`, from byte `byte_offset` of it on. Nobody else takes part.
+
+    On the CPU to one rank after the other; on GPUs it needs multicast, which nothing here has yet.
+    """
+    name = "memcpy_to_multicast_"
+    if symm_mem_out.is_cuda:
+        raise symmem.Invalid(f"{name}: multicast is not available. Hint: multimem_all_gather_out works without")
+    if not src.is_contiguous() or not symm_mem_out.is_contiguous():
+        raise symmem.Invalid(f"{name}: both tensors must be contiguous")
+    handle = find(symm_mem_out, group_name)
+    if byte_offset < 0 or handle.offset + byte_offset + src.nbytes > handle.buffer_size:
+        room = handle.buffer_size - handle.offset
+        raise symmem.Invalid(f"{name}: byte {byte_offset} and {src.nbytes} more exceeds the {room} that there are")
+    data = src.reshape(-1).view(torch.uint8)
+    for peer in range(handle.world_size):
+        start = handle.offset + byte_offset
+        handle.get_buffer(peer, (src.nbytes,), torch.uint8, start).torch().copy_(data)
+    return symm_mem_out
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:

@@ -143,21 +143,6 @@ def _wait(name: str, sigpad: Tensor, is_there: Callable[[int | float], bool], si
         time.sleep(0)
 
 
-def memcpy_to_multicast_(symm_mem_out: Tensor, src: Tensor, byte_offset: int, group_name: str) -> None:
-    """Copies `src` into every rank's memory, from byte `byte_offset` of the tensor on. Without multicast: to one after the other."""
-    name = "memcpy_to_multicast_"
-    _check(name, symm_mem_out)
-    if not src.is_contiguous():
-        raise symmem.Invalid(f"{name}: src must be contiguous")
-    handle = rendezvous(symm_mem_out, group_name)
-    if byte_offset < 0 or handle.offset + byte_offset + src.nbytes > handle.buffer_size:
-        room = handle.buffer_size - handle.offset
-        raise symmem.Invalid(f"{name}: byte {byte_offset} and {src.nbytes} more exceeds the {room} that there are")
-    data = src.reshape(-1).view(torch.uint8)
-    for peer in range(handle.world_size):
-        handle.get_buffer(peer, (src.nbytes,), torch.uint8, handle.offset + byte_offset).copy_(data)
-
-
 def get_remote_tensors(x: Tensor, group_name: str) -> list[Tensor]:
     """Every rank's `x`, in rank order."""
     handle = SymmetricMemory(find(x, group_name))

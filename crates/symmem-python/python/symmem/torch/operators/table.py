@@ -149,7 +149,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator(
         "memcpy_to_multicast_",
         "(Tensor(a!) symm_mem_out, Tensor src, int byte_offset, str group_name) -> ()",
-        onesided.memcpy_to_multicast_,
+        ops.memcpy_to_multicast_,
         shapes.nothing,
         CPU,
     ),
