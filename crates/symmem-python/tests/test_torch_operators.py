@@ -323,6 +323,50 @@ def test_memory_goes_with_its_tensor() -> None:
     run(released, 2)
 
 
+def numbered(rank: int) -> None:
+    """A number is that of its memory, and goes with it."""
+    operators = torch.ops.symmem
+    x, y = filled(1, 8), filled(2, 8)
+    number = operators._rendezvous(x, group())
+    assert operators._rendezvous(x, group()) == number != operators._rendezvous(y, group())
+    dist.barrier()
+    del x
+    z = filled(3, 8)
+    assert operators._rendezvous(z, group()) != number
+    with pytest.raises(RuntimeError, match="no handle"):
+        operators._barrier(number)
+    dist.barrier()
+
+
+def test_a_handle_is_of_its_memory() -> None:
+    run(numbered, 2)
+
+
+def interrupted(rank: int) -> None:
+    """Ctrl-C ends a wait in an operator, and is a KeyboardInterrupt."""
+    import os
+    import signal
+    import threading
+
+    x = filled(1, 8)
+    torch.ops.symmem.two_shot_all_reduce_(x, "sum", group())
+    dist.barrier()
+    if rank == 0:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            try:
+                torch.ops.symmem.two_shot_all_reduce_(x, "sum", group())
+            except RuntimeError:
+                threading.Event().wait(5)
+        timer.join()
+    dist.barrier()
+
+
+def test_a_wait_in_an_operator_ends_on_a_signal() -> None:
+    run(interrupted, 2)
+
+
 IN_PYTHON = """
 import sys
 sys.path.insert(0, {folder!r})

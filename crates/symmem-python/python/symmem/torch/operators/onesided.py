@@ -1,11 +1,12 @@
 """What the operators do in which one rank moves: puts, gets, signals, and handles as numbers.
 
-A handle that an operator returns is a number, because torch's dispatcher carries no class of ours. The number is good until the group
-ends. `nvshmem_` and `nccl_` are torch's names for whose library does it there; here both do the same.
+A handle that an operator returns is a number, because torch's dispatcher carries no class of ours. The number is good as long as the group
+and the memory. `nvshmem_` and `nccl_` are torch's names for whose library does it there; here both do the same.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ PATIENCE = 300.0
 
 _handles: dict[int, SymmetricMemory] = {}
 _numbers: dict[tuple[int, str | None], int] = {}
+_next_number = itertools.count(1)
 _lock = threading.Lock()
 
 
@@ -30,14 +32,20 @@ def _rendezvous(tensor: Tensor, group_name: str | None = None) -> int:
     handle = SymmetricMemory(find(tensor, group_name))
     key = (tensor.data_ptr(), group_name)
     with _lock:
-        for number in [number for number, known in _handles.items() if known.raw.closed]:
+        # A handle keeps its memory mapped, so as long as it is here nobody else's can have the address.
+        for number in [number for number, known in _handles.items() if not _is_in_use(known)]:
             del _handles[number]
-        known = _numbers.get(key)
-        if known in _handles:
-            return known
-        number = _numbers[key] = max(_numbers.values(), default=0) + 1
-        _handles[number] = handle
-        return number
+        for stale in [stale for stale, number in _numbers.items() if number not in _handles]:
+            del _numbers[stale]
+        if key not in _numbers:
+            _numbers[key] = next(_next_number)
+            _handles[_numbers[key]] = handle
+        return _numbers[key]
+
+
+def _is_in_use(handle: SymmetricMemory) -> bool:
+    """Whether the group is open, and somebody still has the memory."""
+    return not handle.raw.closed and symmem.is_symm_mem_tensor(handle.raw.local())
 
 
 def handle_of(number: int) -> SymmetricMemory:
