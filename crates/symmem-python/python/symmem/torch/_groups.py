@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch._C._distributed_c10d import ProcessGroup, _resolve_process_group
 from torch.distributed import distributed_c10d
@@ -54,8 +54,10 @@ def process_group_of(group: ProcessGroup | str | None) -> ProcessGroup | None:
 
 
 def group_name(name: str) -> distributed_c10d.GroupName:
-    """torch types names of groups as a kind of string of its own."""
-    return distributed_c10d.GroupName(name)
+    """torch types names of groups as a kind of string of its own, from 2.10 on."""
+    make: Any = getattr(distributed_c10d, "GroupName", str)
+    named: distributed_c10d.GroupName = make(name)
+    return named
 
 
 def forget(process_group: ProcessGroup) -> None:

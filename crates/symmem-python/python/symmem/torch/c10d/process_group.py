@@ -13,13 +13,12 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import ProcessGroup, Store
-from torch.distributed.distributed_c10d import GroupName
 
 import symmem
 from symmem._symmem import _tensor_all_reduce_now
@@ -29,6 +28,10 @@ from symmem.torch.c10d.companions import Companions, routed
 from symmem.torch.c10d.messages import Messages
 from symmem.torch.c10d.work import JointWork, Work
 from symmem.torch.c10d.worker import Worker
+
+if TYPE_CHECKING:
+    # Not there before 2.10.
+    from torch.distributed.distributed_c10d import GroupName
 
 # Seconds in which an operation notices that its group was aborted.
 _PATIENCE = 5.0
