@@ -100,6 +100,7 @@ fn raise() {
 ///
 /// # Safety
 /// `stack` holds `inputs` values that torch made for this kernel, and has room for `outputs`.
+#[inline(never)] // One copy, not one in each of the kernels.
 unsafe fn enter(number: usize, stack: *mut u64, inputs: usize, outputs: usize) -> bool {
     // SAFETY: as the caller promises.
     let run = AssertUnwindSafe(|| unsafe { run(number, stack, inputs, outputs) });

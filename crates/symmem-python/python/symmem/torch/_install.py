@@ -134,7 +134,8 @@ def _take_operators(by_python: Any, report: Installed) -> None:
         elif _has(full, "CUDA"):
             report.overridden.append(name)
         report.operators[name] = operator.devices
-    if report.overridden:
+    # Kernels in Python are registered where Python filters that warning.
+    if report.overridden and library.is_stable():
         _burn_warning()
     _implement(by_python, carried)
 

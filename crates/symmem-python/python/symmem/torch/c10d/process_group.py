@@ -163,7 +163,8 @@ class SymmemProcessGroup(ProcessGroup):
         """
         self._sequence += 1
         group = self._group if opts.timeout == _UNSET else self._within(opts.timeout)
-        if not opts.asyncOp and self._coalescing is None:
+        # Some options of older torch do not say.
+        if not getattr(opts, "asyncOp", True) and self._coalescing is None:
             if self._worker.run_here(name, (group, function, calls, written)):
                 return self._at_once
         for tensor in written:
@@ -194,7 +195,7 @@ class SymmemProcessGroup(ProcessGroup):
             work: Work = self._allreduce(tensors, opts)
             return work
         op = "sum" if opts.reduceOp == _SUM else run.op_name(opts.reduceOp, tensors)
-        if not opts.asyncOp and self._coalescing is None and opts.timeout == _UNSET:
+        if not getattr(opts, "asyncOp", True) and self._coalescing is None and opts.timeout == _UNSET:
             if _tensor_all_reduce_now(self._turn, self._group, tensors[0], op):
                 self._sequence += 1
                 return self._at_once
@@ -323,7 +324,8 @@ class SymmemProcessGroup(ProcessGroup):
         `torch.distributed.monitored_barrier` only calls it for Gloo; `symmem.torch.monitored_barrier` does.
         """
         opts = c10d.BarrierOptions()
-        opts.asyncOp = False
+        if hasattr(opts, "asyncOp"):
+            opts.asyncOp = False
         if timeout is not None:
             opts.timeout = timeout
         self.barrier(opts).wait()
