@@ -31,6 +31,7 @@ macro_rules! interface {
 
         impl Abi {
             /// All of them, if the library has all of them.
+            #[allow(clippy::missing_transmute_annotations)] // The fields of `Abi` have the types.
             fn find(library: *mut c_void) -> Option<Self> {
                 $(let $name = symbol(library, $symbol)?;)*
                 // SAFETY: functions of torch's interface by these names have these types.
