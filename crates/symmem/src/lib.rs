@@ -128,6 +128,12 @@ pub mod cuda {
     pub use crate::topology;
 }
 
+/// Collectives as data, for the Python bindings.
+#[doc(hidden)]
+pub mod erased {
+    pub use crate::collective::erased::{Buffer, Call};
+}
+
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -17,6 +17,7 @@
 mod call;
 mod columns;
 mod direct;
+pub(crate) mod erased;
 mod experts;
 mod low_contention;
 mod movement;

@@ -85,11 +85,11 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// Starts `work`, which writes this rank's memory and does not borrow it.
-    fn start_in_place(
+    pub(super) fn start_in_place<R: Send + 'static>(
         &self,
         op: Op,
-        work: impl FnOnce(&Self) -> Result<()> + Send + 'static,
-    ) -> Result<Pending<()>> {
+        work: impl FnOnce(&Self) -> Result<R> + Send + 'static,
+    ) -> Result<Pending<R>> {
         let hold = Hold::exclusive(self.block(), op.name());
         let memory = self.for_helper();
         self.group().start(op, move || {
@@ -101,12 +101,12 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// Starts `work`, which reads this rank's memory and fills `out`.
-    fn start_reading(
+    pub(super) fn start_reading<B: Send + 'static>(
         &self,
         op: Op,
-        mut out: Vec<T>,
-        work: impl FnOnce(&Self, &mut [T]) -> Result<()> + Send + 'static,
-    ) -> Result<Pending<Vec<T>>> {
+        mut out: B,
+        work: impl FnOnce(&Self, &mut B) -> Result<()> + Send + 'static,
+    ) -> Result<Pending<B>> {
         let hold = Hold::shared(self.block(), op.name());
         let memory = self.for_helper();
         self.group().start(op, move || {
@@ -143,7 +143,7 @@ impl Group {
         input: Vec<T>,
         out: Vec<T>,
     ) -> Result<Pending<Vec<T>>> {
-        let work = move |group: &Group, out: &mut [T]| group.reduce_scatter(op, &input, out);
+        let work = move |group: &Group, out: &mut Vec<T>| group.reduce_scatter(op, &input, out);
         self.start_private(Op::PrivateReduceScatter, out, work)
     }
 
@@ -158,7 +158,7 @@ impl Group {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn all_gather_into_start<T: Element>(&self, input: Vec<T>, out: Vec<T>) -> Result<Pending<Vec<T>>> {
-        let work = move |group: &Group, out: &mut [T]| group.all_gather_into(&input, out);
+        let work = move |group: &Group, out: &mut Vec<T>| group.all_gather_into(&input, out);
         self.start_private(Op::PrivateAllGather, out, work)
     }
 
@@ -169,17 +169,17 @@ impl Group {
 
     /// Collective, started. [`Group::all_to_all`] of `input`, with a buffer that comes back as the result.
     pub fn all_to_all_start<T: Element>(&self, input: Vec<T>, out: Vec<T>) -> Result<Pending<Vec<T>>> {
-        let work = move |group: &Group, out: &mut [T]| group.all_to_all(&input, out);
+        let work = move |group: &Group, out: &mut Vec<T>| group.all_to_all(&input, out);
         self.start_private(Op::PrivateAllToAll, out, work)
     }
 
     /// Starts `work`, which fills `out`.
-    fn start_private<T: Element>(
+    pub(super) fn start_private<B: Send + 'static>(
         &self,
         op: Op,
-        mut out: Vec<T>,
-        work: impl FnOnce(&Group, &mut [T]) -> Result<()> + Send + 'static,
-    ) -> Result<Pending<Vec<T>>> {
+        mut out: B,
+        work: impl FnOnce(&Group, &mut B) -> Result<()> + Send + 'static,
+    ) -> Result<Pending<B>> {
         let group = self.for_helper();
         self.start(op, move || {
             work(&group, &mut out)?;

@@ -190,7 +190,7 @@ fn uneven<T: Element>(what: &'static str, bytes: usize) -> Error {
 }
 
 macro_rules! elements {
-    ($($type:ty => $dtype:ident),*) => {
+    ($dollar:tt: $($type:ty => $dtype:ident),*) => {
         $(
             impl sealed::Sealed for $type {}
 
@@ -207,11 +207,26 @@ macro_rules! elements {
 
         /// Every element type has a name of its own.
         const _: () = assert!(DType::ALL.len() == [$(DType::$dtype),*].len());
+
+        /// Runs `$body` with `$T` standing for the type that `$dtype` names: `with_type!(dtype, T => work::<T>())`.
+        macro_rules! with_type {
+            ($dollar dtype:expr, $dollar T:ident => $dollar body:expr) => {{
+                #[allow(unused_imports, reason = "some are in scope already")]
+                use crate::numeric::{Bool, F8E4M3, F8E5M2, bf16, f16};
+                match $dollar dtype {
+                    $(crate::numeric::DType::$dtype => {
+                        type $dollar T = $type;
+                        $dollar body
+                    })*
+                }
+            }};
+        }
+        pub(crate) use with_type;
     };
 }
 
 elements!(
-    u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
+    $: u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
     F8E4M3 => F8E4M3, F8E5M2 => F8E5M2, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64, Bool => Bool
 );
 

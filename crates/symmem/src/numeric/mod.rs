@@ -37,6 +37,7 @@ pub use half::{bf16, f16};
 
 pub use self::boolean::Bool;
 pub(crate) use self::dispatch::{Isa, Kernel};
+pub(crate) use self::element::with_type;
 pub use self::element::{DType, Element};
 pub use self::f8::{F8E4M3, F8E5M2};
 pub use self::op::ReduceOp;
