@@ -6,15 +6,72 @@
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use symmem::erased::Call;
 use symmem::{CancelToken, DType, ReduceOp};
 
 use crate::dtype;
 use crate::error::invalid;
 use crate::group::{Group, Membership, NonMember};
-use crate::memory::{Call, SymmetricMemory, Terms, find_known};
+use crate::memory::{SymmetricMemory, find_known};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
-use crate::private;
+use crate::private::Job;
+
+/// An argument that may be None.
+pub(crate) type Maybe<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+
+/// What a method asks for: a collective, or what is wrong with its arguments, and where the output goes.
+pub(crate) type Asked<'a, 'py> = (PyResult<Call>, Maybe<'a, 'py>);
+
+/// The methods of a class for its collectives. In each row: the method, its started form, their arguments with defaults, and what they
+/// ask for, where the object is `$this`. Of all rows alike are an argument before theirs, those after them, which have names only, and
+/// what the class's own `run` and `start` are called with besides.
+macro_rules! methods {
+    (
+        impl $class:ident as $this:ident, $given:tt, $terms:tt, $more:tt;
+        $($(#[doc = $doc:tt])+ $run:ident, $start:ident $args:tt => $asked:expr;)*
+    ) => {
+        $($crate::collectives::methods! {
+            @ $class, $this, $given, $args, $terms, $more, $asked; $(#[doc = $doc])+ $run, $start
+        })*
+    };
+    (
+        @ $class:ident, $this:ident, ($($given:ident: $Given:ty)?),
+        ($($(#[$($how:tt)*])? $arg:ident: $Arg:ty = $value:tt),*), ($($term:ident: $Term:ty = $default:tt),*),
+        ($($more:expr),*), $asked:expr; $(#[doc = $doc:tt])+ $run:ident, $start:ident
+    ) => {
+        #[pymethods]
+        #[allow(unused_variables, clippy::too_many_arguments)] // Most rows ask the object nothing; some have many arguments.
+        impl $class {
+            $(#[doc = $doc])+
+            #[pyo3(signature = ($($given,)? $($arg = $value,)* *, $($term = $default),*))]
+            fn $run(
+                &self,
+                py: Python<'_>,
+                $($given: $Given,)?
+                $($(#[$($how)*])? $arg: $Arg,)*
+                $($term: $Term),*
+            ) -> PyResult<Py<PyAny>> {
+                let $this = self;
+                self.run(py, $asked, $($more),*)
+            }
+
+            #[doc = concat!("Starts `", stringify!($run), "`.")]
+            #[pyo3(signature = ($($given,)? $($arg = $value,)* *, $($term = $default),*))]
+            fn $start(
+                &self,
+                py: Python<'_>,
+                $($given: $Given,)?
+                $($(#[$($how)*])? $arg: $Arg,)*
+                $($term: $Term),*
+            ) -> PyResult<Pending> {
+                let $this = self;
+                self.start(py, $asked, $($more),*)
+            }
+        }
+    };
+}
+pub(crate) use methods;
 
 /// An `op=` argument: a name. What else is passed there mostly was meant for another argument.
 pub(crate) fn op_name<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
@@ -58,79 +115,64 @@ pub(crate) fn reduce_to(op: &str, root: isize) -> PyResult<Call> {
     Ok(Call::Reduce(reduce_op(op)?, root_of(root)?))
 }
 
-impl Call {
-    /// An error if it has no started form.
-    pub(crate) fn check_start(self) -> PyResult<()> {
-        if self.has_started_form() {
-            return Ok(());
-        }
-        Err(invalid(self.name(), "it has no started form. Hint: call it in a thread of its own"))
-    }
+/// Whether `call` has a started form.
+fn has_started_form(call: Call) -> bool {
+    !matches!(call, Call::ReduceScatterColumns(..) | Call::Gather(_) | Call::Scatter(_))
+}
 
-    fn has_started_form(self) -> bool {
-        !matches!(self, Self::ReduceScatterColumns(..) | Self::Gather(_) | Self::Scatter(_))
+/// `call`, if it has a started form.
+pub(crate) fn check_start(call: Call) -> PyResult<Call> {
+    if has_started_form(call) {
+        return Ok(call);
     }
+    Err(invalid(call.name(), "it has no started form. Hint: call it in a thread of its own"))
+}
 
-    /// An error if `operand`, which it works on in place, is read-only.
-    pub(crate) fn check_writes(self, operand: &Operand<'_>) -> PyResult<()> {
-        if operand.writable {
-            return Ok(());
-        }
-        let hint = match self {
-            Self::AllReduce(_) => "pass out=, where the result goes; arrays of jax are read-only",
-            _ => "pass a writable copy, numpy.array(x)",
-        };
-        Err(invalid(self.name(), format!("the array is read-only, and this works in place. Hint: {hint}")))
+/// An error if `operand`, which `call` works on in place, is read-only.
+pub(crate) fn check_writes(call: Call, operand: &Operand<'_>) -> PyResult<()> {
+    if operand.writable {
+        return Ok(());
     }
+    let hint = match call {
+        Call::AllReduce(_) => "pass out=, where the result goes; arrays of jax are read-only",
+        _ => "pass a writable copy, numpy.array(x)",
+    };
+    Err(invalid(call.name(), format!("the array is read-only, and this works in place. Hint: {hint}")))
+}
 
-    /// Its name in messages.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce(_) => "all_reduce",
-            Self::Reduce(..) => "reduce",
-            Self::ReduceScatter(_) | Self::ReduceScatterColumns(..) => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast(_) => "broadcast",
-            Self::AllToAll => "all_to_all",
-            Self::Gather(_) => "gather",
-            Self::Scatter(_) => "scatter",
-        }
+/// Whether rank `rank` has an output of `call` that is not its input.
+pub(crate) fn has_output(call: Call, rank: usize, given: bool) -> bool {
+    match call {
+        Call::AllReduce(_) => given,
+        Call::Reduce(_, root) | Call::Gather(root) => rank == root,
+        Call::Broadcast(_) => false,
+        _ => true,
     }
+}
 
-    /// Whether rank `rank` has an output that is not its input.
-    pub(crate) fn has_output(self, rank: usize, given: bool) -> bool {
-        match self {
-            Self::AllReduce(_) => given,
-            Self::Reduce(_, root) | Self::Gather(root) => rank == root,
-            Self::Broadcast(_) => false,
-            _ => true,
+/// An error if an input of `shape` has not one part per rank along its first dimension, for calls that divide it.
+pub(crate) fn check_parts(call: Call, shape: &[usize], world: usize) -> PyResult<()> {
+    match call {
+        Call::AllToAll | Call::ReduceScatter(_) | Call::Scatter(_) => {
+            divide(call, shape.to_vec().first_mut(), world)
         }
+        _ => Ok(()),
     }
+}
 
-    /// An error if an input of `shape` has not one part per rank along its first dimension, for calls that divide it.
-    pub(crate) fn check_parts(self, shape: &[usize], world: usize) -> PyResult<()> {
-        match self {
-            Self::AllToAll | Self::ReduceScatter(_) | Self::Scatter(_) => {
-                divide(self, shape.to_vec().first_mut(), world)
-            }
-            _ => Ok(()),
-        }
+/// The shape of the output of `call` for an input of `shape` on each of `world` ranks.
+pub(crate) fn output_shape(call: Call, shape: &[usize], world: usize) -> PyResult<Vec<usize>> {
+    let mut shape = shape.to_vec();
+    match call {
+        Call::AllGather | Call::Gather(_) => match shape.first_mut() {
+            Some(first) => *first *= world,
+            None => shape.push(world),
+        },
+        Call::ReduceScatter(_) | Call::Scatter(_) => divide(call, shape.first_mut(), world)?,
+        Call::ReduceScatterColumns(..) => divide(call, shape.last_mut(), world)?,
+        _ => {}
     }
-
-    /// The shape of the output for an input of `shape` on each of `world` ranks.
-    pub(crate) fn output_shape(self, shape: &[usize], world: usize) -> PyResult<Vec<usize>> {
-        let mut shape = shape.to_vec();
-        match self {
-            Self::AllGather | Self::Gather(_) => match shape.first_mut() {
-                Some(first) => *first *= world,
-                None => shape.push(world),
-            },
-            Self::ReduceScatter(_) | Self::Scatter(_) => divide(self, shape.first_mut(), world)?,
-            Self::ReduceScatterColumns(..) => divide(self, shape.last_mut(), world)?,
-            _ => {}
-        }
-        Ok(shape)
-    }
+    Ok(shape)
 }
 
 fn divide(call: Call, side: Option<&mut usize>, world: usize) -> PyResult<()> {
@@ -194,9 +236,9 @@ fn new_on_device<'py>(
 
 /// A collective on a handle, ready to run: its output, and what it returns.
 pub(crate) struct Plan<'py> {
-    call: Call,
-    out: Option<Operand<'py>>,
-    result: Py<PyAny>,
+    pub(crate) call: Call,
+    pub(crate) out: Option<Operand<'py>>,
+    pub(crate) result: Py<PyAny>,
 }
 
 impl<'py> Plan<'py> {
@@ -209,7 +251,7 @@ impl<'py> Plan<'py> {
         x: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let (rank, world) = (memory.membership().rank(), memory.membership().size());
-        if !call.has_output(rank, out.is_some()) {
+        if !has_output(call, rank, out.is_some()) {
             let in_place = matches!(call, Call::AllReduce(_) | Call::Broadcast(_));
             let result = match (in_place, x) {
                 (false, _) => py.None(),
@@ -219,11 +261,11 @@ impl<'py> Plan<'py> {
             return Ok(Self { call, out: None, result });
         }
         let span = memory.span();
-        call.check_parts(&span.shape, world)?;
+        check_parts(call, &span.shape, world)?;
         let object = match out {
             Some(out) => out.clone(),
             None => {
-                let shape = call.output_shape(&span.shape, world)?;
+                let shape = output_shape(call, &span.shape, world)?;
                 new_output(py, memory.is_torch(), memory.place(), &shape, span.dtype)?
             }
         };
@@ -236,30 +278,6 @@ impl<'py> Plan<'py> {
         }
         memory.check_apart(&operand)?;
         Ok(Self { call, out: Some(operand), result })
-    }
-
-    /// Runs it and gives its result.
-    pub(crate) fn run(
-        self,
-        py: Python<'_>,
-        memory: &SymmetricMemory,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<Py<PyAny>> {
-        memory.handle().run(py, self.call, self.out.as_ref(), terms)?;
-        if let Some(out) = &self.out {
-            out.land()?;
-        }
-        Ok(self.result)
-    }
-
-    /// Starts it.
-    pub(crate) fn start(
-        self,
-        py: Python<'_>,
-        memory: &SymmetricMemory,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<Pending> {
-        memory.handle().start(py, self.call, self.out.as_ref(), self.result, terms)
     }
 }
 
@@ -281,65 +299,66 @@ pub(crate) fn symmetric(
 fn writable(call: PyResult<Call>, x: &Operand<'_>) -> PyResult<Call> {
     let call = call?;
     if matches!(call, Call::AllReduce(_) | Call::Broadcast(_)) {
-        call.check_writes(x)?;
+        check_writes(call, x)?;
     }
     Ok(call)
 }
 
 /// The name of a call, in messages that do not come to look at what is wrong with it.
-fn name_of(call: &PyResult<Call>) -> &'static str {
+pub(crate) fn name_of(call: &PyResult<Call>) -> &'static str {
     call.as_ref().map_or("collective", |call| call.name())
 }
 
-/// A collective on `x`: zero-copy where it is symmetric on this group.
-pub(crate) fn run_on_group<'py>(
-    membership: &Membership,
-    call: PyResult<Call>,
-    x: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-    timeout_ms: u64,
-) -> PyResult<Py<PyAny>> {
-    let (py, seen) = (x.py(), seen(x));
-    if let Some(operand) = &seen
-        && let Some(memory) = find_known(operand, membership, timeout_ms)?
-    {
-        return memory.run(py, writable(call, operand), out, Some(x), memory.terms(timeout_ms, None));
-    }
-    let group = membership.group(name_of(&call), timeout_ms)?;
-    match call.and_then(|call| private::Job::new(&group, call, (x, seen), out)) {
-        Ok(job) => {
-            let shaped = membership.shaped(&group, &job.shape(membership.size()));
-            private::run(py, shaped.as_ref().unwrap_or(&group), job)
+impl Group {
+    /// A collective on `x`: zero-copy where it is symmetric on this group.
+    pub(crate) fn run<'py>(
+        &self,
+        py: Python<'py>,
+        (call, out): Asked<'_, 'py>,
+        x: &Bound<'py, PyAny>,
+        timeout_ms: u64,
+    ) -> PyResult<Py<PyAny>> {
+        let (membership, seen) = (self.membership(), seen(x));
+        if let Some(operand) = &seen
+            && let Some(memory) = find_known(operand, membership, timeout_ms)?
+        {
+            return memory.run(py, (writable(call, operand), out), Some(x), timeout_ms, None);
         }
-        Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
-        Err(error) => Err(error),
+        let group = membership.group(name_of(&call), timeout_ms)?;
+        match call.and_then(|call| Job::new(&group, call, (x, seen), out)) {
+            Ok(job) => {
+                let shaped = membership.shaped(&group, &job.shape(membership.size()));
+                job.run(py, shaped.as_ref().unwrap_or(&group))
+            }
+            Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
+            Err(error) => Err(error),
+        }
     }
-}
 
-/// Starts what [`run_on_group`] runs.
-pub(crate) fn start_on_group<'py>(
-    membership: &Membership,
-    call: PyResult<Call>,
-    x: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-    timeout_ms: u64,
-) -> PyResult<Pending> {
-    let py = x.py();
-    if let Some(operand) = seen(x)
-        && let Some(memory) = find_known(&operand, membership, timeout_ms)?
-    {
-        return memory.start(py, writable(call, &operand), out, Some(x), memory.terms(timeout_ms, None));
-    }
-    // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
-    let group = membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new());
-    let call = call.and_then(|call| call.check_start().map(|()| call));
-    match call.and_then(|call| private::Job::new(&group, call, (x, None), out)) {
-        Ok(job) => {
-            let shaped = membership.shaped(&group, &job.shape(membership.size()));
-            private::start(py, shaped.as_ref().unwrap_or(&group), &job)
+    /// Starts what [`Group::run`] runs.
+    pub(crate) fn start<'py>(
+        &self,
+        py: Python<'py>,
+        (call, out): Asked<'_, 'py>,
+        x: &Bound<'py, PyAny>,
+        timeout_ms: u64,
+    ) -> PyResult<Pending> {
+        let membership = self.membership();
+        if let Some(operand) = seen(x)
+            && let Some(memory) = find_known(&operand, membership, timeout_ms)?
+        {
+            return memory.start(py, (writable(call, &operand), out), Some(x), timeout_ms, None);
         }
-        Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
-        Err(error) => Err(error),
+        // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
+        let group = membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new());
+        match call.and_then(check_start).and_then(|call| Job::new(&group, call, (x, None), out)) {
+            Ok(job) => {
+                let shaped = membership.shaped(&group, &job.shape(membership.size()));
+                job.start(shaped.as_ref().unwrap_or(&group))
+            }
+            Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -372,12 +391,12 @@ mod tests {
         for row in ROWS.iter().filter(|row| row.python.is_some() && row.output != Output::Varies) {
             let (call, name) = (call_of(row), row.name);
             assert_eq!(Some(call.name()), row.python, "{name}");
-            assert_eq!(call.has_started_form(), row.started, "{name}");
+            assert_eq!(has_started_form(call), row.started, "{name}");
             let given = name == "all_reduce_out";
-            assert_eq!(call.has_output(0, given), row.output != Output::InPlace, "{name}");
+            assert_eq!(has_output(call, 0, given), row.output != Output::InPlace, "{name}");
             let at_root = row.root && row.output != Output::Share;
-            assert!(!at_root || !call.has_output(1, given), "{name}");
-            let shape: usize = call.output_shape(&[4, 4], 2).unwrap().iter().product();
+            assert!(!at_root || !has_output(call, 1, given), "{name}");
+            let shape: usize = output_shape(call, &[4, 4], 2).unwrap().iter().product();
             let expected = match row.output {
                 Output::Whole => 32,
                 Output::Share => 8,

@@ -24,63 +24,16 @@ const SEEN_DTYPES: usize = 8;
 /// build does not know, which [`parse`] never returns, it is the body for `u8`.
 macro_rules! dispatch {
     ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::dtype::dispatch!($dtype, $T => $body;
+            I8: i8, U16: u16, I16: i16, U32: u32, I32: i32, U64: u64, I64: i64, F8E4M3: symmem::F8E4M3, F8E5M2: symmem::F8E5M2,
+            F16: symmem::f16, BF16: symmem::bf16, F32: f32, F64: f64, Bool: symmem::Bool)
+    };
+    ($dtype:expr, $T:ident => $body:expr; $($name:ident: $type:ty),*) => {
         match $dtype {
-            symmem::DType::I8 => {
-                type $T = i8;
+            $(symmem::DType::$name => {
+                type $T = $type;
                 $body
-            }
-            symmem::DType::U16 => {
-                type $T = u16;
-                $body
-            }
-            symmem::DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            symmem::DType::U32 => {
-                type $T = u32;
-                $body
-            }
-            symmem::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            symmem::DType::U64 => {
-                type $T = u64;
-                $body
-            }
-            symmem::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            symmem::DType::F8E4M3 => {
-                type $T = symmem::F8E4M3;
-                $body
-            }
-            symmem::DType::F8E5M2 => {
-                type $T = symmem::F8E5M2;
-                $body
-            }
-            symmem::DType::F16 => {
-                type $T = symmem::f16;
-                $body
-            }
-            symmem::DType::BF16 => {
-                type $T = symmem::bf16;
-                $body
-            }
-            symmem::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            symmem::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            symmem::DType::Bool => {
-                type $T = symmem::Bool;
-                $body
-            }
+            })*
             _ => {
                 type $T = u8;
                 $body

@@ -33,6 +33,9 @@ mod torch;
 mod turn;
 mod words;
 
+/// Any Python object, as arguments and results are.
+type Any<'py> = Bound<'py, PyAny>;
+
 /// Symmetric memory: the compiled part of the package `symmem`.
 #[pymodule]
 fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {

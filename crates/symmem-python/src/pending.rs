@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use symmem::Error;
+use symmem::erased::Buffer;
+use symmem::{DType, Error};
 
-use crate::error::raise;
+use crate::error::{invalid, raise};
 use crate::exit;
+use crate::operand::{Operand, Place};
 
 /// The longest sleep between two looks at Python's signals.
 const TICK: Duration = Duration::from_millis(20);
@@ -75,7 +77,7 @@ where
 
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let Some(result) = self.result else {
-            return Err(crate::error::invalid("Pending", "it has not ended yet"));
+            return Err(invalid("Pending", "it has not ended yet"));
         };
         (self.finish)(py, result.map_err(raise)?)
     }
@@ -165,6 +167,21 @@ impl Pending {
         pending
     }
 
+    /// A pending for a collective whose output, if it `lands`, goes to `result`: an array that is not touched before the end.
+    pub(crate) fn landing(
+        pending: symmem::Pending<Buffer>,
+        dtype: DType,
+        lands: bool,
+        result: Py<PyAny>,
+    ) -> Self {
+        Self::new(Started::boxed(pending, move |py, data| {
+            if lands {
+                land(result.bind(py), dtype, &data)?;
+            }
+            Ok(result)
+        }))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,6 +238,18 @@ impl Pending {
         *self.lock() = State::Ended(ended);
         Some(copy)
     }
+}
+
+/// Copies what a started operation gave into the output it was asked for.
+fn land(object: &Bound<'_, PyAny>, dtype: DType, data: &[u8]) -> PyResult<()> {
+    // Looked at anew: Python may have changed the object since the start.
+    let out = Operand::any_output(object)?;
+    if out.bytes() != data.len() || out.dtype != dtype || out.device != Place::Cpu {
+        return Err(invalid("out", "it was changed while the operation was running"));
+    }
+    // SAFETY: on the CPU, writable; nobody reads it who does not race with the operation.
+    unsafe { out.bytes_of_mut() }.copy_from_slice(data);
+    out.land()
 }
 
 /// `symmem.Timeout` with this text.

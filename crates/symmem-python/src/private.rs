@@ -8,15 +8,16 @@ use std::borrow::Cow;
 
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
-use symmem::{DType, Element, Group, ReduceOp};
+use symmem::erased::Call;
+use symmem::{DType, Group, ReduceOp};
 
-use crate::collectives::new_output;
-use crate::dtype::dispatch;
+use crate::Any;
+use crate::collectives::{check_parts, check_writes, has_output, new_output, output_shape};
 use crate::error::{invalid, raise};
+use crate::group;
 use crate::interrupt::blocking;
-use crate::memory::{Call, land};
 use crate::operand::{Operand, Place, is_tensor};
-use crate::pending::{Pending, Running, Started};
+use crate::pending::Pending;
 
 /// A collective, ready to run.
 pub(crate) struct Job<'py> {
@@ -46,8 +47,8 @@ impl<'py> Job<'py> {
     pub(crate) fn new(
         group: &Group,
         call: Call,
-        (x, seen): (&Bound<'py, PyAny>, Option<Operand<'py>>),
-        out: Option<&Bound<'py, PyAny>>,
+        (x, seen): (&Any<'py>, Option<Operand<'py>>),
+        out: Option<&Any<'py>>,
     ) -> PyResult<Self> {
         let py = x.py();
         if let Call::ReduceScatterColumns(..) = call {
@@ -57,7 +58,7 @@ impl<'py> Job<'py> {
         let same = || out.is_none_or(|out| out.is(x));
         if matches!(call, Call::Broadcast(_)) || matches!(call, Call::AllReduce(_)) && same() {
             let out = on_host(call, seen.map_or_else(|| Operand::any(x), Ok)?)?;
-            call.check_writes(&out)?;
+            check_writes(call, &out)?;
             check_complex(call, &out)?;
             return Ok(Self::in_place(call, out.or_copy()?));
         }
@@ -69,7 +70,7 @@ impl<'py> Job<'py> {
         };
         if let Some(input) = &input {
             check_complex(call, input)?;
-            call.check_parts(&input.shape, group.size())?;
+            check_parts(call, &input.shape, group.size())?;
         }
         let out = output(group, call, input.as_ref(), out)?;
         check_apart(input.as_ref(), out.as_ref())?;
@@ -96,18 +97,33 @@ impl<'py> Job<'py> {
         shape
     }
 
-    /// Input and output.
+    /// The bytes of input and output.
     ///
     /// # Safety
-    /// `T` is the type of `dtype`; nobody else uses the elements.
+    /// Nobody else uses the elements.
     #[allow(clippy::mut_from_ref)] // The elements are not part of the job; who else has them is the caller's duty.
-    unsafe fn slices<T: Element>(&self) -> (&[T], &mut [T]) {
-        let input = self.input.as_ref();
-        // SAFETY: on the host, of one type, and apart from each other, as `new` saw; else the caller's duty.
-        unsafe {
-            let out = self.out.as_ref();
-            (input.map_or(&[], |x| x.slice()), out.map_or(&mut [], |out| out.slice_mut()))
-        }
+    unsafe fn bytes(&self) -> (Option<&[u8]>, &mut [u8]) {
+        let (input, out) = (self.input.as_ref(), self.out.as_ref());
+        // SAFETY: on the host, and apart from each other, as `new` saw; else the caller's duty.
+        unsafe { (input.map(|x| x.bytes_of()), out.map_or(&mut [], |out| out.bytes_of_mut())) }
+    }
+
+    /// Collective. Runs it; gives where the result is.
+    pub(crate) fn run(self, py: Python<'_>, group: &Group) -> PyResult<Py<PyAny>> {
+        // SAFETY: other Python threads race with it as they do with numpy.
+        let (input, out) = unsafe { self.bytes() };
+        let (dtype, call) = (self.dtype, self.call);
+        blocking(py, || group.run_as(dtype, call, input, out))?;
+        self.out.as_ref().map_or(Ok(()), Operand::land)?;
+        Ok(self.result)
+    }
+
+    /// Starts it.
+    pub(crate) fn start(self, group: &Group) -> PyResult<Pending> {
+        // SAFETY: copied before Python runs again.
+        let (input, out) = unsafe { self.bytes() };
+        let pending = group.start_as(self.dtype, self.call, input, out).map_err(raise)?;
+        Ok(Pending::landing(pending, self.dtype, self.out.is_some(), self.result))
     }
 }
 
@@ -128,15 +144,15 @@ fn output<'py>(
     group: &Group,
     call: Call,
     input: Option<&Operand<'py>>,
-    out: Option<&Bound<'py, PyAny>>,
+    out: Option<&Any<'py>>,
 ) -> PyResult<Option<Operand<'py>>> {
-    if !call.has_output(group.rank(), out.is_some()) {
+    if !has_output(call, group.rank(), out.is_some()) {
         return Ok(None);
     }
     let object = match (out, input) {
         (Some(out), _) => out.clone(),
         (None, Some(input)) => {
-            let shape = call.output_shape(&input.shape, group.size())?;
+            let shape = output_shape(call, &input.shape, group.size())?;
             let (py, torch) = (input.object.py(), is_tensor(&input.object)?);
             match input.complex {
                 false => new_output(py, torch, Place::Cpu, &shape, input.dtype)?,
@@ -170,12 +186,7 @@ fn check_complex(call: Call, operand: &Operand<'_>) -> PyResult<()> {
 }
 
 /// A new array of complex numbers on the host: torch's for torch, else numpy's.
-fn new_complex<'py>(
-    py: Python<'py>,
-    torch: bool,
-    shape: &[usize],
-    name: &str,
-) -> PyResult<Bound<'py, PyAny>> {
+fn new_complex<'py>(py: Python<'py>, torch: bool, shape: &[usize], name: &str) -> PyResult<Any<'py>> {
     let module = py.import(if torch { "torch" } else { "numpy" })?;
     let dtype = [("dtype", module.getattr(name)?)].into_py_dict(py)?;
     module.call_method("empty", (shape.to_vec(),), Some(&dtype))
@@ -195,110 +206,38 @@ fn check_apart(input: Option<&Operand<'_>>, out: Option<&Operand<'_>>) -> PyResu
     Err(invalid("out", "it overlaps the input. Hint: leave it out to work in place"))
 }
 
-/// Collective. Runs `job`; gives where the result is.
-pub(crate) fn run(py: Python<'_>, group: &Group, job: Job<'_>) -> PyResult<Py<PyAny>> {
-    dispatch!(job.dtype, T => {
-        // SAFETY: the type of the job; other Python threads race with it as they do with numpy.
-        let (input, out) = unsafe { job.slices::<T>() };
-        let in_place = job.input.is_none();
-        let call = job.call;
-        blocking(py, || run_typed(group, call, in_place, input, out))
-    })?;
-    if let Some(out) = &job.out {
-        out.land()?;
-    }
-    Ok(job.result)
+/// Elements of each number of `rows`, along the first dimension of `of`. Ranks may have no rows at all, but agree on how long one is.
+fn in_elements(rows: &Any<'_>, of: &Operand<'_>) -> PyResult<Vec<usize>> {
+    let row = of.shape.iter().skip(1).product::<usize>() << u32::from(of.complex);
+    Ok(rows.extract::<Vec<usize>>()?.into_iter().map(|rows| rows.saturating_mul(row)).collect())
 }
 
-fn run_typed<T: Element>(
-    group: &Group,
-    call: Call,
-    in_place: bool,
-    input: &[T],
-    out: &mut [T],
-) -> symmem::Result<()> {
-    match call {
-        Call::AllReduce(op) if in_place => group.all_reduce(op, out),
-        Call::AllReduce(op) => group.all_reduce_out(op, input, out),
-        Call::Reduce(op, root) => group.reduce_out(op, root, input, out),
-        Call::ReduceScatter(op) | Call::ReduceScatterColumns(op, _) => group.reduce_scatter(op, input, out),
-        Call::AllGather => group.all_gather_into(input, out),
-        Call::Broadcast(root) => group.broadcast_into(root, out),
-        Call::AllToAll => group.all_to_all(input, out),
-        Call::Gather(root) => group.gather(root, input, out),
-        Call::Scatter(root) => group.scatter(root, input, out),
-    }
-}
-
-/// An exchange of rows, ready to run.
-pub(crate) struct Rows<'py> {
-    input: Operand<'py>,
-    sends: Vec<usize>,
-    out: Operand<'py>,
-    receives: Vec<usize>,
-}
-
-impl<'py> Rows<'py> {
-    /// The first `sends[0]` rows of `x` go to rank 0, the next to rank 1 ...; `out` takes `receives[rank]` rows of each.
-    pub(crate) fn new(
-        (x, sends): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
-        (out, receives): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
-    ) -> PyResult<Self> {
-        let input = on_host(Call::AllToAll, Operand::any(x)?.or_copy()?)?;
-        let out = on_host(Call::AllToAll, Operand::any_output(out)?)?;
-        check_same_type(&input, &out)?;
-        check_apart(Some(&input), Some(&out))?;
-        // Ranks may have no rows at all, but agree on how long one is.
-        let row = |of: &Operand<'_>| of.shape.iter().skip(1).product::<usize>() << u32::from(of.complex);
-        let sends = in_elements(&sends.extract::<Vec<usize>>()?, row(&input));
-        let receives = in_elements(&receives.extract::<Vec<usize>>()?, row(&out));
-        Ok(Self { input, sends, out, receives })
-    }
-
-    /// Collective. Exchanges them; gives where the result is.
-    pub(crate) fn run(self, py: Python<'_>, group: &Group) -> PyResult<Py<PyAny>> {
-        let Self { input, sends, out, receives } = self;
-        dispatch!(input.dtype, T => {
-            // SAFETY: both are on the host, of this type, and apart.
-            let (from, to) = unsafe { (input.slice::<T>(), out.slice_mut::<T>()) };
-            blocking(py, || group.all_to_all_v(from, &sends, to, &receives))
-        })?;
+#[pymethods]
+impl group::Group {
+    /// Collective. The first `sends[0]` rows of `x` go to rank 0, the next `sends[1]` to rank 1, and so on; `out` takes `receives[rank]`
+    /// rows of each rank, in rank order. Rows are along the first dimension. Returns `out`.
+    #[pyo3(signature = (x, sends, out, receives, *, timeout_ms = 0))]
+    fn all_to_all_v(
+        &self,
+        x: &Any<'_>,
+        sends: &Any<'_>,
+        out: &Any<'_>,
+        receives: &Any<'_>,
+        timeout_ms: u64,
+    ) -> PyResult<Py<PyAny>> {
+        let (py, group) = (x.py(), self.membership().group("all_to_all_v", timeout_ms)?);
+        let rows = || {
+            let input = on_host(Call::AllToAll, Operand::any(x)?.or_copy()?)?;
+            let out = on_host(Call::AllToAll, Operand::any_output(out)?)?;
+            check_same_type(&input, &out)?;
+            check_apart(Some(&input), Some(&out))?;
+            Ok((in_elements(sends, &input)?, in_elements(receives, &out)?, input, out))
+        };
+        let (sends, receives, input, out) = self.membership().told(py, timeout_ms, rows())?;
+        // SAFETY: both are on the host, of one type, and apart.
+        let (dtype, from, to) = unsafe { (input.dtype, input.bytes_of(), out.bytes_of_mut()) };
+        blocking(py, || group.all_to_all_v_as(dtype, (from, &sends), (to, &receives)))?;
         out.land()?;
         Ok(out.object.unbind())
     }
-}
-
-fn in_elements(rows: &[usize], row: usize) -> Vec<usize> {
-    rows.iter().map(|rows| rows.saturating_mul(row)).collect()
-}
-
-/// Starts what [`run`] runs.
-pub(crate) fn start(py: Python<'_>, group: &Group, job: &Job<'_>) -> PyResult<Pending> {
-    let started = dispatch!(job.dtype, T => start_typed::<T>(group, job, py))?;
-    Ok(Pending::new(started))
-}
-
-fn start_typed<T: Element>(group: &Group, job: &Job<'_>, py: Python<'_>) -> PyResult<Box<dyn Running>> {
-    // SAFETY: the type of the job; copied before Python runs again.
-    let (input, out) = unsafe { job.slices::<T>() };
-    let pending = match job.call {
-        Call::AllReduce(op) if job.input.is_none() => group.all_reduce_start(op, out.to_vec()),
-        Call::AllReduce(op) => group.all_reduce_start(op, input.to_vec()),
-        Call::Reduce(op, root) => group.reduce_start(op, root, input.to_vec()),
-        Call::ReduceScatter(op) => group.reduce_scatter_start(op, input.to_vec(), out.to_vec()),
-        Call::AllGather => group.all_gather_into_start(input.to_vec(), out.to_vec()),
-        Call::Broadcast(root) => group.broadcast_into_start(root, out.to_vec()),
-        Call::AllToAll => group.all_to_all_start(input.to_vec(), out.to_vec()),
-        Call::ReduceScatterColumns(..) | Call::Gather(_) | Call::Scatter(_) => {
-            let problem = "it has no started form. Hint: call it in a thread of its own";
-            return Err(invalid(job.call.name(), problem));
-        }
-    };
-    let (pending, lands, result) = (pending.map_err(raise)?, job.out.is_some(), job.result.clone_ref(py));
-    Ok(Started::boxed(pending, move |py, data| {
-        if lands {
-            land(py, &result, &data)?;
-        }
-        Ok(result)
-    }))
 }

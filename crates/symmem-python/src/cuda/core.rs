@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use symmem::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream};
+use symmem::erased::Call;
 use symmem::{Error, Group, ReduceOp, Result};
 
 use super::engine::{Engines, Whole};
@@ -17,7 +18,7 @@ use super::reduced::{Choice, Elements};
 use super::stream::ordinal_of;
 use crate::array::Keep;
 use crate::dtype::dispatch;
-use crate::memory::{Call, Span};
+use crate::memory::{Facts, Span};
 use crate::registry::{Block, Registered};
 
 /// One rank's end of symmetric memory on devices.
@@ -25,14 +26,7 @@ pub(crate) struct Core {
     pub(crate) span: Span,
     pub(crate) device: Device,
     pub(crate) rank: usize,
-    /// Everybody's allocation, and where a table of that is on the device.
-    pub(crate) bases: (Vec<usize>, usize),
-    /// The same of the signal pads.
-    pub(crate) pads: (Vec<usize>, usize),
-    pub(crate) buffer_size: usize,
-    pub(crate) pad_size: usize,
-    /// With the span's offset; 0 where there is none.
-    pub(crate) multicast: usize,
+    pub(crate) facts: Facts,
     /// Until it is closed.
     live: Mutex<Option<Arc<Live>>>,
 }
@@ -57,17 +51,17 @@ impl Core {
         let numbers = |addresses: &[u64]| addresses.iter().map(|address| *address as usize).collect();
         let live = Live { whole, engines: engines.share(), span: Parts::new(memory) };
         let memory = &live.span.memory;
-        Ok(Self {
-            device: memory.device().clone(),
-            rank: memory.rank(),
-            bases: (numbers(memory.base_ptrs()), memory.base_ptrs_dev()? as usize),
-            pads: (numbers(memory.pad_ptrs()), memory.pad_ptrs_dev()? as usize),
+        let facts = Facts {
             buffer_size: memory.buffer_size(),
-            pad_size: memory.signal_pad_size(),
+            signal_pad_size: memory.signal_pad_size(),
+            buffers: numbers(memory.base_ptrs()),
+            buffers_dev: memory.base_ptrs_dev()? as usize,
+            pads: numbers(memory.pad_ptrs()),
+            pads_dev: memory.pad_ptrs_dev()? as usize,
             multicast: memory.multicast_ptr().unwrap_or(0) as usize,
-            span,
-            live: Mutex::new(Some(Arc::new(live))),
-        })
+        };
+        let (device, rank) = (memory.device().clone(), memory.rank());
+        Ok(Self { span, device, rank, facts, live: Mutex::new(Some(Arc::new(live))) })
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
@@ -105,23 +99,23 @@ impl Core {
     /// The byte of rank `rank`'s allocation at which its part of the span starts; where this rank's does, if that is out of reach.
     pub(crate) fn start_of(&self, rank: usize) -> usize {
         let there = self.live("get_buffer").and_then(|live| live.span.memory.peer_ptr(rank));
-        there.map_or(self.span.offset, |there| there as usize - self.bases.0[rank])
+        there.map_or(self.span.offset, |there| there as usize - self.facts.buffers[rank])
     }
 
     /// `bytes` of rank `rank` from byte `start` of its allocation on.
     pub(crate) fn view(&self, rank: usize, start: usize, bytes: usize) -> Result<(usize, Keep)> {
         let live = self.live("get_buffer")?;
         live.span.memory.peer_ptr(rank)?;
-        check_range("get_buffer", start, bytes, self.buffer_size)?;
-        Ok((self.bases.0[rank] + start, live.span.memory.mappings()))
+        check_range("get_buffer", start, bytes, self.facts.buffer_size)?;
+        Ok((self.facts.buffers[rank] + start, live.span.memory.mappings()))
     }
 
     /// `bytes` of rank `rank`'s signal pad from byte `start` on.
     pub(crate) fn pad_view(&self, rank: usize, start: usize, bytes: usize) -> Result<(usize, Keep)> {
         let live = self.live("get_signal_pad")?;
         live.span.memory.pad_ptr(rank)?;
-        check_range("get_signal_pad", start, bytes, self.pad_size)?;
-        Ok((self.pads.0[rank] + start, live.span.memory.mappings()))
+        check_range("get_signal_pad", start, bytes, self.facts.signal_pad_size)?;
+        Ok((self.facts.pads[rank] + start, live.span.memory.mappings()))
     }
 
     /// In place of a collective that this rank cannot launch.

@@ -48,13 +48,13 @@ impl DeviceMemory {
     /// First byte of this rank's allocation.
     #[getter]
     fn base(&self) -> usize {
-        self.core.bases.0[self.core.rank]
+        self.core.facts.buffers[self.core.rank]
     }
 
     /// Bytes of this rank's allocation.
     #[getter]
     fn size(&self) -> usize {
-        self.core.buffer_size
+        self.core.facts.buffer_size
     }
 
     /// Collective. Reduces `count` elements at `at`, an address in this rank's allocation.
@@ -88,7 +88,7 @@ impl DeviceMemory {
             return Err(invalid("code", format!("there is no element type {dtype} or operation {op}")));
         };
         let choice = Choice::from_code(algorithm).map_err(raise)?;
-        let start = at.wrapping_sub(self.core.bases.0[self.core.rank]);
+        let start = at.wrapping_sub(self.core.facts.buffers[self.core.rank]);
         let stream = self.adopt(stream)?;
         // SAFETY: addresses that the caller vouches for, with `count` elements; the part of the allocation is
         // checked.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use symmem::cuda::Stream;
+use symmem::erased::Call;
 use symmem::{DType, Group, Received};
 
 use super::core::Core;
@@ -14,9 +15,10 @@ use super::engine::Engines;
 use super::reduced::{Choice, Elements};
 use super::stream;
 use crate::array::Keep;
+use crate::collectives::Plan;
 use crate::error::{invalid, raise};
 use crate::interrupt::blocking;
-use crate::memory::{Call, Handle, Span, Terms};
+use crate::memory::{Facts, Handle, Span, Terms};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 use crate::registry::Block;
@@ -42,8 +44,8 @@ impl DeviceHandle {
         Ok(Self { core: Arc::new(core) })
     }
 
-    fn stream(&self, py: Python<'_>, terms: Terms<'_, '_>) -> PyResult<Stream> {
-        stream::stream(py, &self.core.device, terms.stream)
+    fn stream(&self, terms: Terms<'_, '_>) -> PyResult<Stream> {
+        stream::stream(terms.py, &self.core.device, terms.stream)
     }
 
     /// The device address of private memory, which must be on the handle's device and of its element type.
@@ -78,32 +80,8 @@ impl Handle for DeviceHandle {
         Place::Cuda(self.core.ordinal())
     }
 
-    fn buffer_size(&self) -> usize {
-        self.core.buffer_size
-    }
-
-    fn signal_pad_size(&self) -> usize {
-        self.core.pad_size
-    }
-
-    fn buffer_ptrs(&self) -> Vec<usize> {
-        self.core.bases.0.clone()
-    }
-
-    fn signal_pad_ptrs(&self) -> Vec<usize> {
-        self.core.pads.0.clone()
-    }
-
-    fn buffer_ptrs_dev(&self) -> usize {
-        self.core.bases.1
-    }
-
-    fn signal_pad_ptrs_dev(&self) -> usize {
-        self.core.pads.1
-    }
-
-    fn multicast_ptr(&self) -> usize {
-        self.core.multicast
+    fn facts(&self) -> &Facts {
+        &self.core.facts
     }
 
     fn start_of(&self, rank: usize) -> usize {
@@ -118,107 +96,95 @@ impl Handle for DeviceHandle {
         self.core.pad_view(rank, start, bytes)
     }
 
-    fn barrier(&self, py: Python<'_>, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
-        let stream = self.stream(py, terms)?;
-        py.detach(|| self.core.barrier(channel, terms.timeout, &stream)).map_err(raise)
+    fn barrier(&self, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
+        let stream = self.stream(terms)?;
+        terms.py.detach(|| self.core.barrier(channel, terms.timeout, &stream)).map_err(raise)
     }
 
-    fn put_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
-        let stream = self.stream(py, terms)?;
-        py.detach(|| self.core.put_signal(rank, channel, terms.timeout, &stream)).map_err(raise)
+    fn put_signal(&self, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
+        let stream = self.stream(terms)?;
+        terms.py.detach(|| self.core.put_signal(rank, channel, terms.timeout, &stream)).map_err(raise)
     }
 
-    fn wait_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
-        let stream = self.stream(py, terms)?;
-        py.detach(|| self.core.wait_signal(rank, channel, terms.timeout, &stream)).map_err(raise)
+    fn wait_signal(&self, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()> {
+        let stream = self.stream(terms)?;
+        terms.py.detach(|| self.core.wait_signal(rank, channel, terms.timeout, &stream)).map_err(raise)
     }
 
-    fn try_put_signal(&self, _py: Python<'_>, _rank: usize, _channel: usize) -> PyResult<bool> {
+    fn try_put_signal(&self, _rank: usize, _channel: usize) -> PyResult<bool> {
         Err(not_there("try_put_signal"))
     }
 
-    fn try_wait_signal(&self, _py: Python<'_>, _rank: usize, _channel: usize) -> PyResult<bool> {
+    fn try_wait_signal(&self, _rank: usize, _channel: usize) -> PyResult<bool> {
         Err(not_there("try_wait_signal"))
     }
 
-    fn put(
-        &self,
-        py: Python<'_>,
-        rank: usize,
-        start: usize,
-        from: &Operand<'_>,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<()> {
+    fn put(&self, rank: usize, start: usize, from: &Operand<'_>, terms: Terms<'_, '_>) -> PyResult<()> {
         let address = self.private("put", from)?;
         let (start, bytes) = (start.saturating_mul(from.dtype.size()), from.bytes());
-        let stream = self.stream(py, terms)?;
+        let stream = self.stream(terms)?;
         // SAFETY: memory of a Python object, which is there as long as its library says; libraries order
         // frees by streams.
-        py.detach(|| unsafe { self.core.put(rank, start, address, bytes, &stream) }).map_err(raise)
+        terms.py.detach(|| unsafe { self.core.put(rank, start, address, bytes, &stream) }).map_err(raise)
     }
 
-    fn get(
-        &self,
-        py: Python<'_>,
-        rank: usize,
-        start: usize,
-        out: &Operand<'_>,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<()> {
+    fn get(&self, rank: usize, start: usize, out: &Operand<'_>, terms: Terms<'_, '_>) -> PyResult<()> {
         let address = self.private("get", out)?;
         let (start, bytes) = (start.saturating_mul(out.dtype.size()), out.bytes());
-        let stream = self.stream(py, terms)?;
+        let stream = self.stream(terms)?;
         let small = bytes <= SMALL_COPY;
         // SAFETY: as for `put`.
-        py.detach(|| unsafe { self.core.get(rank, start, address, bytes, small, &stream) }).map_err(raise)
+        terms
+            .py
+            .detach(|| unsafe { self.core.get(rank, start, address, bytes, small, &stream) })
+            .map_err(raise)
     }
 
-    fn run(
-        &self,
-        py: Python<'_>,
-        call: Call,
-        out: Option<&Operand<'_>>,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<()> {
+    fn run(&self, plan: &Plan<'_>, terms: Terms<'_, '_>) -> PyResult<()> {
+        let (call, out) = (plan.call, plan.out.as_ref());
         let Call::AllReduce(op) = call else {
             let out = out.map(|out| self.private("out", out).map(|address| (address, out.len))).transpose();
-            let out = out.map_err(|error| self.refuse(py, error, terms))?;
-            let stream = self.stream(py, terms)?;
+            let out = out.map_err(|error| self.refuse(error, terms))?;
+            let stream = self.stream(terms)?;
             // SAFETY: as for `put`.
-            return py.detach(|| unsafe { self.core.run(call, out, terms.timeout, &stream) }).map_err(raise);
+            return terms
+                .py
+                .detach(|| unsafe { self.core.run(call, out, terms.timeout, &stream) })
+                .map_err(raise);
         };
         let span = &self.core.span;
         let elements = match out {
             None => Elements::InPlace,
             Some(out) if out.len != span.len => {
                 let problem = format!("it has {} elements, the symmetric memory {}", out.len, span.len);
-                return Err(self.refuse(py, invalid("out", problem), terms));
+                return Err(self.refuse(invalid("out", problem), terms));
             }
             Some(out) => {
-                let out = self.private("out", out).map_err(|error| self.refuse(py, error, terms))?;
+                let out = self.private("out", out).map_err(|error| self.refuse(error, terms))?;
                 Elements::Out(out)
             }
         };
         let part = (span.offset, span.len, span.dtype);
-        let stream = self.stream(py, terms)?;
+        let stream = self.stream(terms)?;
         // SAFETY: as for `put`; the length was checked.
-        py.detach(|| unsafe {
-            self.core.all_reduce(part, op, elements, Choice::Table, terms.timeout, &stream)
-        })
-        .map_err(raise)
+        terms
+            .py
+            .detach(|| unsafe {
+                self.core.all_reduce(part, op, elements, Choice::Table, terms.timeout, &stream)
+            })
+            .map_err(raise)
     }
 
-    fn refuse(&self, py: Python<'_>, error: PyErr, terms: Terms<'_, '_>) -> PyErr {
+    fn refuse(&self, error: PyErr, terms: Terms<'_, '_>) -> PyErr {
         // Without a stream there is no place for it among the others' operations.
-        if let Ok(stream) = self.stream(py, terms) {
-            let _ = py.detach(|| self.core.refuse(&stream));
+        if let Ok(stream) = self.stream(terms) {
+            let _ = terms.py.detach(|| self.core.refuse(&stream));
         }
         error
     }
 
     fn all_to_all_v(
         &self,
-        _py: Python<'_>,
         _row: usize,
         _splits: &[usize],
         _out: &Operand<'_>,
@@ -227,15 +193,8 @@ impl Handle for DeviceHandle {
         Err(not_there("all_to_all_v"))
     }
 
-    fn start(
-        &self,
-        _py: Python<'_>,
-        call: Call,
-        _out: Option<&Operand<'_>>,
-        _result: Py<PyAny>,
-        _terms: Terms<'_, '_>,
-    ) -> PyResult<Pending> {
-        let name = call.name();
+    fn start(&self, plan: Plan<'_>, _: Terms<'_, '_>) -> PyResult<Pending> {
+        let name = plan.call.name();
         let problem = format!(
             "operations on devices never wait: they are in the order of a stream. Hint: {name}(stream=...), and an event"
         );
@@ -246,8 +205,8 @@ impl Handle for DeviceHandle {
         self.core.live("is_open").is_ok()
     }
 
-    fn close(&self, py: Python<'_>, _: Terms<'_, '_>) -> PyResult<()> {
-        blocking(py, || self.core.close())
+    fn close(&self, terms: Terms<'_, '_>) -> PyResult<()> {
+        blocking(terms.py, || self.core.close())
     }
 
     fn leave(&self) {

@@ -1,9 +1,9 @@
 //! The other collectives of a handle on a device, whose element type is known only at run time.
 
 use symmem::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
+use symmem::erased::Call;
 use symmem::{Element, Result};
 
-use crate::memory::Call;
 use crate::registry::Registered;
 
 /// Puts `call` on `stream`; `out` is the address and the number of elements of the output.

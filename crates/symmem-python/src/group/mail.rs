@@ -7,8 +7,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use super::{Group, Membership, lock};
+use crate::Any;
 use crate::error::{invalid, raise};
-use crate::mail::{Asked, Dst, Mailbox, Src, Travel};
+use crate::mail::{Asked, Envelope, Mailbox, Src, Travel};
 use crate::operand::Operand;
 use crate::pending::{Pending, Running, Sleeper};
 use crate::private::are_apart;
@@ -38,70 +39,164 @@ impl Membership {
         // A mailbox that cannot be closed goes with its last reference.
         let _ = mail.map(|mail| Python::attach(|py| mail.call_method0(py, "close")));
     }
+}
 
-    /// The call `op`, which was given `timeout_ms`.
-    pub(super) fn asked(&self, op: &'static str, timeout_ms: u64) -> Asked {
-        Asked { op, patience: self.patience(timeout_ms) }
+/// Receives into `x`, which it gives back, or a new array.
+fn receive<'py>(
+    py: Python<'py>,
+    (mail, asked): (&Mailbox, Asked),
+    x: Option<&Any<'py>>,
+    from: Src,
+) -> PyResult<Any<'py>> {
+    match x {
+        None => mail.receive_array(py, asked, from),
+        Some(x) => mail.receive_into(asked, x, from).map(|_| x.clone()),
+    }
+}
+
+impl Group {
+    /// The mailbox, and the call `op` on it, which was given `timeout_ms`.
+    fn post(&self, py: Python<'_>, op: &'static str, timeout_ms: u64) -> PyResult<(Py<Mailbox>, Asked)> {
+        let patience = self.membership().patience(timeout_ms);
+        Ok((self.membership().mail(py, op)?, Asked { op, patience }))
+    }
+}
+
+#[pymethods]
+impl Group {
+    /// Sends `x` to rank `dst`, which must `recv` it with the same tag. Returns when it is on its way and `x` may change.
+    #[pyo3(signature = (x, dst, tag = 0, *, timeout_ms = 0))]
+    fn send(&self, x: &Any<'_>, dst: usize, tag: u64, timeout_ms: u64) -> PyResult<()> {
+        let (mail, asked) = self.post(x.py(), "send", timeout_ms)?;
+        mail.get().send_array(asked, x, (dst, tag))
     }
 
-    /// Receives into `x`, which it gives back, or a new array.
-    pub(super) fn recv<'py>(
+    /// Receives into `x` what rank `src` sends with the same tag; None is anybody, and any tag. Returns `x`. Without an `x` it returns a
+    /// new numpy array of what came, however long: its elements in one dimension.
+    #[pyo3(
+        signature = (x = None, src = None, tag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, x=None, src=None, tag=0, *, timeout_ms=0)"
+    )]
+    fn recv<'py>(
         &self,
         py: Python<'py>,
-        asked: Asked,
-        x: Option<&Bound<'py, PyAny>>,
-        from: Src,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let mail = self.mail(py, asked.op)?;
-        match x {
-            None => mail.get().receive_array(py, asked, from),
-            Some(x) => mail.get().receive_into(asked, x, from).map(|_| x.clone()),
-        }
+        x: Option<&Any<'py>>,
+        src: Option<usize>,
+        tag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Any<'py>> {
+        let (mail, asked) = self.post(py, "recv", timeout_ms)?;
+        receive(py, (mail.get(), asked), x, (src, tag))
     }
 
-    /// Starts to send.
-    pub(super) fn start_send(&self, asked: Asked, x: &Bound<'_, PyAny>, to: Dst) -> PyResult<Pending> {
-        let travel = self.mail(x.py(), asked.op)?.get().send_start(asked, x, to)?;
-        Ok(pending(travel, x.py().None()))
+    /// Starts a `send`. `x` must not change until it has ended.
+    #[pyo3(signature = (x, dst, tag = 0))]
+    fn isend(&self, x: &Any<'_>, dst: usize, tag: u64) -> PyResult<Pending> {
+        let (mail, asked) = self.post(x.py(), "isend", 0)?;
+        Ok(pending(mail.get().send_start(asked, x, (dst, tag))?, x.py().None()))
     }
 
-    /// Starts to receive; waiting for it gives `x`.
-    pub(super) fn start_receive(&self, asked: Asked, x: &Bound<'_, PyAny>, from: Src) -> PyResult<Pending> {
-        let travel = self.mail(x.py(), asked.op)?.get().receive_start(asked, x, from)?;
-        Ok(pending(travel, x.clone().unbind()))
+    /// Starts a `recv` into `x`. Waiting for it gives `x`.
+    #[pyo3(signature = (x, src = None, tag = Some(0)), text_signature = "($self, x, src=None, tag=0)")]
+    fn irecv(&self, x: &Any<'_>, src: Option<usize>, tag: Option<u64>) -> PyResult<Pending> {
+        let (mail, asked) = self.post(x.py(), "irecv", 0)?;
+        Ok(pending(mail.get().receive_start(asked, x, (src, tag))?, x.clone().unbind()))
     }
 
-    /// Sends `x` and receives at once, in an order in which nobody waits for nobody.
-    pub(super) fn send_and_receive<'py>(
+    /// Sends `x` to rank `dst` and receives from rank `src`, or anybody, at once, so that ranks can exchange in a ring. Returns as `recv`
+    /// does: `out`, or a new array of what came.
+    #[pyo3(
+        signature = (x, dst, out = None, src = None, sendtag = 0, recvtag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, x, dst, out=None, src=None, sendtag=0, recvtag=0, *, timeout_ms=0)"
+    )]
+    #[allow(clippy::too_many_arguments)] // Those of both.
+    fn sendrecv<'py>(
         &self,
-        asked: Asked,
-        (x, to): (&Bound<'py, PyAny>, Dst),
-        (out, from): (Option<&Bound<'py, PyAny>>, Src),
-    ) -> PyResult<Bound<'py, PyAny>> {
+        x: &Any<'py>,
+        dst: usize,
+        out: Option<&Any<'py>>,
+        src: Option<usize>,
+        sendtag: u64,
+        recvtag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Any<'py>> {
         if let Some(out) = out
             && !are_apart(&Operand::input_or_copy(x)?, &Operand::output(out)?)
         {
             return Err(invalid("out", "it overlaps x, which is sent meanwhile. Hint: pass a copy"));
         }
-        let sent = self.start_send(asked, x, to)?;
-        let received = self.recv(x.py(), asked, out, from)?;
-        sent.wait(x.py(), 0)?;
+        let (py, (mail, asked)) = (x.py(), self.post(x.py(), "sendrecv", timeout_ms)?);
+        let sent = pending(mail.get().send_start(asked, x, (dst, sendtag))?, py.None());
+        let received = receive(py, (mail.get(), asked), out, (src, recvtag))?;
+        sent.wait(py, 0)?;
         Ok(received)
     }
 
-    /// The same with objects.
-    pub(super) fn send_and_receive_object<'py>(
+    /// Sends a picklable object to rank `dst`, which takes it with `recv_object`.
+    #[pyo3(signature = (obj, dst, tag = 0, *, timeout_ms = 0))]
+    fn send_object(&self, obj: &Any<'_>, dst: usize, tag: u64, timeout_ms: u64) -> PyResult<()> {
+        let (mail, asked) = self.post(obj.py(), "send_object", timeout_ms)?;
+        mail.get().send_pickled(asked, obj, (dst, tag))
+    }
+
+    /// The object that rank `src` sent with the same tag; None is anybody, and any tag.
+    #[pyo3(
+        signature = (src = None, tag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, src=None, tag=0, *, timeout_ms=0)"
+    )]
+    fn recv_object<'py>(
         &self,
-        asked: Asked,
-        (object, to): (&Bound<'py, PyAny>, Dst),
-        from: Src,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = object.py();
-        let mail = self.mail(py, asked.op)?;
-        let sent = pending(mail.get().start_pickled(asked, object, to)?, py.None());
-        let received = mail.get().receive_pickled(py, asked, from)?;
+        py: Python<'py>,
+        src: Option<usize>,
+        tag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Any<'py>> {
+        let (mail, asked) = self.post(py, "recv_object", timeout_ms)?;
+        mail.get().receive_pickled(py, asked, (src, tag))
+    }
+
+    /// `sendrecv` of objects.
+    #[pyo3(
+        signature = (obj, dst, src = None, sendtag = 0, recvtag = Some(0), *, timeout_ms = 0),
+        text_signature = "($self, obj, dst, src=None, sendtag=0, recvtag=0, *, timeout_ms=0)"
+    )]
+    fn sendrecv_object<'py>(
+        &self,
+        obj: &Any<'py>,
+        dst: usize,
+        src: Option<usize>,
+        sendtag: u64,
+        recvtag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Any<'py>> {
+        let (py, (mail, asked)) = (obj.py(), self.post(obj.py(), "sendrecv_object", timeout_ms)?);
+        let sent = pending(mail.get().start_pickled(asked, obj, (dst, sendtag))?, py.None());
+        let received = mail.get().receive_pickled(py, asked, (src, recvtag))?;
         sent.wait(py, 0)?;
         Ok(received)
+    }
+
+    /// Waits for a message and says what it is; it stays there for a receive. By default one from anybody, with any tag.
+    ///
+    ///     found = group.probe()
+    ///     x = group.recv(None, found.source, found.tag)
+    #[pyo3(signature = (src = None, tag = None, *, timeout_ms = 0))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        src: Option<usize>,
+        tag: Option<u64>,
+        timeout_ms: u64,
+    ) -> PyResult<Envelope> {
+        let (mail, asked) = self.post(py, "probe", timeout_ms)?;
+        mail.get().wait_for_any(py, asked, (src, tag))
+    }
+
+    /// `probe` without waiting: None if there is no message.
+    #[pyo3(signature = (src = None, tag = None))]
+    fn iprobe(&self, py: Python<'_>, src: Option<usize>, tag: Option<u64>) -> PyResult<Option<Envelope>> {
+        let (mail, asked) = self.post(py, "iprobe", 0)?;
+        mail.get().look_for_any(asked, (src, tag))
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod bound;
 mod class;
+mod collectives;
 mod join;
 mod mail;
 pub(crate) mod objects;

@@ -8,30 +8,31 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyBytes;
 
-use super::Membership;
+use super::Group;
+use crate::Any;
 use crate::collectives::root_of;
 use crate::error::{invalid, mismatched, raise};
 use crate::interrupt::blocking;
 use crate::refusal;
 
 /// The pickle of `object`.
-pub(crate) fn pickle<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn pickle<'py>(object: &Any<'py>) -> PyResult<Bound<'py, PyBytes>> {
     Ok(object.py().import("pickle")?.call_method1("dumps", (object,))?.cast_into()?)
 }
 
-pub(crate) fn dump(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+pub(crate) fn dump(object: &Any<'_>) -> PyResult<Vec<u8>> {
     pickle(object).map(|pickle| pickle.as_bytes().to_vec())
 }
 
-pub(crate) fn load<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn load<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Any<'py>> {
     py.import("pickle")?.call_method1("loads", (PyBytes::new(py, bytes),))
 }
 
 /// A collective of objects: its name, and the root of those that have one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Call {
+struct Call {
     name: &'static str,
     root: Option<isize>,
 }
@@ -49,14 +50,6 @@ const NAMES: [&str; 6] = [
 const HEAD: usize = 9;
 
 impl Call {
-    pub(super) fn everywhere(name: &'static str) -> Self {
-        Self { name, root: None }
-    }
-
-    pub(super) fn rooted(name: &'static str, root: isize) -> Self {
-        Self { name, root: Some(root) }
-    }
-
     fn head(self) -> [u8; HEAD] {
         let mut head = [0; HEAD];
         head[0] = NAMES.iter().position(|name| *name == self.name).map_or(u8::MAX, |at| at as u8);
@@ -86,138 +79,161 @@ impl Call {
     }
 }
 
-/// What a call needs to begin.
-struct Begun {
+/// A call that has begun.
+struct Begun<'py> {
+    py: Python<'py>,
+    call: Call,
     group: std::sync::Arc<symmem::Group>,
     root: usize,
 }
 
-fn begin(py: Python<'_>, membership: &Membership, call: Call, timeout_ms: u64) -> PyResult<Begun> {
-    let group = membership.group(call.name, timeout_ms)?;
-    group.check_authenticated(call.name).map_err(raise)?;
-    let root = match root_of(call.root.unwrap_or(0)) {
-        Ok(root) if root < group.size() => Ok(root),
-        Ok(rank) => Err(raise(symmem::Error::RankOutOfRange { op: call.name, rank, world: group.size() })),
-        Err(error) => Err(error),
-    };
-    match root {
-        Ok(root) => Ok(Begun { group, root }),
-        Err(error) => Err(refusal::tell(py, &group, error)),
+impl<'py> Begun<'py> {
+    /// What this rank brings; what is wrong with it is told to the others.
+    fn told<R>(&self, brought: PyResult<R>) -> PyResult<R> {
+        brought.map_err(|error| refusal::tell(self.py, &self.group, error))
     }
-}
 
-/// Everybody's objects in rank order, at the root or, of a call without one, everywhere.
-fn gathered<'py>(
-    membership: &Membership,
-    call: Call,
-    object: &Bound<'py, PyAny>,
-    timeout_ms: u64,
-) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
-    let py = object.py();
-    let Begun { group, root } = begin(py, membership, call, timeout_ms)?;
-    let mine = dump(object).map_err(|error| refusal::tell(py, &group, error))?;
-    let mine = [&call.head()[..], &mine].concat();
-    let parts = blocking(py, || group.all_gather_bytes(&mine))?;
-    let bodies = call.bodies(parts.iter().enumerate())?;
-    if call.root.is_some() && root != group.rank() {
-        return Ok(None);
+    fn is_root(&self) -> bool {
+        self.root == self.group.rank()
     }
-    bodies.into_iter().map(|body| load(py, body)).collect::<PyResult<_>>().map(Some)
-}
 
-/// The bytes that the root has for everybody.
-fn spread(
-    py: Python<'_>,
-    call: Call,
-    begun: &Begun,
-    mine: impl FnOnce() -> PyResult<Vec<u8>>,
-) -> PyResult<Vec<u8>> {
-    let Begun { group, root } = begun;
-    let mine = match *root == group.rank() {
-        true => mine().map_err(|error| refusal::tell(py, group, error))?,
-        false => Vec::new(),
-    };
-    let mine = [&call.head()[..], &mine].concat();
-    let bytes = blocking(py, || group.broadcast_bytes(*root, &mine))?;
-    call.bodies([(*root, &bytes)].into_iter()).map(|bodies| bodies.concat())
-}
-
-pub(super) fn gather<'py>(
-    membership: &Membership,
-    call: Call,
-    object: &Bound<'py, PyAny>,
-    timeout_ms: u64,
-) -> PyResult<Option<Bound<'py, PyList>>> {
-    let objects = gathered(membership, call, object, timeout_ms)?;
-    objects.map(|objects| PyList::new(object.py(), objects)).transpose()
-}
-
-/// The objects of all ranks reduced by the function `op`, in rank order; as Python adds where there is none.
-pub(super) fn reduce<'py>(
-    membership: &Membership,
-    call: Call,
-    object: &Bound<'py, PyAny>,
-    op: Option<&Bound<'py, PyAny>>,
-    timeout_ms: u64,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let py = object.py();
-    if let Some(op) = op
-        && !op.is_callable()
-    {
-        let kind = op.get_type().name()?;
-        let problem = format!("{}: op must be a function of two objects, not {kind}", call.name);
-        let group = membership.group(call.name, timeout_ms)?;
-        return Err(refusal::tell(py, &group, PyTypeError::new_err(problem)));
-    }
-    let add = py.import("operator")?.getattr("add")?;
-    let op = op.unwrap_or(&add);
-    let Some(objects) = gathered(membership, call, object, timeout_ms)? else { return Ok(None) };
-    let mut objects = objects.into_iter();
-    let first = objects.next().unwrap_or_else(|| py.None().into_bound(py));
-    objects.try_fold(first, |sum, object| op.call1((sum, object))).map(Some)
-}
-
-pub(super) fn broadcast<'py>(
-    membership: &Membership,
-    call: Call,
-    object: &Bound<'py, PyAny>,
-    timeout_ms: u64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = object.py();
-    let begun = begin(py, membership, call, timeout_ms)?;
-    let bytes = spread(py, call, &begun, || dump(object))?;
-    if begun.root == begun.group.rank() { Ok(object.clone()) } else { load(py, &bytes) }
-}
-
-/// This rank's one of the `objects` of the root.
-pub(super) fn scatter<'py>(
-    membership: &Membership,
-    call: Call,
-    objects: &Bound<'py, PyAny>,
-    timeout_ms: u64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = objects.py();
-    let begun = begin(py, membership, call, timeout_ms)?;
-    let size = begun.group.size();
-    // Lengths first, then what is that long.
-    let packed = || {
-        let found = objects.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-        if found.len() != size {
-            let problem = format!("the root has {} objects for {size} ranks", found.len());
-            return Err(invalid(call.name, problem));
+    /// Everybody's objects in rank order, at the root or, of a call without one, everywhere.
+    fn gathered(&self, object: &Any<'py>) -> PyResult<Option<Vec<Any<'py>>>> {
+        let mine = [&self.call.head()[..], &self.told(dump(object))?].concat();
+        let group = &self.group;
+        let parts = blocking(self.py, || group.all_gather_bytes(&mine))?;
+        let bodies = self.call.bodies(parts.iter().enumerate())?;
+        if self.call.root.is_some() && !self.is_root() {
+            return Ok(None);
         }
-        let parts = found.iter().map(dump).collect::<PyResult<Vec<_>>>()?;
-        let lens = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes());
-        Ok(lens.chain(parts.iter().flatten().copied()).collect::<Vec<u8>>())
-    };
-    let bytes = spread(py, call, &begun, packed)?;
-    let (lens, rest) = bytes.split_at_checked(size * 8).unwrap_or_default();
+        bodies.into_iter().map(|body| load(self.py, body)).collect::<PyResult<_>>().map(Some)
+    }
+
+    /// The same reduced by the function `op`, in rank order; as Python adds where there is none.
+    fn reduced(&self, object: &Any<'py>, op: Option<&Any<'py>>) -> PyResult<Option<Any<'py>>> {
+        let add = self.py.import("operator")?.getattr("add")?;
+        let op = op.unwrap_or(&add);
+        if !op.is_callable() {
+            let (name, kind) = (self.call.name, op.get_type().name()?);
+            let problem = format!("{name}: op must be a function of two objects, not {kind}");
+            return self.told(Err(PyTypeError::new_err(problem)));
+        }
+        let Some(objects) = self.gathered(object)? else { return Ok(None) };
+        let mut objects = objects.into_iter();
+        let first = objects.next().unwrap_or_else(|| self.py.None().into_bound(self.py));
+        objects.try_fold(first, |sum, object| op.call1((sum, object))).map(Some)
+    }
+
+    /// The bytes that the root has for everybody.
+    fn spread(&self, mine: impl FnOnce() -> PyResult<Vec<u8>>) -> PyResult<Vec<u8>> {
+        let mine = if self.is_root() { self.told(mine())? } else { Vec::new() };
+        let mine = [&self.call.head()[..], &mine].concat();
+        let (group, root) = (&self.group, self.root);
+        let bytes = blocking(self.py, || group.broadcast_bytes(root, &mine))?;
+        self.call.bodies([(root, &bytes)].into_iter()).map(|bodies| bodies.concat())
+    }
+}
+
+/// Lengths first, then what is that long.
+fn packed(parts: &[Vec<u8>]) -> Vec<u8> {
+    let lens = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes());
+    lens.chain(parts.iter().flatten().copied()).collect()
+}
+
+/// Part `index` of the `count` that were packed.
+fn part(packed: &[u8], count: usize, index: usize) -> Option<&[u8]> {
+    let (lens, rest) = packed.split_at_checked(count * 8)?;
     let lens: Vec<usize> = lens.as_chunks().0.iter().map(|len| u64::from_le_bytes(*len) as usize).collect();
-    let mine = begun.group.rank();
-    let start: usize = lens.iter().take(mine).sum();
-    let len = lens.get(mine).copied().unwrap_or(0);
-    match rest.get(start..start.saturating_add(len)) {
-        Some(part) => load(py, part),
-        None => Err(invalid(call.name, "the root sent less than it said")),
+    let start: usize = lens[..index].iter().sum();
+    rest.get(start..start.saturating_add(lens[index]))
+}
+
+impl Group {
+    fn begin<'py>(
+        &self,
+        py: Python<'py>,
+        name: &'static str,
+        root: Option<isize>,
+        timeout_ms: u64,
+    ) -> PyResult<Begun<'py>> {
+        let group = self.membership().group(name, timeout_ms)?;
+        group.check_authenticated(name).map_err(raise)?;
+        let begun = Begun { py, call: Call { name, root }, group, root: 0 };
+        let world = begun.group.size();
+        let root = root_of(root.unwrap_or(0)).and_then(|rank| match rank < world {
+            true => Ok(rank),
+            false => Err(raise(symmem::Error::RankOutOfRange { op: name, rank, world })),
+        });
+        Ok(Begun { root: begun.told(root)?, ..begun })
+    }
+}
+
+#[pymethods]
+impl Group {
+    /// Collective. Everybody's picklable `obj`, in rank order.
+    #[pyo3(signature = (obj, *, timeout_ms = 0))]
+    fn all_gather_object<'py>(&self, obj: &Any<'py>, timeout_ms: u64) -> PyResult<Option<Vec<Any<'py>>>> {
+        self.begin(obj.py(), "all_gather_object", None, timeout_ms)?.gathered(obj)
+    }
+
+    /// Collective. At `root` everybody's picklable `obj`, in rank order; None elsewhere.
+    #[pyo3(signature = (obj, root = 0, *, timeout_ms = 0))]
+    fn gather_object<'py>(
+        &self,
+        obj: &Any<'py>,
+        root: isize,
+        timeout_ms: u64,
+    ) -> PyResult<Option<Vec<Any<'py>>>> {
+        self.begin(obj.py(), "gather_object", Some(root), timeout_ms)?.gathered(obj)
+    }
+
+    /// Collective. This rank's one of the picklable `objs` of `root`, which has one for each rank; what the others pass is ignored.
+    #[pyo3(signature = (objs, root = 0, *, timeout_ms = 0))]
+    fn scatter_object<'py>(&self, objs: &Any<'py>, root: isize, timeout_ms: u64) -> PyResult<Any<'py>> {
+        let begun = self.begin(objs.py(), "scatter_object", Some(root), timeout_ms)?;
+        let (name, world) = (begun.call.name, begun.group.size());
+        let bytes = begun.spread(|| {
+            let parts = objs.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+            if parts.len() != world {
+                return Err(invalid(name, format!("the root has {} objects for {world} ranks", parts.len())));
+            }
+            Ok(packed(&parts.iter().map(dump).collect::<PyResult<Vec<_>>>()?))
+        })?;
+        match part(&bytes, world, begun.group.rank()) {
+            Some(part) => load(objs.py(), part),
+            None => Err(invalid(name, "the root sent less than it said")),
+        }
+    }
+
+    /// Collective. At `root` everybody's picklable `obj` reduced by the function `op` of two objects (None adds them), in rank order; None
+    /// elsewhere.
+    #[pyo3(signature = (obj, op = None, root = 0, *, timeout_ms = 0))]
+    fn reduce_object<'py>(
+        &self,
+        obj: &Any<'py>,
+        op: Option<&Any<'py>>,
+        root: isize,
+        timeout_ms: u64,
+    ) -> PyResult<Option<Any<'py>>> {
+        self.begin(obj.py(), "reduce_object", Some(root), timeout_ms)?.reduced(obj, op)
+    }
+
+    /// Collective. `reduce_object` whose result every rank works out for itself.
+    #[pyo3(signature = (obj, op = None, *, timeout_ms = 0))]
+    fn all_reduce_object<'py>(
+        &self,
+        obj: &Any<'py>,
+        op: Option<&Any<'py>>,
+        timeout_ms: u64,
+    ) -> PyResult<Option<Any<'py>>> {
+        self.begin(obj.py(), "all_reduce_object", None, timeout_ms)?.reduced(obj, op)
+    }
+
+    /// Collective. The picklable `obj` of `root`; what the others pass is ignored.
+    #[pyo3(signature = (obj, root = 0, *, timeout_ms = 0))]
+    fn broadcast_object<'py>(&self, obj: &Any<'py>, root: isize, timeout_ms: u64) -> PyResult<Any<'py>> {
+        let begun = self.begin(obj.py(), "broadcast_object", Some(root), timeout_ms)?;
+        let bytes = begun.spread(|| dump(obj))?;
+        if begun.is_root() { Ok(obj.clone()) } else { load(obj.py(), &bytes) }
     }
 }

@@ -4,38 +4,45 @@ use pyo3::prelude::*;
 use symmem::Error;
 
 use super::{Group, Membership, NonMember};
+use crate::Any;
 use crate::error::raise;
 use crate::interrupt::blocking;
 
 /// A part of a group, for a rank that is in it and for one that is not.
 #[derive(IntoPyObject)]
-pub(super) enum Part {
+enum Part {
     In(Group),
     Out(NonMember),
 }
 
+#[pymethods]
 impl Group {
-    /// The group of `ranks` of this one.
-    pub(super) fn part(&self, py: Python<'_>, ranks: &[usize], name: &str) -> PyResult<Part> {
-        let group = self.membership().group("subgroup", 0)?;
-        if let Some(rank) = ranks.iter().copied().find(|rank| *rank >= group.size()) {
-            return Err(raise(Error::RankOutOfRange { op: "subgroup", rank, world: group.size() }));
+    /// Collective over `ranks` only: a group of these ranks of this group, in this order. For a rank that is not among them the
+    /// call is local and gives a `NonMember`, which is falsy and refused by every call.
+    ///
+    ///     even = group.subgroup(range(0, group.size, 2))
+    #[pyo3(signature = (ranks, name = ""))]
+    fn subgroup(&self, ranks: &Any<'_>, name: &str) -> PyResult<Part> {
+        let (op, py) = ("subgroup", ranks.py());
+        let ranks = ranks.try_iter()?.map(|rank| rank?.extract()).collect::<PyResult<Vec<usize>>>()?;
+        let group = self.membership().group(op, 0)?;
+        let world = group.size();
+        if let Some(rank) = ranks.iter().copied().find(|rank| *rank >= world) {
+            return Err(raise(Error::RankOutOfRange { op, rank, world }));
         }
         if !ranks.contains(&group.rank()) {
-            return Ok(Part::Out(NonMember::of_subgroup(self.membership(), ranks)));
+            return Ok(Part::Out(NonMember::of_subgroup(self.membership(), &ranks)));
         }
-        let made = blocking(py, || group.subgroup(ranks, name))?;
-        self.related(py, "subgroup", 0, &made).map(Part::In)
+        let made = blocking(py, || group.subgroup(&ranks, name))?;
+        self.related(py, op, 0, &made).map(Part::In)
     }
 
-    /// The group of the ranks that name the same color, by key and then by rank.
-    pub(super) fn part_of_color(
-        &self,
-        py: Python<'_>,
-        color: Option<i64>,
-        key: i64,
-        timeout_ms: u64,
-    ) -> PyResult<Part> {
+    /// Collective. One group per `color`, of the ranks that name it, in the order of `key` and then of rank. A rank that passes None is
+    /// in none of them, and gets a `NonMember`.
+    ///
+    ///     row = group.split(group.rank // 4)
+    #[pyo3(signature = (color, key = 0, *, timeout_ms = 0))]
+    fn split(&self, py: Python<'_>, color: Option<i64>, key: i64, timeout_ms: u64) -> PyResult<Part> {
         let group = self.membership().group("split", timeout_ms)?;
         let mine = [i64::from(color.is_some()), color.unwrap_or(0), key];
         let all = blocking(py, || group.all_gather(&mine))?;
@@ -47,7 +54,9 @@ impl Group {
         let made = blocking(py, || group.subgroup(&ranks, &format!("color {color}")))?;
         self.related(py, "split", timeout_ms, &made).map(Part::In)
     }
+}
 
+impl Group {
     /// A group made from this one by the call `op`, by the same rank in the same context.
     pub(super) fn related(
         &self,

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
+use symmem::erased::Call;
 use symmem::{DType, Error};
 
 use super::class::bytes_of;
-use super::{Call, SymmetricMemory, Terms};
+use super::{SymmetricMemory, Terms};
 use crate::array::{self, Keep};
-use crate::collectives::{Plan, reduce_op};
+use crate::collectives::{Asked, Maybe, Plan, check_start, name_of, reduce_op};
 use crate::dtype;
 use crate::error::{invalid, raise, raise_as};
+use crate::group::given;
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 
@@ -41,12 +43,12 @@ impl SymmetricMemory {
     #[inline]
     pub(crate) fn terms<'a, 'py>(
         &self,
+        py: Python<'py>,
         timeout_ms: u64,
-        stream: Option<&'a Bound<'py, PyAny>>,
+        stream: Maybe<'a, 'py>,
     ) -> Terms<'a, 'py> {
-        let terms = Terms::new(timeout_ms, stream);
         let bound = || self.membership().bound().filter(|_| self.place() == Place::Cpu);
-        Terms { timeout: terms.timeout.or_else(bound), ..terms }
+        Terms { py, timeout: given(timeout_ms).or_else(bound), stream }
     }
 
     /// Whether `operand` can be copied from or to elements of this memory.
@@ -69,7 +71,7 @@ impl SymmetricMemory {
 
     /// Whether `operand` is exactly this rank's elements.
     pub(crate) fn is_own(&self, operand: &Operand<'_>) -> bool {
-        let own = self.handle().buffer_ptrs()[self.membership().rank()] + self.span().offset;
+        let own = self.handle().facts().buffers[self.membership().rank()] + self.span().offset;
         (operand.address, operand.len) == (own, self.span().len)
     }
 
@@ -82,12 +84,13 @@ impl SymmetricMemory {
         let overlaps =
             |start: usize, count: usize| first < start.saturating_add(count) && start < first + bytes;
         let (me, span) = (self.membership().rank(), self.span());
-        for (rank, base) in self.handle().buffer_ptrs().into_iter().enumerate() {
+        let facts = self.handle().facts();
+        for (rank, base) in facts.buffers.iter().copied().enumerate() {
             if rank == me && !is_copy && overlaps(base + span.offset, span.bytes()) {
                 return Err(invalid("out", "it overlaps the memory that the operation reads"));
             }
             // What is out of reach has no address.
-            if rank != me && base != 0 && overlaps(base, self.handle().buffer_size()) {
+            if rank != me && base != 0 && overlaps(base, facts.buffer_size) {
                 let problem = format!("it is memory of rank {rank}. Hint: pass memory of this rank's own");
                 return Err(invalid("out", problem));
             }
@@ -106,40 +109,40 @@ impl SymmetricMemory {
 
     /// What this rank brings to a collective; what is wrong with it is told to the others.
     #[inline]
-    pub(crate) fn told<R>(&self, py: Python<'_>, terms: Terms<'_, '_>, brought: PyResult<R>) -> PyResult<R> {
-        match brought {
-            Ok(brought) => Ok(brought),
-            Err(error) => Err(self.handle().refuse(py, error, terms)),
-        }
+    pub(crate) fn told<R>(&self, terms: Terms<'_, '_>, brought: PyResult<R>) -> PyResult<R> {
+        brought.map_err(|error| self.handle().refuse(error, terms))
     }
 
-    /// Runs a collective into `out`; `x` is what a call in place returns, by default the memory's own array.
+    /// Runs a collective; `x` is what a call in place returns, by default the memory's own array.
     pub(crate) fn run<'py>(
         &self,
         py: Python<'py>,
-        call: PyResult<Call>,
-        out: Option<&Bound<'py, PyAny>>,
-        x: Option<&Bound<'py, PyAny>>,
-        terms: Terms<'_, '_>,
+        (call, out): Asked<'_, 'py>,
+        x: Maybe<'_, 'py>,
+        timeout_ms: u64,
+        stream: Maybe<'_, 'py>,
     ) -> PyResult<Py<PyAny>> {
-        self.check_whole(call.as_ref().map_or("collective", |call| call.name()))?;
-        let plan = call.and_then(|call| Plan::new(py, self, call, out, x));
-        self.told(py, terms, plan)?.run(py, self, terms)
+        let terms = self.terms(py, timeout_ms, stream);
+        self.check_whole(name_of(&call))?;
+        let plan = self.told(terms, call.and_then(|call| Plan::new(py, self, call, out, x)))?;
+        self.handle().run(&plan, terms)?;
+        plan.out.as_ref().map_or(Ok(()), Operand::land)?;
+        Ok(plan.result)
     }
 
     /// Starts one.
     pub(crate) fn start<'py>(
         &self,
         py: Python<'py>,
-        call: PyResult<Call>,
-        out: Option<&Bound<'py, PyAny>>,
-        x: Option<&Bound<'py, PyAny>>,
-        terms: Terms<'_, '_>,
+        (call, out): Asked<'_, 'py>,
+        x: Maybe<'_, 'py>,
+        timeout_ms: u64,
+        stream: Maybe<'_, 'py>,
     ) -> PyResult<Pending> {
-        self.check_whole(call.as_ref().map_or("collective", |call| call.name()))?;
-        let plan = call.and_then(|call| call.check_start().map(|()| call));
-        match plan.and_then(|call| Plan::new(py, self, call, out, x)) {
-            Ok(plan) => plan.start(py, self, terms),
+        let terms = self.terms(py, timeout_ms, stream);
+        self.check_whole(name_of(&call))?;
+        match call.and_then(check_start).and_then(|call| Plan::new(py, self, call, out, x)) {
+            Ok(plan) => self.handle().start(plan, terms),
             Err(error) if self.place() == Place::Cpu => {
                 let timeout_ms = terms.timeout.map_or(0, |timeout| timeout.as_millis() as u64);
                 Err(self.membership().refuse_started(py, timeout_ms, error))
@@ -156,7 +159,7 @@ impl SymmetricMemory {
         op: &'static str,
         rank: isize,
         sizes: Option<Vec<usize>>,
-        dtype: Option<&Bound<'_, PyAny>>,
+        dtype: Maybe<'_, '_>,
         start: Option<usize>,
     ) -> PyResult<Py<PyAny>> {
         let (rank, span) = (self.rank_of(op, rank)?, self.span());

@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 use pyo3::prelude::*;
 use symmem::DType;
 
-use super::{Call, Handle, Span};
-use crate::collectives::{op_name, reduce_op, reduce_to, root_of};
+use super::{Handle, Span};
+use crate::Any;
+use crate::collectives::Maybe;
 use crate::dtype;
 use crate::error::invalid;
 use crate::group::{Group, Membership};
 use crate::operand::{Operand, Place};
-use crate::pending::Pending;
 use crate::registry::Block;
 
 /// Memory that every rank of a group maps. Made by `rendezvous`.
@@ -79,7 +79,7 @@ impl SymmetricMemory {
     /// copy would read what it has just written.
     fn check_disjoint(&self, what: &str, operand: &Operand<'_>, rank: usize, start: usize) -> PyResult<()> {
         let first = self.handle.start_of(rank).saturating_add(start.saturating_mul(operand.dtype.size()));
-        let target = self.handle.buffer_ptrs()[rank].saturating_add(first);
+        let target = self.handle.facts().buffers[rank].saturating_add(first);
         if target.abs_diff(operand.address) < operand.bytes() {
             let problem = format!(
                 "it overlaps the elements of rank {rank} that it is copied from or to. Hint: pass a copy"
@@ -111,26 +111,26 @@ impl SymmetricMemory {
 
     /// Every rank's allocation, at its address in this process; without the handle's offset. 0 for ranks that brought nothing.
     #[getter]
-    fn buffer_ptrs(&self) -> Vec<usize> {
-        self.handle.buffer_ptrs()
+    fn buffer_ptrs(&self) -> &[usize] {
+        &self.handle.facts().buffers
     }
 
     /// The address, for kernels on the memory's device, of an array of `buffer_ptrs`.
     #[getter]
     fn buffer_ptrs_dev(&self) -> usize {
-        self.handle.buffer_ptrs_dev()
+        self.handle.facts().buffers_dev
     }
 
     /// Every rank's signal pad, at its address in this process.
     #[getter]
-    fn signal_pad_ptrs(&self) -> Vec<usize> {
-        self.handle.signal_pad_ptrs()
+    fn signal_pad_ptrs(&self) -> &[usize] {
+        &self.handle.facts().pads
     }
 
     /// The address, for kernels on the memory's device, of an array of `signal_pad_ptrs`.
     #[getter]
     fn signal_pad_ptrs_dev(&self) -> usize {
-        self.handle.signal_pad_ptrs_dev()
+        self.handle.facts().pads_dev
     }
 
     /// The ranks that brought nothing to the rendezvous. If there are any, collectives raise `NothingBrought`, on all ranks.
@@ -142,13 +142,13 @@ impl SymmetricMemory {
     /// Bytes of each rank's signal pad.
     #[getter]
     fn signal_pad_size(&self) -> usize {
-        self.handle.signal_pad_size()
+        self.handle.facts().signal_pad_size
     }
 
     /// Bytes of the whole allocation.
     #[getter]
     fn buffer_size(&self) -> usize {
-        self.handle.buffer_size()
+        self.handle.facts().buffer_size
     }
 
     /// Bytes from the start of the allocation to this rank's elements.
@@ -160,7 +160,7 @@ impl SymmetricMemory {
     /// The address that reaches all ranks at once; 0 if there is none.
     #[getter]
     fn multicast_ptr(&self) -> usize {
-        self.handle.multicast_ptr()
+        self.handle.facts().multicast
     }
 
     /// Where the memory is: "cpu" or "cuda:N".
@@ -183,7 +183,7 @@ impl SymmetricMemory {
 
     /// The element type.
     #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Any<'py>> {
         dtype::numpy_dtype(py, self.span.dtype)
     }
 
@@ -221,7 +221,7 @@ impl SymmetricMemory {
         py: Python<'_>,
         rank: isize,
         sizes: Option<Vec<usize>>,
-        dtype: Option<&Bound<'_, PyAny>>,
+        dtype: Maybe<'_, '_>,
         storage_offset: Option<usize>,
     ) -> PyResult<Py<PyAny>> {
         let from_start = sizes.is_some().then_some(0);
@@ -235,7 +235,7 @@ impl SymmetricMemory {
         py: Python<'_>,
         peer: isize,
         sizes: Option<Vec<usize>>,
-        dtype: Option<&Bound<'_, PyAny>>,
+        dtype: Maybe<'_, '_>,
     ) -> PyResult<Py<PyAny>> {
         self.view(py, "get_remote_tensor", peer, sizes, dtype, None)
     }
@@ -247,7 +247,7 @@ impl SymmetricMemory {
         py: Python<'_>,
         rank: isize,
         sizes: Vec<usize>,
-        dtype: Option<&Bound<'_, PyAny>>,
+        dtype: Maybe<'_, '_>,
         storage_offset: usize,
     ) -> PyResult<Py<PyAny>> {
         let rank = self.rank_of("get_signal_pad", rank)?;
@@ -272,11 +272,11 @@ impl SymmetricMemory {
         py: Python<'_>,
         channel: isize,
         timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
+        stream: Maybe<'_, '_>,
     ) -> PyResult<()> {
         // One below 0 is no more a channel than one that is too high.
         let channel = usize::try_from(channel).unwrap_or(usize::MAX);
-        self.handle.barrier(py, channel, self.terms(timeout_ms, stream))
+        self.handle.barrier(channel, self.terms(py, timeout_ms, stream))
     }
 
     /// Raises this rank's signal on `channel` at `dst_rank`, after waiting until the previous one was consumed.
@@ -287,10 +287,10 @@ impl SymmetricMemory {
         dst_rank: isize,
         channel: usize,
         timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
+        stream: Maybe<'_, '_>,
     ) -> PyResult<()> {
         let rank = self.rank_of("put_signal", dst_rank)?;
-        self.handle.put_signal(py, rank, channel, self.terms(timeout_ms, stream))
+        self.handle.put_signal(rank, channel, self.terms(py, timeout_ms, stream))
     }
 
     /// Consumes the signal on `channel` from `src_rank`, waiting for it. What that rank wrote before is visible after.
@@ -301,22 +301,22 @@ impl SymmetricMemory {
         src_rank: isize,
         channel: usize,
         timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
+        stream: Maybe<'_, '_>,
     ) -> PyResult<()> {
         let rank = self.rank_of("wait_signal", src_rank)?;
-        self.handle.wait_signal(py, rank, channel, self.terms(timeout_ms, stream))
+        self.handle.wait_signal(rank, channel, self.terms(py, timeout_ms, stream))
     }
 
     /// `put_signal` without waiting: False if the previous signal is still there.
     #[pyo3(signature = (dst_rank, channel = 0))]
-    fn try_put_signal(&self, py: Python<'_>, dst_rank: isize, channel: usize) -> PyResult<bool> {
-        self.handle.try_put_signal(py, self.rank_of("try_put_signal", dst_rank)?, channel)
+    fn try_put_signal(&self, dst_rank: isize, channel: usize) -> PyResult<bool> {
+        self.handle.try_put_signal(self.rank_of("try_put_signal", dst_rank)?, channel)
     }
 
     /// `wait_signal` without waiting: False if there is no signal.
     #[pyo3(signature = (src_rank, channel = 0))]
-    fn try_wait_signal(&self, py: Python<'_>, src_rank: isize, channel: usize) -> PyResult<bool> {
-        self.handle.try_wait_signal(py, self.rank_of("try_wait_signal", src_rank)?, channel)
+    fn try_wait_signal(&self, src_rank: isize, channel: usize) -> PyResult<bool> {
+        self.handle.try_wait_signal(self.rank_of("try_wait_signal", src_rank)?, channel)
     }
 
     /// Writes `x` into rank `rank`'s elements, from element `offset` on. The receiver takes no part: synchronise.
@@ -325,15 +325,15 @@ impl SymmetricMemory {
         &self,
         py: Python<'_>,
         rank: isize,
-        x: &Bound<'_, PyAny>,
+        x: &Any<'_>,
         offset: usize,
         timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
+        stream: Maybe<'_, '_>,
     ) -> PyResult<()> {
         let (rank, from) = (self.rank_of("put", rank)?, Operand::input(x)?);
         self.check_operand("x", &from)?;
         self.check_disjoint("x", &from, rank, offset)?;
-        self.handle.put(py, rank, offset, &from, self.terms(timeout_ms, stream))
+        self.handle.put(rank, offset, &from, self.terms(py, timeout_ms, stream))
     }
 
     /// Reads as many of rank `rank`'s elements as `out` has, from element `offset` on, into `out`. Returns `out`.
@@ -343,14 +343,14 @@ impl SymmetricMemory {
         py: Python<'py>,
         rank: isize,
         offset: usize,
-        out: Bound<'py, PyAny>,
+        out: Any<'py>,
         timeout_ms: u64,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        stream: Maybe<'_, 'py>,
+    ) -> PyResult<Any<'py>> {
         let (rank, operand) = (self.rank_of("get", rank)?, Operand::output(&out)?);
         self.check_operand("out", &operand)?;
         self.check_disjoint("out", &operand, rank, offset)?;
-        self.handle.get(py, rank, offset, &operand, self.terms(timeout_ms, stream))?;
+        self.handle.get(rank, offset, &operand, self.terms(py, timeout_ms, stream))?;
         Ok(out)
     }
 
@@ -362,12 +362,12 @@ impl SymmetricMemory {
     fn all_to_all_v(
         &self,
         py: Python<'_>,
-        splits: &Bound<'_, PyAny>,
-        out: &Bound<'_, PyAny>,
+        splits: &Any<'_>,
+        out: &Any<'_>,
         timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
+        stream: Maybe<'_, '_>,
     ) -> PyResult<(Vec<usize>, Vec<usize>)> {
-        let terms = self.terms(timeout_ms, stream);
+        let terms = self.terms(py, timeout_ms, stream);
         self.check_whole("all_to_all_v")?;
         let brought = || {
             let out = Operand::any_output(out)?;
@@ -375,9 +375,9 @@ impl SymmetricMemory {
             self.check_apart(&out)?;
             Ok((splits.extract::<Vec<usize>>()?, out))
         };
-        let (splits, out) = self.told(py, terms, brought())?;
+        let (splits, out) = self.told(terms, brought())?;
         let row = self.span.shape.iter().skip(1).product();
-        let received = self.handle.all_to_all_v(py, row, &splits, &out, terms)?;
+        let received = self.handle.all_to_all_v(row, &splits, &out, terms)?;
         out.land()?;
         Ok((received.splits, received.offsets))
     }
@@ -388,10 +388,10 @@ impl SymmetricMemory {
         if self.closed() {
             return Ok(());
         }
-        let closed = self.handle.close(py, self.terms(0, None));
+        let closed = self.handle.close(self.terms(py, 0, None));
         // A device's handle is closed even where its group failed to meet.
         if self.closed() {
-            self.membership.forget(self.handle.buffer_ptrs()[self.membership.rank()]);
+            self.membership.forget(self.handle.facts().buffers[self.membership.rank()]);
         }
         closed
     }
@@ -403,222 +403,6 @@ impl SymmetricMemory {
         format!(
             "<symmem.SymmetricMemory {shape:?} {dtype} on {place}: rank {rank} of {world} of group {name:?}>"
         )
-    }
-
-    /// Collective. The reduction of everybody's elements by `op` ("sum", "avg", "min", "max", "prod", "and", "or", "xor"), with the
-    /// same bits on every rank: in place, or into `out`. Returns where it is.
-    ///
-    ///     mem.all_reduce("max")
-    #[pyo3(signature = (op = "sum", out = None, *, timeout_ms = 0, stream = None))]
-    fn all_reduce(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = op_name)] op: &str,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, reduce_op(op).map(Call::AllReduce), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Collective. The reduction of everybody's elements, at `root`, into `out` (a new array by default). None elsewhere.
-    #[pyo3(signature = (op = "sum", root = 0, out = None, *, timeout_ms = 0, stream = None))]
-    fn reduce(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = op_name)] op: &str,
-        root: isize,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, reduce_to(op, root), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Collective. The elements are one part per rank along the first dimension, or the last one with `split_last_dim`; gives the
-    /// reduction of everybody's part for this rank.
-    #[pyo3(signature = (op = "sum", out = None, split_last_dim = false, *, timeout_ms = 0, stream = None))]
-    fn reduce_scatter(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = op_name)] op: &str,
-        out: Option<&Bound<'_, PyAny>>,
-        split_last_dim: bool,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, self.reduce_scatter_call(op, split_last_dim), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Collective. Everybody's elements along the first dimension, in rank order.
-    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
-    fn all_gather(
-        &self,
-        py: Python<'_>,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, Ok(Call::AllGather), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Collective. Everybody's elements become those of `root`, in place.
-    #[pyo3(signature = (root = 0, *, timeout_ms = 0, stream = None))]
-    fn broadcast(
-        &self,
-        py: Python<'_>,
-        root: isize,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, root_of(root).map(Call::Broadcast), None, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Collective. The elements are one part per rank along the first dimension; gives, in rank order, the parts for this rank.
-    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
-    fn all_to_all(
-        &self,
-        py: Python<'_>,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, Ok(Call::AllToAll), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Collective. At `root` everybody's elements along the first dimension, in rank order; None elsewhere.
-    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
-    fn gather(
-        &self,
-        py: Python<'_>,
-        root: isize,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, root_of(root).map(Call::Gather), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Collective. The elements of `root` are one part per rank along the first dimension; gives this rank's part.
-    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
-    fn scatter(
-        &self,
-        py: Python<'_>,
-        root: isize,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.run(py, root_of(root).map(Call::Scatter), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Starts `all_reduce`.
-    #[pyo3(signature = (op = "sum", out = None, *, timeout_ms = 0, stream = None))]
-    fn all_reduce_start(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = op_name)] op: &str,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(py, reduce_op(op).map(Call::AllReduce), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Starts `reduce`.
-    #[pyo3(signature = (op = "sum", root = 0, out = None, *, timeout_ms = 0, stream = None))]
-    fn reduce_start(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = op_name)] op: &str,
-        root: isize,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(py, reduce_to(op, root), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Starts `reduce_scatter`.
-    #[pyo3(signature = (op = "sum", out = None, split_last_dim = false, *, timeout_ms = 0, stream = None))]
-    fn reduce_scatter_start(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = op_name)] op: &str,
-        out: Option<&Bound<'_, PyAny>>,
-        split_last_dim: bool,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(
-            py,
-            self.reduce_scatter_call(op, split_last_dim),
-            out,
-            None,
-            self.terms(timeout_ms, stream),
-        )
-    }
-
-    /// Starts `all_gather`.
-    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
-    fn all_gather_start(
-        &self,
-        py: Python<'_>,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(py, Ok(Call::AllGather), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Starts `broadcast`.
-    #[pyo3(signature = (root = 0, *, timeout_ms = 0, stream = None))]
-    fn broadcast_start(
-        &self,
-        py: Python<'_>,
-        root: isize,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(py, root_of(root).map(Call::Broadcast), None, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Starts `all_to_all`.
-    #[pyo3(signature = (out = None, *, timeout_ms = 0, stream = None))]
-    fn all_to_all_start(
-        &self,
-        py: Python<'_>,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(py, Ok(Call::AllToAll), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Starts `gather`.
-    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
-    fn gather_start(
-        &self,
-        py: Python<'_>,
-        root: isize,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(py, root_of(root).map(Call::Gather), out, None, self.terms(timeout_ms, stream))
-    }
-
-    /// Starts `scatter`.
-    #[pyo3(signature = (root = 0, out = None, *, timeout_ms = 0, stream = None))]
-    fn scatter_start(
-        &self,
-        py: Python<'_>,
-        root: isize,
-        out: Option<&Bound<'_, PyAny>>,
-        timeout_ms: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Pending> {
-        self.start(py, root_of(root).map(Call::Scatter), out, None, self.terms(timeout_ms, stream))
     }
 }
 

@@ -7,6 +7,7 @@
 mod allocate;
 mod checks;
 mod class;
+mod collectives;
 mod host;
 mod rendezvous;
 mod workspace;
@@ -14,15 +15,14 @@ mod workspace;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use symmem::{DType, ReduceOp};
+use symmem::DType;
 
 use crate::array::Keep;
-use crate::group::given;
+use crate::collectives::{Maybe, Plan};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 
 pub(crate) use self::class::SymmetricMemory;
-pub(crate) use self::host::land;
 pub(crate) use self::rendezvous::{attach, find_known};
 pub(crate) use self::workspace::Workspace;
 
@@ -45,40 +45,32 @@ impl Span {
 }
 
 /// On what terms a call runs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Terms<'a, 'py> {
+    pub(crate) py: Python<'py>,
     /// How long to wait; `None` is the group's default.
     pub(crate) timeout: Option<Duration>,
     /// The `stream=` argument. Host memory has no use for it.
-    pub(crate) stream: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) stream: Maybe<'a, 'py>,
 }
 
-impl<'a, 'py> Terms<'a, 'py> {
-    /// From Python's arguments: 0 ms is the group's default.
-    pub(crate) fn new(timeout_ms: u64, stream: Option<&'a Bound<'py, PyAny>>) -> Self {
-        Self { timeout: given(timeout_ms), stream }
-    }
-}
-
-/// A collective. Where it takes an output, that is passed beside it: contiguous, on the handle's device, of its element
-/// type, and disjoint from everybody's elements. The number of its elements is not checked yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
-    /// In place without an output.
-    AllReduce(ReduceOp),
-    /// The output is at the root only.
-    Reduce(ReduceOp, usize),
-    ReduceScatter(ReduceOp),
-    /// Of a matrix with so many columns: each rank gets a part of every row.
-    ReduceScatterColumns(ReduceOp, usize),
-    AllGather,
-    /// In place, from this root.
-    Broadcast(usize),
-    AllToAll,
-    /// The output is at the root only.
-    Gather(usize),
-    /// From this root.
-    Scatter(usize),
+/// What a handle knows of everybody's memory.
+#[derive(Default)]
+pub(crate) struct Facts {
+    /// Bytes of the whole allocation.
+    pub(crate) buffer_size: usize,
+    /// Bytes of each rank's signal pad.
+    pub(crate) signal_pad_size: usize,
+    /// Every rank's allocation, at its address in this process; without the span's offset. 0 for ranks that brought nothing.
+    pub(crate) buffers: Vec<usize>,
+    /// The address, for this place, of an array of [`Facts::buffers`].
+    pub(crate) buffers_dev: usize,
+    /// Every rank's signal pad, at its address in this process.
+    pub(crate) pads: Vec<usize>,
+    /// The address, for this place, of an array of [`Facts::pads`].
+    pub(crate) pads_dev: usize,
+    /// The address that reaches all ranks at once, with the span's offset; 0 where there is none.
+    pub(crate) multicast: usize,
 }
 
 /// What a handle does, wherever its memory is. Ranks and channels come unchecked; lengths and offsets of elements too.
@@ -94,28 +86,8 @@ pub(crate) trait Handle: Send + Sync {
         &[]
     }
 
-    /// Bytes of the whole allocation.
-    fn buffer_size(&self) -> usize;
-
-    /// Bytes of each rank's signal pad.
-    fn signal_pad_size(&self) -> usize;
-
-    /// Every rank's allocation, at its address in this process; without the span's offset. 0 for ranks that brought nothing.
-    fn buffer_ptrs(&self) -> Vec<usize>;
-
-    /// Every rank's signal pad, at its address in this process.
-    fn signal_pad_ptrs(&self) -> Vec<usize>;
-
-    /// The address, for this place, of an array of [`Handle::buffer_ptrs`].
-    fn buffer_ptrs_dev(&self) -> usize;
-
-    /// The address, for this place, of an array of [`Handle::signal_pad_ptrs`].
-    fn signal_pad_ptrs_dev(&self) -> usize;
-
-    /// The address that reaches all ranks at once, with the span's offset; 0 where there is none.
-    fn multicast_ptr(&self) -> usize {
-        0
-    }
+    /// Sizes and addresses.
+    fn facts(&self) -> &Facts;
 
     /// The byte of rank `rank`'s allocation at which its elements of this handle start: where `put` and `get` count from. This rank's
     /// own where the handle is closed.
@@ -127,76 +99,49 @@ pub(crate) trait Handle: Send + Sync {
     /// `bytes` of rank `rank`'s signal pad from byte `start` on.
     fn pad_view(&self, rank: usize, start: usize, bytes: usize) -> symmem::Result<(usize, Keep)>;
 
-    fn barrier(&self, py: Python<'_>, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
+    fn barrier(&self, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
 
-    fn put_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
+    fn put_signal(&self, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
 
-    fn wait_signal(&self, py: Python<'_>, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
+    fn wait_signal(&self, rank: usize, channel: usize, terms: Terms<'_, '_>) -> PyResult<()>;
 
     /// Without waiting: false if the previous signal is still there.
-    fn try_put_signal(&self, py: Python<'_>, rank: usize, channel: usize) -> PyResult<bool>;
+    fn try_put_signal(&self, rank: usize, channel: usize) -> PyResult<bool>;
 
     /// Without waiting: false if there is no signal.
-    fn try_wait_signal(&self, py: Python<'_>, rank: usize, channel: usize) -> PyResult<bool>;
+    fn try_wait_signal(&self, rank: usize, channel: usize) -> PyResult<bool>;
 
     /// Writes `from` into rank `rank`'s elements, from element `start` of the span on.
-    fn put(
-        &self,
-        py: Python<'_>,
-        rank: usize,
-        start: usize,
-        from: &Operand<'_>,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<()>;
+    fn put(&self, rank: usize, start: usize, from: &Operand<'_>, terms: Terms<'_, '_>) -> PyResult<()>;
 
     /// Reads rank `rank`'s elements, from element `start` of the span on, into `out`.
-    fn get(
-        &self,
-        py: Python<'_>,
-        rank: usize,
-        start: usize,
-        out: &Operand<'_>,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<()>;
+    fn get(&self, rank: usize, start: usize, out: &Operand<'_>, terms: Terms<'_, '_>) -> PyResult<()>;
 
-    /// Runs a collective (on devices: enqueues it).
-    fn run(
-        &self,
-        py: Python<'_>,
-        call: Call,
-        out: Option<&Operand<'_>>,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<()>;
+    /// Runs a collective (on devices: enqueues it). Its output, where it takes one, is contiguous, on the handle's device, of its
+    /// element type, and disjoint from everybody's elements. The number of its elements is not checked yet.
+    fn run(&self, plan: &Plan<'_>, terms: Terms<'_, '_>) -> PyResult<()>;
 
     /// Tells the others about `error` in place of a collective of this handle, as far as can be; what to raise.
-    fn refuse(&self, py: Python<'_>, error: PyErr, terms: Terms<'_, '_>) -> PyErr;
+    fn refuse(&self, error: PyErr, terms: Terms<'_, '_>) -> PyErr;
 
     /// Collective. The first `splits[0]` rows of `row` elements go to rank 0, the next to rank 1 ...
     fn all_to_all_v(
         &self,
-        py: Python<'_>,
         row: usize,
         splits: &[usize],
         out: &Operand<'_>,
         terms: Terms<'_, '_>,
     ) -> PyResult<symmem::Received>;
 
-    /// Starts a collective; `result` is what waiting for it gives.
-    fn start(
-        &self,
-        py: Python<'_>,
-        call: Call,
-        out: Option<&Operand<'_>>,
-        result: Py<PyAny>,
-        terms: Terms<'_, '_>,
-    ) -> PyResult<Pending>;
+    /// Starts a collective, as [`Handle::run`] runs it.
+    fn start(&self, plan: Plan<'_>, terms: Terms<'_, '_>) -> PyResult<Pending>;
 
     /// Whether the memory can still be used on its group: not after a close of this or another handle of it, nor after
     /// [`Handle::leave`].
     fn is_open(&self) -> bool;
 
     /// Collective. Ends the use of the memory on its group.
-    fn close(&self, py: Python<'_>, terms: Terms<'_, '_>) -> PyResult<()>;
+    fn close(&self, terms: Terms<'_, '_>) -> PyResult<()>;
 
     /// Local; never blocks. Gives up the membership in the group, which was closed.
     fn leave(&self);

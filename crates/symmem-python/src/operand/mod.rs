@@ -13,7 +13,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyTuple, PyType};
-use symmem::{DType, Element};
+use symmem::DType;
 
 use crate::array::Array;
 use crate::dtype;
@@ -180,56 +180,31 @@ impl<'py> Operand<'py> {
         self.len * self.dtype.size()
     }
 
-    /// Its elements. Of no use where [`Operand::device`] is not the CPU.
+    /// The bytes of its elements. Of no use where [`Operand::device`] is not the CPU.
     ///
     /// # Safety
-    /// It is on the CPU, `T` is the type of [`Operand::dtype`], and nobody writes the elements while the slice lives
-    /// (another Python thread that does races, as it does with numpy).
-    pub(crate) unsafe fn slice<T: Element>(&self) -> &[T] {
-        debug_assert!(T::DTYPE == self.dtype && self.device == Place::Cpu);
+    /// It is on the CPU, and nobody writes the elements while the slice lives (another Python thread that does races, as it does with
+    /// numpy).
+    pub(crate) unsafe fn bytes_of(&self) -> &[u8] {
+        debug_assert!(self.device == Place::Cpu);
         if self.len == 0 {
             return &[];
         }
         // SAFETY: dense, aligned (`view`), kept alive by `self`; else the caller's duty.
-        unsafe { std::slice::from_raw_parts(self.address as *const T, self.len) }
-    }
-
-    /// Its elements, to be written.
-    ///
-    /// # Safety
-    /// As for [`Operand::slice`]; it is an output, and nobody reads the elements meanwhile either.
-    #[allow(clippy::mut_from_ref)] // The elements are not part of the operand; who else has them is the caller's duty.
-    pub(crate) unsafe fn slice_mut<T: Element>(&self) -> &mut [T] {
-        debug_assert!(T::DTYPE == self.dtype && self.device == Place::Cpu && self.writable);
-        if self.len == 0 {
-            return &mut [];
-        }
-        // SAFETY: as in `slice`.
-        unsafe { std::slice::from_raw_parts_mut(self.address as *mut T, self.len) }
-    }
-
-    /// The bytes of its elements.
-    ///
-    /// # Safety
-    /// As for [`Operand::slice`], whatever the type.
-    pub(crate) unsafe fn bytes_of(&self) -> &[u8] {
-        if self.len == 0 {
-            return &[];
-        }
-        // SAFETY: as in `slice`.
         unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes()) }
     }
 
     /// The bytes of its elements, to be written.
     ///
     /// # Safety
-    /// As for [`Operand::slice_mut`], whatever the type.
-    #[allow(clippy::mut_from_ref)] // As for `slice_mut`.
+    /// As for [`Operand::bytes_of`]; it is an output, and nobody reads the elements meanwhile either.
+    #[allow(clippy::mut_from_ref)] // The elements are not part of the operand; who else has them is the caller's duty.
     pub(crate) unsafe fn bytes_of_mut(&self) -> &mut [u8] {
+        debug_assert!(self.device == Place::Cpu && self.writable);
         if self.len == 0 {
             return &mut [];
         }
-        // SAFETY: as in `slice`.
+        // SAFETY: as in `bytes_of`.
         unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.bytes()) }
     }
 

@@ -7,11 +7,12 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use symmem::erased::Call;
 
 use crate::collectives::reduce_op;
 use crate::dtype;
 use crate::group::Group;
-use crate::memory::{Call, find_known};
+use crate::memory::find_known;
 use crate::operand::Operand;
 use crate::private::{self, Job};
 use crate::turn::Turn;
@@ -61,7 +62,7 @@ fn run(group: &Group, call: Call, input: Operand<'_>, out: Option<Operand<'_>>) 
         None => Job::in_place(call, input),
         Some(out) => Job::apart(call, input, out),
     };
-    private::run(py, &inner, job).map(|_| true)
+    job.run(py, &inner).map(|_| true)
 }
 
 /// Whether the output, of `of_out` parts, goes with the input, of `of_input` as long ones; and they are apart.
