@@ -404,7 +404,8 @@ impl Running<'_> {
         })?;
         // Collectives agree on so many bytes.
         if agreed.bytes as u64 > MAX_BYTES {
-            let problem = format!("{} bytes are more than the {MAX_BYTES} that ranks can share", agreed.bytes);
+            let problem =
+                format!("{} bytes are more than the {MAX_BYTES} that ranks can share", agreed.bytes);
             return Err(Error::invalid("allocation", problem));
         }
         Ok(agreed)

@@ -141,9 +141,7 @@ impl<'a, T: Norming> Trial<'a, T> {
         let norm = if is_fused { norm } else { norm.unfused() };
         let out = match written {
             Written::Plain => Normed::Plain((&mut self.out).into()),
-            Written::ByTensor => {
-                Normed::Fp8 { out: (&mut self.fp8).into(), scale: self.scale.as_slice() }
-            }
+            Written::ByTensor => Normed::Fp8 { out: (&mut self.fp8).into(), scale: self.scale.as_slice() },
             Written::ByRow => {
                 Normed::Fp8ByRow { out: (&mut self.fp8).into(), scales: (&mut self.scales).into() }
             }
@@ -183,7 +181,8 @@ impl<'a, T: Norming> Trial<'a, T> {
         };
         for row in 0..self.rows {
             let places = row * self.columns..(row + 1) * self.columns;
-            let square = places.clone().map(|at| sums[at].number().powi(2)).sum::<f64>() / self.columns as f64;
+            let square =
+                places.clone().map(|at| sums[at].number().powi(2)).sum::<f64>() / self.columns as f64;
             let factor = 1.0 / (square + f64::from(EPSILON)).sqrt();
             let wanted = |at: usize| sums[at].number() * factor * weight[at % self.columns].number();
             let largest = places.clone().map(|at| wanted(at).abs()).fold(0.0, f64::max);
@@ -223,7 +222,8 @@ fn try_ways<T: Norming>(rank: &Rank) -> Result<()> {
         for written in [Written::Plain, Written::ByTensor, Written::ByRow] {
             let first = trial.run(None, false, true, written)?;
             trial.check(&first, written);
-            let ways = [None, Some(Algorithm::LowLatency), Some(Algorithm::OneShot), Some(Algorithm::TwoShot)];
+            let ways =
+                [None, Some(Algorithm::LowLatency), Some(Algorithm::OneShot), Some(Algorithm::TwoShot)];
             for algorithm in ways {
                 for (is_private, is_fused) in [(false, true), (true, true), (false, false), (true, false)] {
                     let is_large = shape.0 * shape.1 * size_of::<T>() > 128 << 10;
@@ -275,7 +275,8 @@ fn wrong_arguments_are_told() {
         let mut short = Buffer::<bf16>::new(&rank.device, 32)?;
         let run = |columns, out: &mut Buffer<bf16>| {
             let norm = RmsNorm::new(columns, EPSILON);
-            let error = memory.all_reduce_rms_norm(ReduceOp::Sum, norm, Normed::Plain(out.into()), &rank.stream);
+            let error =
+                memory.all_reduce_rms_norm(ReduceOp::Sum, norm, Normed::Plain(out.into()), &rank.stream);
             error.map_err(|error| error.to_string())
         };
         assert!(run(0, &mut out).unwrap_err().contains("no rows"));
@@ -351,7 +352,8 @@ fn print_times(rank: &Rank) -> Result<()> {
         if rank.rank() == 0 {
             let row: Vec<_> = row.iter().map(|(name, time)| format!("{name} {time:.2}")).collect();
             // Not by `println`, which a test that passes keeps to itself.
-            let line = format!("norm times in us, {} ranks, {rows} rows: {}\n", rank.group.size(), row.join(", "));
+            let line =
+                format!("norm times in us, {} ranks, {rows} rows: {}\n", rank.group.size(), row.join(", "));
             std::io::stderr().write_all(line.as_bytes()).expect("there is somebody to read it");
         }
         rank.end()?;

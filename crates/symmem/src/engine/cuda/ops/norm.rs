@@ -191,7 +191,10 @@ impl Agreed {
             Some(_) => "low_latency, one_shot and two_shot can".to_owned(),
         };
         let algorithm = forced.map_or("", Algorithm::name);
-        Err(Error::invalid(format!("algorithm {algorithm}"), format!("it cannot carry {}: {problem}", OP.name())))
+        Err(Error::invalid(
+            format!("algorithm {algorithm}"),
+            format!("it cannot carry {}: {problem}", OP.name()),
+        ))
     }
 
     fn norm_algorithm(&self, shape: Shape) -> Algorithm {
@@ -381,7 +384,8 @@ fn check_aligned(what: &'static str, address: u64) -> Result<()> {
     if address.is_multiple_of(UNIT as u64) {
         return Ok(());
     }
-    let problem = format!("it does not begin at a multiple of {UNIT} bytes. Hint: allocate it, or cut it there");
+    let problem =
+        format!("it does not begin at a multiple of {UNIT} bytes. Hint: allocate it, or cut it there");
     Err(Error::invalid(what, problem))
 }
 
@@ -398,11 +402,10 @@ mod tests {
     fn few_rows_are_read_by_everybody_and_many_are_shared_out() {
         let choose = |world, rows| agreed(world).choose_norm(Shape { rows, row: 16 << 10 }, None).unwrap();
         assert_eq!([1, 256].map(|rows| choose(2, rows)), [Algorithm::OneShot; 2]);
-        assert_eq!([1, 64, 256].map(|rows| choose(4, rows)), [
-            Algorithm::OneShot,
-            Algorithm::OneShot,
-            Algorithm::TwoShot
-        ]);
+        assert_eq!(
+            [1, 64, 256].map(|rows| choose(4, rows)),
+            [Algorithm::OneShot, Algorithm::OneShot, Algorithm::TwoShot]
+        );
         // Slices that find no room in the scratch.
         assert_eq!(choose(4, 4 * 1024 + 1), Algorithm::OneShot);
     }
