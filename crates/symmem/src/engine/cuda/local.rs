@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Engine;
 use crate::cuda::{Device, Stream};
 use crate::group::{Group, spawn};
-use crate::memory::device::{Allocation, SymmetricMemory};
+use crate::memory::device;
 use crate::numeric::Element;
 use crate::{Error, Result};
 
@@ -60,19 +60,22 @@ impl LocalRanks {
     }
 
     /// Allocates `len` elements for every rank and makes them symmetric.
-    pub fn alloc<T: Element>(&self, len: usize) -> Result<Vec<SymmetricMemory<T>>> {
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Vec<device::SymmetricMemory<T>>> {
         let allocations: Result<Vec<_>> = self.engines.iter().map(|engine| engine.alloc::<T>(len)).collect();
         self.rendezvous(&allocations?)
     }
 
     /// Makes these allocations, one of each rank in rank order, symmetric.
-    pub fn rendezvous<T: Element>(&self, allocations: &[Allocation<T>]) -> Result<Vec<SymmetricMemory<T>>> {
+    pub fn rendezvous<T: Element>(
+        &self,
+        allocations: &[device::Allocation<T>],
+    ) -> Result<Vec<device::SymmetricMemory<T>>> {
         let ranks = self.check_number("allocations", allocations.len())?;
         on_each(ranks, |rank| allocations[rank].rendezvous(&self.engines[rank]))
     }
 
-    /// Closes these memories, one of each rank in rank order, as [`SymmetricMemory::close`] does, which waits for all ranks.
-    pub fn close<T: Element>(&self, memories: Vec<SymmetricMemory<T>>) -> Result<()> {
+    /// Closes these memories, one of each rank in rank order, as [`SymmetricMemory::close`](device::SymmetricMemory::close) does, which waits for all ranks.
+    pub fn close<T: Element>(&self, memories: Vec<device::SymmetricMemory<T>>) -> Result<()> {
         let ranks = self.check_number("memories", memories.len())?;
         on_each(ranks, |rank| memories[rank].clone().close()).map(drop)
     }
