@@ -52,11 +52,18 @@ impl Block {
     /// they worked.
     pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
         self.state.check_usable(op)?;
-        let failure = self.tables.all().iter().find_map(|table| table.fate.failure());
-        if let Some(cause) = failure.or_else(|| self.past_failure()) {
+        if let Some(cause) = self.tables.all().iter().find_map(|table| table.fate.failure()) {
             self.poison(cause);
         }
+        self.settle();
         self.state.check_usable(op)
+    }
+
+    /// Takes note of how those ended whose table is gone, and forgets them.
+    pub(super) fn settle(&self) {
+        if let Some(cause) = self.past_failure() {
+            self.poison(cause);
+        }
     }
 
     /// The table of an engine with this fate goes: whether it did its work well is looked at later.

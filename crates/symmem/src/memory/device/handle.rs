@@ -286,6 +286,9 @@ impl<T: Element> SymmetricMemory<T> {
             self.block.remember(&self.keep.fate);
             close(running, &self.block, self.engine.key(), &self.keep)
         };
-        self.group().operate(Op::Close, None, end)
+        self.group().operate(Op::Close, None, end)?;
+        // What fails after this is no matter of the memory's, if its work is done.
+        self.block.settle();
+        Ok(())
     }
 }
