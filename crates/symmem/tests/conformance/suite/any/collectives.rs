@@ -211,13 +211,16 @@ pub(crate) fn every_root_reduces<S: Seat>(seat: &S) -> Result<()> {
     (0..seat.world()).try_for_each(|root| try_reduce(seat, &mut memory, "reduce", ReduceOp::Sum, root))
 }
 
-/// Every algorithm of the engine's table, where it can carry the collective on this memory: some length at least, and refuses the others.
+/// Every algorithm of the engine's table, where it can carry the collective on this memory: something at least, and refuses the rest. Not
+/// each has every form: nobody reads everything in place.
 pub(crate) fn every_algorithm_gives_the_same<S: Seat>(seat: &S) -> Result<()> {
     let memory = seat.memory::<f32>(1024 * seat.world())?;
     let mut carried = 0;
     for algorithm in seat.algorithms() {
-        for collective in collectives().into_iter().filter(|name| memory.carries(algorithm, name)) {
-            let before = carried;
+        let before = carried;
+        let mut collectives: Vec<_> = collectives().into_iter().collect();
+        collectives.retain(|name| memory.carries(algorithm, name));
+        for collective in &collectives {
             for len in [4, 64, 1024].map(|chunk| chunk * seat.world()) {
                 let mut forced = memory.slice(0, len)?.using(algorithm);
                 let outcome = match is_reduction(collective) {
@@ -232,8 +235,8 @@ pub(crate) fn every_algorithm_gives_the_same<S: Seat>(seat: &S) -> Result<()> {
                 }
                 carried += 1;
             }
-            assert!(carried > before, "{algorithm} did not carry {collective} at all");
         }
+        assert!(carried > before || collectives.is_empty(), "{algorithm} carried none of {collectives:?}");
     }
     assert!(carried > 0, "no algorithm carried anything");
     Ok(())

@@ -310,10 +310,9 @@ impl<T: Value> Memory<T> for DeviceMemory<T> {
     }
 
     fn carries(&self, algorithm: &str, collective: &str) -> bool {
-        // By the switch only where there is multicast memory, and not in place by who reads everything.
+        // By the switch only where there is multicast memory.
         let is_reduction = collective.starts_with("all_reduce");
-        let is_there = algorithm != "multimem" || self.memory.multicast_ptr().is_some();
-        is_reduction && is_there && (algorithm, collective) != ("one_shot", "all_reduce")
+        is_reduction && (algorithm != "multimem" || self.memory.multicast_ptr().is_some())
     }
 
     fn all_reduce(&mut self, op: ReduceOp) -> Result<()> {
