@@ -211,8 +211,6 @@ struct HostThread {
     u32 thread, threads, block, blocks;
     std::barrier<>* barrier;
     bool* votes;
-    float* parts;
-    Unit* row;
 };
 inline thread_local HostThread host_thread;
 

@@ -121,9 +121,7 @@ pub mod cuda {
     #[doc(hidden)]
     #[cfg(feature = "bench-support")]
     pub use crate::engine::cuda::bench_support::{self, Tune};
-    pub use crate::engine::cuda::{
-        Algorithm, Engine, Form, LocalRanks, Normed, OnError, Plan, RmsNorm, Settings, Status,
-    };
+    pub use crate::engine::cuda::{Algorithm, Engine, Form, LocalRanks, OnError, Plan, Settings, Status};
     pub use crate::memory::device::{Allocation, SymmetricMemory};
     pub use crate::topology;
 }

@@ -2,8 +2,6 @@
 #pragma once
 #include "machine.hpp"
 
-#include <cmath>
-
 #include "kernels.hpp"
 
 enum Kind : u32 {
@@ -12,9 +10,6 @@ enum Kind : u32 {
 #undef KIND
     PULLED,
     PORTION,
-    NORM_LOW_LATENCY,
-    NORM_ONE_SHOT,
-    NORM_TWO_SHOT,
     BARRIER,
     MULTIMEM_ONE_SHOT,
     MULTIMEM_TWO_SHOT,
@@ -30,8 +25,7 @@ constexpr const char* KIND_NAMES[] = {
 #define NAME(kind, body, forms, owns) #body,
     SYMMEM_ALL_REDUCES(NAME)
 #undef NAME
-    "pull",              "reduce_portion",    "norm_low_latency", "norm_one_shot",
-    "norm_two_shot",     "barrier",         "multimem_one_shot",
+    "pull",              "reduce_portion",    "barrier",         "multimem_one_shot",
     "multimem_two_shot", "multimem_reduce",   "multimem_gather", "multimem_barrier"};
 
 // The forms that an all-reduce has, a bit for each.
@@ -57,7 +51,6 @@ inline bool must_own(Kind kind) {
 }
 
 inline bool is_multimem(Kind kind) { return kind >= MULTIMEM_ONE_SHOT; }
-inline bool is_norm(Kind kind) { return kind >= NORM_LOW_LATENCY && kind <= NORM_TWO_SHOT; }
 inline bool is_barrier(Kind kind) { return kind == BARRIER || kind == MULTIMEM_BARRIER; }
 
 constexpr u32 MAX_COUNT = 300;
@@ -96,9 +89,6 @@ inline Form random_form(Kind kind, Random& random) {
     }
 }
 
-// Elements of a row that a block of this shape normalises.
-inline u32 row_of(Shape shape) { return 4 * (shape.threads * 2 - shape.threads / 2); }
-
 inline Operation operation_of(Kind kind, Random& random) {
     // Mostly more than a few units for each thread, sometimes less than one for each rank.
     u32 count = 1 + (random.chance(30) ? random.below(8) : random.below(MAX_COUNT));
@@ -107,11 +97,6 @@ inline Operation operation_of(Kind kind, Random& random) {
     // With so many each of five ranks owns a part.
     if (must_own(kind) && count < 68) count += 68;
     Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
-    // Whole rows, of whole units, of which a thread has a few.
-    if (is_norm(kind)) {
-        const u32 row = row_of(shape);
-        count = row * (1 + random.below(MAX_COUNT / row));
-    }
     // Sometimes a unit for each thread, or less.
     if (kind == LOW_LATENCY && random.chance(40)) count = 4 * (1 + random.below(shape.blocks * shape.threads));
     return {kind, random_form(kind, random), count, random.chance(30), shape, random.next()};
@@ -135,14 +120,6 @@ inline float result_of(const Operation& op, u32 world, u32 index) {
     return op.average ? sum / (float)world : sum;
 }
 
-// What a norm makes of it: in double, so nearly.
-inline double normed(const Operation& op, u32 world, u32 index) {
-    const u32 row = row_of(op.shape), first = index / row * row;
-    double squares = 0;
-    for (u32 at = first; at < first + row; ++at) squares += (double)result_of(op, world, at) * result_of(op, world, at);
-    return result_of(op, world, index) / std::sqrt(squares / row + 1.0);
-}
-
 // The memory that one rank uses on one lane.
 struct Buffers {
     Bytes symmetric, input, output;
@@ -152,7 +129,7 @@ struct Buffers {
 
     // Of an operation: each rank has another alignment.
     static u64 offset(const Operation& op, u32 rank) {
-        u32 shift = is_norm(op.kind) || mix(op.seed) % 2 ? 0 : (u32)(mix(op.seed + rank) % 4);
+        u32 shift = mix(op.seed) % 2 ? 0 : (u32)(mix(op.seed + rank) % 4);
         return (MARGIN - shift) * sizeof(float);
     }
 
@@ -176,7 +153,7 @@ struct Track {
 };
 
 template <u32 W>
-void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch, const Norm& norm) {
+void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch) {
     if (kind == LOW_LATENCY && takes_whole)
         return launch.mode & ONE_DEVICE ? low_latency_whole<f32, W, TO_ALL_TOGETHER>(launch)
                                         : low_latency_whole<f32, W, TO_ALL_APART>(launch);
@@ -185,9 +162,6 @@ void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch, const Nor
     case kind: return body<f32, W>(launch);
         SYMMEM_ALL_REDUCES(BODY)
 #undef BODY
-        case NORM_LOW_LATENCY: return norm_low_latency<f32, W>(launch, norm);
-        case NORM_ONE_SHOT: return norm_one_shot<f32, W>(launch, norm);
-        case NORM_TWO_SHOT: return norm_two_shot<f32, W>(launch, norm);
         case PULLED: return pull(launch);
         case PORTION: return reduce_portion<f32, W>(launch);
         case MULTIMEM_REDUCE:
@@ -240,15 +214,13 @@ class Call {
         // Whether sums are unrolled is the rank's own affair, and whether it runs the kernel for whole messages where it can.
         u32 unrolled = random.chance(50) ? launch.world : 0;
         bool takes_whole = op.kind == LOW_LATENCY && is_whole() && random.chance(70);
-        const u32 row = row_of(op.shape);
-        const Norm norm = {nullptr, nullptr, nullptr, op.count / row, row * (u32)sizeof(float), 1.0f / (float)row, 1.0f, PLAIN, 0};
         // Where all ranks are on one device the barrier has one block, and a thread for each of them.
         bool is_together = op.kind == BARRIER && launch.mode & ONE_DEVICE;
         if (track.group.is_marked) run_kernel({1, 1}, random, [&] { mark_begin(launch); });
         run_kernel(is_together ? Shape{1, launch.world} : op.shape, random, [&] {
-            if (unrolled == 2) return run_body<2>(op.kind, takes_whole, launch, norm);
-            if (unrolled == 4) return run_body<4>(op.kind, takes_whole, launch, norm);
-            run_body<0>(op.kind, takes_whole, launch, norm);
+            if (unrolled == 2) return run_body<2>(op.kind, takes_whole, launch);
+            if (unrolled == 4) return run_body<4>(op.kind, takes_whole, launch);
+            run_body<0>(op.kind, takes_whole, launch);
         });
         if (track.group.is_marked) run_kernel({1, 1}, random, [&] { mark_end(launch); });
     }
@@ -256,7 +228,7 @@ class Call {
     // The result is right, and nothing else has changed.
     void check() const {
         if (is_barrier(op.kind) || is_idle()) return check_untouched();
-        for (u32 at = 0; at < results; ++at) is_norm(op.kind) ? expect_near(at) : expect(output, at, as_bits(result_of(op, track.group.world, at)));
+        for (u32 at = 0; at < results; ++at) expect(output, at, as_bits(result_of(op, track.group.world, at)));
         expect_margin();
         if (op.form != IN_PLACE) check_input();
     }
@@ -282,11 +254,6 @@ class Call {
 
     void check_input() const {
         for (u32 at = 0; at < op.count; ++at) expect(input, at, as_bits(value_of(op.seed, rank, at)));
-    }
-
-    void expect_near(u32 at) const {
-        const double wanted = normed(op, track.group.world, at), found = as_float(load_word((const u32*)output + at));
-        if (!(std::abs(found - wanted) <= 1e-5 * (1 + std::abs(wanted)))) expect(output, at, as_bits((float)wanted));
     }
 
     void expect_margin() const {

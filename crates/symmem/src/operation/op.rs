@@ -223,7 +223,6 @@ ops! {
         NcclInit = 47, "making of an NCCL communicator", Other;
         Refusal = 48, "refusal", Other;
         Probe = 49, "probe", Other;
-        AllReduceRmsNorm = 50, "all_reduce_rms_norm", Other;
     }
     // Name, what holds of it (see `Row`), what a rank gets, Python's method where that has another name or is not there; operation, number and
     // flow on symmetric memory, the same on private memory where that is an operation of its own; and where there is a choice, by what.

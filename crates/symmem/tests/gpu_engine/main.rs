@@ -16,7 +16,6 @@ mod late;
 mod local;
 mod marathon;
 mod multimem;
-mod norm;
 mod numerics;
 mod order;
 mod processes;

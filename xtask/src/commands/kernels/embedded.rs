@@ -17,7 +17,7 @@ mod archive;
 use archive::Row;
 
 /// Every text together, packed: the library should not grow by more.
-const MAX_BYTES: usize = 320 << 10;
+const MAX_BYTES: usize = 192 << 10;
 
 /// Of the packer, from 0 to 10. Nobody waits for it.
 const LEVEL: u8 = 9;

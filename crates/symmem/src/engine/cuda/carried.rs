@@ -121,7 +121,7 @@ impl Engine {
     pub(super) fn meet_carried(&self, op: Op, stream: &Stream) -> Result<()> {
         let at = self.inner.body.control.address() + self.inner.scratch as u64;
         // SAFETY: the scratch of this rank's control block, which the engine keeps; I8 and sum are 0.
-        self.carry(op, stream, &[], |nccl| unsafe { nccl.all_reduce_raw(at, at, 1, 0, 0, stream) })
+        self.carry(op, stream, &[None; 3], |nccl| unsafe { nccl.all_reduce_raw(at, at, 1, 0, 0, stream) })
     }
 
     /// Fails the group if NCCL has failed beside the calls: another rank is gone, say. Never waits.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::control::{Launch, NEXT_EARLY, RECORDED};
 use super::kernels::Kernel;
 use super::lane::{Behind, Keep, Lane};
-use super::ops::Normalising;
 use super::recorded::Recording;
 use super::statement::Statement;
 use super::{Engine, EngineInner};
@@ -38,14 +37,12 @@ pub(crate) struct Call<'a> {
     pub(crate) multicast: u64,
     /// Who owns `data`.
     pub(crate) memory: Option<&'a dyn Owner>,
-    /// For kernels that normalise what they have reduced.
-    pub(crate) norm: Option<&'a Normalising<'a>>,
     /// Whether it takes so little of the device that it may be there beside another launch of its lane: of kernels that take a turn.
     pub(crate) is_small: bool,
 }
 
-/// The owners of what an operation works on, besides its engine: symmetric memory, input and output, and what a norm needs.
-pub(crate) type Uses<'a> = [Option<&'a dyn Owner>];
+/// The owners of what an operation works on, besides its engine: symmetric memory, input and output.
+pub(crate) type Uses<'a> = [Option<&'a dyn Owner>; 3];
 
 /// Whether a launch may be on the device beside others of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +89,8 @@ impl Manner {
 }
 
 impl<'a> Call<'a> {
-    fn uses(&self) -> [Option<&'a dyn Owner>; 6] {
-        let [a, b, c] = self.norm.map_or([None; 3], |norm| norm.owners);
-        [self.memory, self.input.owner, self.output.owner, a, b, c]
+    fn uses(&self) -> Uses<'a> {
+        [self.memory, self.input.owner, self.output.owner]
     }
 
     /// A launch that is told nothing but what it is.
@@ -109,7 +105,6 @@ impl<'a> Call<'a> {
             data: &[],
             multicast: 0,
             memory: None,
-            norm: None,
             is_small: false,
         }
     }
@@ -134,10 +129,8 @@ impl<'a> Call<'a> {
         launch.mode |= self.mode | mode | if early == Early::No { 0 } else { NEXT_EARLY };
         launch.set_data(self.data);
         launch.multicast = self.multicast;
-        let norm = self.norm.map_or(std::ptr::null(), |norm| &raw const norm.parameters);
-        let mut parameters = [(&raw mut launch).cast::<c_void>(), norm.cast_mut().cast()];
-        // SAFETY: the kernel takes one `Launch<N>`, and those that normalise a second parameter, which they have (`ops/norm.rs`); the driver reads no
-        // more of the list than the kernel takes, and writes nothing there. Its addresses are those of control blocks and memory that the ranks
+        let mut parameters = [(&raw mut launch).cast::<c_void>()];
+        // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that the ranks
         // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`needs`). Kernels
         // of which a launch may be early wait for the one before when they take their turn, before anything else.
         unsafe {

@@ -57,7 +57,6 @@ use self::kernels::Kernels;
 use self::lane::Lane;
 pub use self::local::LocalRanks;
 use self::multimem::Multimem;
-pub use self::ops::{Normed, RmsNorm};
 use self::plan::{Agreed, Tune, number_of};
 pub use self::plan::{Algorithm, Form, Plan};
 use self::recorded::Rings;

@@ -96,12 +96,6 @@ macro_rules! device_table {
         } }
         // What every engine has beside those of its algorithms. Its PTX is built in.
         engine: {
-            /// All-reduce, residual and norm: see `ops/norm.rs`.
-            NormLowLatency = "norm_low_latency" [fence packets fence] {},
-            NormOneShot = "norm_one_shot" [publish hear tell listen] {},
-            NormTwoShot = "norm_two_shot" [publish hear publish hear] {},
-            /// Waits for nobody: what is left when an all-reduce is done.
-            NormAlone = "norm_alone" [] {},
             Portion = "reduce_portion" [tell hear publish hear] {},
             Pull = "pull" [tell hear publish hear] {bytes: true},
         } "signals" "marks"
@@ -204,12 +198,11 @@ device_table!(kernels);
 pub(crate) const BENCH: Source = source!("bench" ".cu");
 
 /// What [`ENGINE`] and [`MULTIMEM`] include.
-pub(crate) const HEADERS: [Source; 13] = [
+pub(crate) const HEADERS: [Source; 12] = [
     source!("control" ".cuh"),
     source!("entries" ".cuh"),
     source!("multimem" ".cuh"),
     source!("multimem_entries" ".cuh"),
-    source!("norm" ".cuh"),
     source!("number" ".cuh"),
     source!("packets" ".cuh"),
     source!("primitives" ".cuh"),

@@ -103,7 +103,7 @@ impl<T: Element> SymmetricMemory<T> {
         Err(Error::invalid(what, "it overlaps the symmetric memory. Hint: all_reduce works in place"))
     }
 
-    pub(super) fn launch_all_reduce(
+    fn launch_all_reduce(
         &self,
         form: Form,
         op: ReduceOp,

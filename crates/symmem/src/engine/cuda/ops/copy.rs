@@ -64,11 +64,6 @@ impl<T: Element> SymmetricMemory<T> {
         self.move_bytes(Op::Put, By::Engine, (input.place(), Place::bare(theirs)), input.len(), stream)
     }
 
-    /// In the order of `stream`: this memory becomes `input`, which is as long, unless it is this memory.
-    pub(super) fn copy_in(&self, op: Op, input: Place<'_>, stream: &Stream) -> Result<()> {
-        self.move_bytes(op, By::Engine, (input, self.own_place()), self.len, stream)
-    }
-
     fn read_from(
         &self,
         by: By,

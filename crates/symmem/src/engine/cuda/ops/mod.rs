@@ -9,13 +9,10 @@ mod all_reduce;
 mod barrier;
 mod copy;
 mod multimem;
-mod norm;
 mod pull;
 mod signal;
 mod words;
 
-pub(crate) use self::norm::Normalising;
-pub use self::norm::{Normed, RmsNorm};
 #[cfg(feature = "bench-support")]
 use super::plan::Tune;
 use super::{Algorithm, Engine};
