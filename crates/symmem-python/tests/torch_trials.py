@@ -476,13 +476,14 @@ def fused_matmul_reduce_scatter(rank: int, ranks: int) -> Trial:
 
 @trial
 def fused_all_gather_scaled_matmul(rank: int, ranks: int) -> Trial:
-    a, b = torch.full((2, 4), rank + 1.0), torch.ones(4, 5)
-    scale, scales = torch.full((2, 1), 2.0), [torch.tensor(3.0)]
+    # One row of each rank, which has a scale of its own.
+    a, b = torch.full((1, 4), rank + 1.0), torch.ones(4, 5)
+    scale, scales = torch.full((1, 1), rank + 1.0), [torch.tensor(3.0)]
 
     def check(result: tuple[Tensor, list[Tensor]]) -> None:
-        assert result[0][:, 0].tolist() == [each // 2 + 1 for each in range(2 * ranks)]
+        assert result[0][:, 0].tolist() == [each + 1 for each in range(ranks)]
         assert result[1][0].dtype == torch.bfloat16
-        assert result[1][0][:, 0].tolist() == [24 * (each // 2 + 1) for each in range(2 * ranks)]
+        assert result[1][0][:, 0].tolist() == [12 * (each + 1) ** 2 for each in range(ranks)]
 
     args = (a, [b], scale, scales, 0, group(), [None], [None], [torch.bfloat16], [False])
     return Trial(args, check)

@@ -123,7 +123,8 @@ def fused_all_gather_scaled_matmul(
     if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
         raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
     whole = _plain(_gathered(A, gather_dim, group_name))
-    if A_scale.shape[:-1] == A.shape[:-1] and A_scale.shape[-1:] == (1,) and A_scale.numel() > 1:
+    # Also where a shard has one row only: a scale of the tensor has another shape then.
+    if A_scale.shape[:-1] == A.shape[:-1] and A_scale.shape[-1:] == (1,):
         A_scale = _gathered(A_scale, gather_dim, group_name)
     elif A_scale.numel() > 1 and A_scale.shape[:-1] != whole.shape[:-1]:
         raise ValueError(f"Invalid scale shape {list(A_scale.shape)} for {list(A.shape)}")

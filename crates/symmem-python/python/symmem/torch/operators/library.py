@@ -37,7 +37,6 @@ def register() -> None:
     if _kept:
         return
     by_python = new_library(NAMESPACE)
-    _kept.append(by_python)
     stable = is_stable()
     fragment = _symmem._TorchLibrary(NAMESPACE) if stable else None
     kernels: dict[str, Any] = {}
@@ -55,7 +54,8 @@ def register() -> None:
         register_shape(by_python, NAMESPACE, operator.name, operator.shape)
         if operator.acts:
             _mark_acting(f"{NAMESPACE}::{operator.name}")
-    _kept.extend([fragment, *kernels.values()])
+    # Last: whoever imports again after a failure is told again.
+    _kept.extend([by_python, fragment, *kernels.values()])
 
 
 def _mark_acting(name: str) -> None:

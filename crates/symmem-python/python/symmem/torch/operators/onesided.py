@@ -83,7 +83,7 @@ def _check(name: str, tensor: Tensor) -> None:
 
 def get_out(dst: Tensor, handle: int, offset: int, size: int, peer: int) -> None:
     """Reads `size` elements of `peer`, from element `offset` of its tensor on, into `dst`."""
-    if size > dst.numel():
+    if not 0 <= size <= dst.numel():
         raise symmem.Invalid(f"get: {size} elements exceeds the {dst.numel()} of the destination")
     ops.get(dst.view(-1)[:size], handle_of(handle), peer, offset)
 
@@ -105,7 +105,10 @@ def nvshmem_put_with_signal(tensor: Tensor, sigpad: Tensor, signal: int, peer: i
 
 
 def nccl_put_with_signal(tensor: Tensor, signal: int, peer: int) -> None:
-    """`put`, and then `signal` as the first 64 bits of the signal pad of `peer`."""
+    """`put`, and then `signal` as the first 64 bits of the signal pad of `peer`.
+
+    Those are two slots of channel 0 of `put_signal` and `wait_signal` as well: use one or the other with a handle.
+    """
     put(tensor, peer)
     _write(rendezvous(tensor).get_signal_pad(peer, (1,), torch.int64), signal)
 
@@ -114,13 +117,19 @@ def _remote_word(tensor: Tensor, sigpad: Tensor, peer: int) -> Tensor:
     """Where `sigpad`, symmetric memory or a part of a signal pad of the tensor's handle, is at `peer`."""
     if symmem.is_symm_mem_tensor(sigpad):
         own = SymmetricMemory(find(sigpad, None))
-        return own.get_buffer(peer, (1,), torch.int64, own.offset // 8)
+        return own.get_buffer(peer, (1,), torch.int64, _word_at(own.offset))
     handle = rendezvous(tensor)
     for start in handle.signal_pad_ptrs:
         at = sigpad.data_ptr() - start
         if 0 <= at < handle.signal_pad_size:
-            return handle.get_signal_pad(peer, (1,), torch.int64, at // 8)
+            return handle.get_signal_pad(peer, (1,), torch.int64, _word_at(at))
     raise symmem.Invalid("put_with_signal: sigpad is neither symmetric nor in a signal pad of the tensor's handle")
+
+
+def _word_at(start: int) -> int:
+    if start % 8:
+        raise symmem.Invalid("put_with_signal: sigpad must begin at a multiple of 8 bytes")
+    return start // 8
 
 
 def _write(word: Tensor, value: int) -> None:
@@ -141,8 +150,8 @@ def nccl_wait_for_signal(sigpad: Tensor, signal: int) -> None:
 
 
 def _wait(name: str, sigpad: Tensor, is_there: Callable[[int | float], bool], signal: int) -> None:
-    if not sigpad.is_contiguous() or sigpad.nbytes < 8:
-        raise symmem.Invalid(f"{name}: sigpad must be contiguous and have 64 bits")
+    if not sigpad.is_contiguous() or sigpad.nbytes < 8 or sigpad.data_ptr() % 8:
+        raise symmem.Invalid(f"{name}: sigpad must be contiguous, have 64 bits and begin at a multiple of 8 bytes")
     word = sigpad.view(-1).view(torch.int64)[:1]
     end = time.monotonic() + PATIENCE
     while not is_there(word.item()):
