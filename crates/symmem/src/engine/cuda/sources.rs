@@ -60,7 +60,7 @@ macro_rules! device_table {
             // Private memory goes in packets for longer, since the other algorithms must copy it first.
             up to [[256, 512, 512], [128, 128, 256], [64, 64, 64], [32, 32, 32]], [[512, 512, 512], [128, 128, 128], [32, 32, 128], [32, 32, 32]] => {
                 LowLatency = "all_reduce_low_latency" [fence packets fence] {narrow: true, halvings: 2},
-                /// The same for messages that a rank finds whole: see [`Agreed::kernel_for`].
+                /// The same for messages that a rank finds whole: see `Agreed::kernel_for` of `plan.rs`.
                 LowLatencyWhole = "all_reduce_low_latency_whole" [fence packets fence] {narrow: true, halvings: 2},
                 /// The same where all ranks are on one device.
                 LowLatencyTogether = "all_reduce_low_latency_together" [packets] {narrow: true, halvings: 2},
