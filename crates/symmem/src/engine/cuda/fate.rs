@@ -40,7 +40,7 @@ impl Fate {
         }
     }
 
-    /// The engine goes.
+    /// Keeps how the group had failed, if it had, when the engine goes.
     pub(super) fn end(&self, watched: &Watched) {
         if let Some(failure) = failure_of(watched) {
             let _ = self.at_the_end.set(failure);

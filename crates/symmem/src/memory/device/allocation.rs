@@ -26,7 +26,7 @@ pub(super) struct Block {
     state: crate::memory::Block<Table>,
     device: Device,
     provider: Provider,
-    /// Of engines on which it has no table any more: their work may still go on.
+    /// The engines on which this memory has no table any more, and whose work on it may still go on.
     past: Mutex<Vec<Fate>>,
 }
 
@@ -59,24 +59,24 @@ impl Block {
         self.state.check_usable(op)
     }
 
-    /// Takes note of how those ended whose table is gone, and forgets them.
+    /// Poisons the memory if an engine failed whose table is gone. An engine that has done its work is forgotten.
     pub(super) fn settle(&self) {
         if let Some(cause) = self.past_failure() {
             self.poison(cause);
         }
     }
 
-    /// The table of an engine with this fate goes: whether it did its work well is looked at later.
+    /// Keeps the fate of an engine whose table goes, until that engine has done its work.
     pub(super) fn remember(&self, fate: &Fate) {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).push(fate.clone());
     }
 
-    /// How a group failed whose table is gone. Forgets those that have done their work.
+    /// Why an engine failed whose table is gone. An engine that has done its work is forgotten.
     fn past_failure(&self) -> Option<String> {
         let mut failure = None;
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.retain(|fate| {
-            // In this order: work that is done has said whether it failed.
+            // Idle first, failure second: work that is done has stored its failure before.
             let is_idle = fate.is_idle();
             failure = failure.take().or_else(|| fate.failure());
             !is_idle
@@ -165,8 +165,8 @@ impl RankContext {
 }
 
 impl<T: Element> Allocation<T> {
-    /// Local. Allocates `len` zeroed elements on `device`, as the environment says, and waits until they are zero. Of what a program
-    /// sets in code know [`RankContext::alloc_on`] and [`Engine::alloc`].
+    /// Local. Allocates `len` zeroed elements on `device`, as the environment says, and waits until they are zero. It does not see what a
+    /// program sets in code; [`RankContext::alloc_on`] and [`Engine::alloc`] do.
     pub fn new(device: &Device, len: usize) -> Result<Self> {
         RankContext::from_env()?.alloc_on(device, len)
     }
