@@ -224,7 +224,7 @@ def main(system):
     except (OSError, ValueError) as error:
         parser.error(f"the job cannot be read: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    # Forked: importing torch anew in every rank takes seconds.
+    # Forked: importing torch again in every rank takes seconds.
     context = get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         arguments = (options.ranks, job, options.out, os.path.join(folder, "store"))

@@ -1,4 +1,5 @@
-//! What the targets share: they feed a target of the library by its name, and say at the end how much it was fed.
+//! What the targets share: they feed a target of the library by its name, and say at the end how much it was
+//! fed.
 
 use std::sync::Once;
 

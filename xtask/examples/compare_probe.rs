@@ -1,10 +1,11 @@
 //! The program that `cargo xtask compare` builds against two revisions of the library.
 //!
-//! It uses only what every revision since the first has, because it is compiled with old ones too. The folder of the
-//! revision gets a copy of it as a crate of its workspace.
+//! It uses only what every revision since the first has, because it is compiled with old ones too. The folder
+//! of the revision gets a copy of it as a crate of its workspace.
 //!
 //! `bench FILE` times every row on two ranks, which are processes, and writes the medians as JSON.
-//! `count OP BYTES TIMES` runs one operation so often in a group of one, and is silent: something else counts instructions.
+//! `count OP BYTES TIMES` runs one operation so often in a group of one, and is silent: something else counts
+//! instructions.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -132,7 +133,8 @@ impl Work {
         }
     }
 
-    /// Collective. A wrong sum ends the program: its time would say nothing. The memory is zero afterwards, and stays so.
+    /// Collective. A wrong sum ends the program: its time would say nothing. The memory is zero afterwards,
+    /// and stays so.
     fn verify(&mut self, group: &Group) -> Result<()> {
         if self.kind == Kind::Barrier {
             return Ok(());

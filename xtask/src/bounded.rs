@@ -39,7 +39,8 @@ pub(crate) fn output(command: &mut Command, deadline: Instant) -> Result<String>
     Ok(text)
 }
 
-/// Runs `command` as [`run`] does; `show` gets every line that it prints, and says whether it is printed here too.
+/// Runs `command` as [`run`] does; `show` gets every line that it prints, and says whether it is printed here
+/// too.
 pub(crate) fn run_watched(
     command: &mut Command,
     deadline: Instant,
@@ -201,7 +202,8 @@ mod tests {
         format!("{:#}", result.expect_err("the command must not succeed"))
     }
 
-    /// Runs `script` (which gets a file name as `$0` and writes a pid into it); returns that pid and the result.
+    /// Runs `script` (which gets a file name as `$0` and writes a pid into it); returns that pid and the
+    /// result.
     fn pid_written_by(name: &str, script: &str, limit: Duration) -> (u32, Result<()>) {
         let file = std::env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()));
         let mut command = shell(script);

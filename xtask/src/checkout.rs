@@ -1,7 +1,7 @@
 //! Copies of the repository at any revision, to build it beside the developer's own files.
 //!
-//! A copy has an index of its own, so the developer's index, branch and files stay as they are. Another revision in the
-//! same copy changes only the files that differ, so that cargo builds only those again.
+//! A copy has an index of its own, so the developer's index, branch and files stay as they are. Another
+//! revision in the same copy changes only the files that differ, so that cargo builds only those again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,8 @@ impl Checkout {
         self.root.join(inside)
     }
 
-    /// Writes a file that the revision does not have. One that is the same is not touched, for cargo looks at its time.
+    /// Writes a file that the revision does not have. One that is the same is not touched, for cargo looks at
+    /// its time.
     pub(crate) fn add(&self, inside: &str, text: &str) -> Result<()> {
         let path = self.path(inside);
         if fs::read_to_string(&path).is_ok_and(|found| found == text) {

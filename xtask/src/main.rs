@@ -1,4 +1,5 @@
-//! Developer commands: `cargo xtask test`, `lint`, `layers`, `fences`, `listings`, `compare`, `kernels`, `peers` and `gpu-bundle`.
+//! Developer commands: `cargo xtask test`, `lint`, `layers`, `fences`, `listings`, `compare`, `kernels`,
+//! `peers`, `gpu-bundle`, `book`, `package` and `newcomer`.
 
 mod bounded;
 mod checkout;
@@ -8,6 +9,7 @@ mod environment;
 mod plan;
 mod skips;
 mod source;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -42,6 +44,12 @@ enum Command {
     Peers(commands::peers::Options),
     /// Make a folder of program, GPU tests and a script, for machines with a GPU and without Rust.
     GpuBundle(commands::gpu_bundle::Options),
+    /// Build the book of `docs/` with mdBook.
+    Book(commands::book::Options),
+    /// Make what a release uploads: the crates, the wheel and the source package of Python.
+    Package(commands::package::Options),
+    /// Do what a newcomer does, in a folder of its own, and say how long each step took.
+    Newcomer(commands::newcomer::Options),
     /// Feed every fuzz target by what it covers (libFuzzer), and count the bytes.
     Fuzz(commands::endurance::Fuzz),
     /// Kill ranks at random moments of random work, thousands of times.
@@ -61,6 +69,9 @@ fn main() -> ExitCode {
         Command::Kernels(options) => commands::kernels::run(&options),
         Command::Peers(options) => commands::peers::run(&options),
         Command::GpuBundle(options) => commands::gpu_bundle::run(&options),
+        Command::Book(options) => commands::book::run(&options),
+        Command::Package(options) => commands::package::run(&options),
+        Command::Newcomer(options) => commands::newcomer::run(&options),
         Command::Fuzz(options) => commands::endurance::fuzz(&options),
         Command::Survey(options) => commands::endurance::survey(&options),
         Command::Soak(options) => commands::endurance::soak(&options),

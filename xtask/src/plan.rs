@@ -74,8 +74,8 @@ impl<'a> Job<'a> {
         Self { workspace, deadline: Instant::now() + limit, skips: Arc::default() }
     }
 
-    /// Runs test programs, or pytest, as [`Self::run`] does, and notes which tests skip themselves. What passing
-    /// tests print must come out: by `--show-output`, `--nocapture` or `-rs`.
+    /// Runs test programs, or pytest, as [`Self::run`] does, and notes which tests skip themselves. What
+    /// passing tests print must come out: by `--show-output`, `--nocapture` or `-rs`.
     pub(crate) fn run_tests(&self, command: &mut Command) -> Result<()> {
         let skips = Arc::clone(&self.skips);
         lock(&skips).start();

@@ -1,8 +1,9 @@
 //! Which tests skipped themselves, and why, read from what test programs print.
 //!
-//! A test that cannot run where it is prints a line that starts with `skipped: `, and passes. Test programs swallow what
-//! passing tests print, so they run with `--show-output`; what that adds is read here, and not shown. Those that pytest
-//! lists (`-rs`) count too. Ignored tests do not: the program says itself how many, and another step may run them.
+//! A test that cannot run where it is prints a line that starts with `skipped: `, and passes. Test programs
+//! swallow what passing tests print, so they run with `--show-output`; what that adds is read here, and not
+//! shown. Those that pytest lists (`-rs`) count too. Ignored tests do not: the program says itself how many,
+//! and another step may run them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -80,7 +81,8 @@ impl Skips {
         self.tests.entry(reason.to_owned()).or_default().insert((self.program, name));
     }
 
-    /// How many skipped themselves, and why; the most frequent reason first. Nothing if there was nothing to skip.
+    /// How many skipped themselves, and why; the most frequent reason first. Nothing if there was nothing to
+    /// skip.
     pub(crate) fn summary(&self) -> Option<String> {
         if !self.has_run && self.steps.is_empty() {
             return None;

@@ -1,7 +1,7 @@
 //! A command with a limit on its time, and everything that it said.
 //!
-//! `symmem doctor` runs what may hang or crash this way. What it guarantees: it returns soon after the limit; the command
-//! and its process group are killed by then, and the command also if this process dies.
+//! `symmem doctor` runs what may hang or crash this way. What it guarantees: it returns soon after the limit;
+//! the command and its process group are killed by then, and the command also if this process dies.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -74,7 +74,7 @@ fn compile_kernels(args: &CompileArgs) -> Result<()> {
 fn start_tracing() -> Result<()> {
     let set = |name| std::env::var(name).ok().map(|text| (name, text));
     let (name, text) = set("SYMMEM_LOG").or_else(|| set("RUST_LOG")).unwrap_or(("", "warn".to_owned()));
-    let filter = EnvFilter::try_new(&text).with_context(|| format!("{name}={text:?} is no log filter"))?;
+    let filter = EnvFilter::try_new(&text).with_context(|| format!("{name}={text:?} is not a log filter"))?;
     let terminal = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
     Ok(())

@@ -1,7 +1,7 @@
 //! What people see: tables that fit their terminal, colours only on one, and JSON for programs.
 //!
-//! Every command prints through this, to stdout unless said otherwise. Colours are off where the output is no terminal, and as `NO_COLOR` and
-//! `CLICOLOR_FORCE` say.
+//! Every command prints through this, to stdout unless said otherwise. Colours are off where the output is no
+//! terminal, and as `NO_COLOR` and `CLICOLOR_FORCE` say.
 
 use std::io::Write;
 

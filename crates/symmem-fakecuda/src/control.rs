@@ -64,7 +64,8 @@ pub enum Kind {
     RdmaMemory = 16,
     /// Memory made without it, so far.
     PlainMemory = 17,
-    /// Uses, by replays of graphs, of memory, events or modules that were given back since they were captured, so far.
+    /// Uses, by replays of graphs, of memory, events or modules that were given back since they were
+    /// captured, so far.
     Stale = 18,
 }
 
@@ -81,7 +82,8 @@ pub extern "C" fn fakecuda_failed() -> *const c_char {
     FAILED.get()
 }
 
-/// The name of the kernel that this thread launched last, until it launches another; empty if it has launched none.
+/// The name of the kernel that this thread launched last, until it launches another; empty if it has launched
+/// none.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakecuda_launched() -> *const c_char {
     LAUNCHED.with_borrow(|(name, _)| name.as_ptr())
@@ -93,8 +95,8 @@ pub extern "C" fn fakecuda_launched_word(index: u32) -> u64 {
     LAUNCHED.with_borrow(|(_, words)| words.get(index as usize).copied().unwrap_or(0))
 }
 
-/// Records work of another library, on memory at these addresses, in the graph that `stream` is captured into. False, and nothing
-/// is recorded, if it is not captured.
+/// Records work of another library, on memory at these addresses, in the graph that `stream` is captured
+/// into. False, and nothing is recorded, if it is not captured.
 ///
 /// # Safety
 /// `count` addresses are at `addresses`.

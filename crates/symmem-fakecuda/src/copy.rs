@@ -1,5 +1,5 @@
-//! Ordinary allocations, registered host memory, copies and fills. All of it happens within the call, or, on a stream that is
-//! captured, when the graph is launched.
+//! Ordinary allocations, registered host memory, copies and fills. All of it happens within the call, or, on
+//! a stream that is captured, when the graph is launched.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr;
@@ -8,10 +8,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::device::current;
 use crate::node::{Work, give};
-use crate::result::{Code, INVALID_VALUE, OUT_OF_MEMORY, call, put};
+use crate::result::{Code, INVALID_VALUE, OUT_OF_MEMORY, Out, call, put, put_at};
 use crate::state::{Region, State};
 
-/// Where memory of `bytes` was that is gone, if any was: real allocators give the same address out again, too.
+/// Where memory of `bytes` was that is gone, if any was: real allocators give the same address out again,
+/// too.
 fn vacancy(state: &mut State, bytes: usize) -> *mut c_void {
     let found = state.vacant.iter().rposition(|(_, vacant)| *vacant == bytes);
     found.map_or(ptr::null_mut(), |at| state.vacant.remove(at).0 as *mut c_void)
@@ -32,12 +33,12 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Code {
         let serial = state.number();
         state.allocations.insert(at, Region { bytes, serial });
         // SAFETY: the caller's place for the result.
-        unsafe { put(address, at) }
+        unsafe { put_at(address, at) }
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
+extern "C" fn cuMemFree_v2(address: u64) -> Code {
     call(c"cuMemFree_v2", |state| {
         let bytes = state.allocations.remove(&address).ok_or(INVALID_VALUE)?.bytes;
         state.vacant.push((address, bytes));
@@ -68,7 +69,7 @@ unsafe extern "C" fn cuMemHostUnregister(host: *mut c_void) -> Code {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
-    address: *mut u64,
+    address: Out<'_, u64>,
     host: *mut c_void,
     _flags: c_uint,
 ) -> Code {
@@ -76,8 +77,7 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
         if !state.is_accessible(host as u64, 1) {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the caller's place for the result.
-        unsafe { put(address, host as u64) }
+        put(address, host as u64)
     })
 }
 
@@ -96,7 +96,7 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usi
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> Code {
+extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> Code {
     call(c"cuMemcpyDtoDAsync_v2", |state| {
         give(state, stream, &[(to, bytes), (from, bytes)], Work::Copy { to, from, bytes })
     })
@@ -112,18 +112,18 @@ fn fill_words(state: &mut State, to: u64, value: u32, count: usize, stream: u64)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) -> Code {
+extern "C" fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) -> Code {
     call(c"cuMemsetD8Async", |state| {
         give(state, stream, &[(to, count)], Work::FillBytes { to, value, count })
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) -> Code {
+extern "C" fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) -> Code {
     call(c"cuMemsetD32Async", |state| fill_words(state, to, value, count, stream))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamWriteValue32_v2(stream: u64, to: u64, value: u32, _flags: c_uint) -> Code {
+extern "C" fn cuStreamWriteValue32_v2(stream: u64, to: u64, value: u32, _flags: c_uint) -> Code {
     call(c"cuStreamWriteValue32_v2", |state| fill_words(state, to, value, 1, stream))
 }

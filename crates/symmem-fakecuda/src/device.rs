@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::result::{Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Outcome, call, put};
+use crate::result::{Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Out, Outcome, call, put};
 use crate::state::State;
 
 /// The version that it speaks.
@@ -68,7 +68,7 @@ fn device_of(context: usize, state: &State) -> Result<c_int, Code> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuInit(_flags: c_uint) -> Code {
+extern "C" fn cuInit(_flags: c_uint) -> Code {
     call(c"cuInit", |state| {
         state.initialised = true;
         Ok(())
@@ -76,23 +76,20 @@ unsafe extern "C" fn cuInit(_flags: c_uint) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Code {
-    // SAFETY: the caller's place for the result.
-    call(c"cuDriverGetVersion", |_| unsafe { put(version, VERSION) })
+extern "C" fn cuDriverGetVersion(version: Out<'_, c_int>) -> Code {
+    call(c"cuDriverGetVersion", |_| put(version, VERSION))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
-    // SAFETY: the caller's place for the result.
-    call(c"cuDeviceGetCount", |_| unsafe { put(count, names().len() as c_int) })
+extern "C" fn cuDeviceGetCount(count: Out<'_, c_int>) -> Code {
+    call(c"cuDeviceGetCount", |_| put(count, names().len() as c_int))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Code {
+extern "C" fn cuDeviceGet(device: Out<'_, c_int>, ordinal: c_int) -> Code {
     call(c"cuDeviceGet", |_| {
         check_device(ordinal)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(device, ordinal) }
+        put(device, ordinal)
     })
 }
 
@@ -143,37 +140,33 @@ fn uuid_of(device: c_int) -> Result<[u8; 16], Code> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> Code {
+extern "C" fn cuDeviceGetUuid(uuid: Out<'_, [u8; 16]>, device: c_int) -> Code {
     call(c"cuDeviceGetUuid", |_| {
         // This one tells the whole GPU's, the other one that of the part.
         let whole = *b"the whole of GPU";
         let told = if is_listed("FAKECUDA_MIG", device) { whole } else { uuid_of(device)? };
-        // SAFETY: the caller's place for the result.
-        unsafe { put(uuid, told) }
+        put(uuid, told)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> Code {
-    // SAFETY: the caller's place for the result.
-    call(c"cuDeviceGetUuid_v2", |_| unsafe { put(uuid, uuid_of(device)?) })
+extern "C" fn cuDeviceGetUuid_v2(uuid: Out<'_, [u8; 16]>, device: c_int) -> Code {
+    call(c"cuDeviceGetUuid_v2", |_| put(uuid, uuid_of(device)?))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Code {
+extern "C" fn cuDeviceTotalMem_v2(bytes: Out<'_, usize>, device: c_int) -> Code {
     call(c"cuDeviceTotalMem_v2", |_| {
         check_device(device)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(bytes, MEMORY) }
+        put(bytes, MEMORY)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Code {
+extern "C" fn cuMemGetInfo_v2(free: Out<'_, usize>, total: Out<'_, usize>) -> Code {
     call(c"cuMemGetInfo_v2", |_| {
         current()?;
-        // SAFETY: the caller's places for the results.
-        unsafe { put(free, MEMORY).and_then(|()| put(total, MEMORY)) }
+        put(free, MEMORY).and_then(|()| put(total, MEMORY))
     })
 }
 
@@ -183,7 +176,7 @@ fn capability() -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Code {
+extern "C" fn cuDeviceGetAttribute(value: Out<'_, c_int>, attribute: c_int, device: c_int) -> Code {
     call(c"cuDeviceGetAttribute", |_| {
         check_device(device)?;
         let answer = match attribute {
@@ -210,24 +203,22 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, d
             133 => 0,
             _ => 1,
         };
-        // SAFETY: the caller's place for the result.
-        unsafe { put(value, answer) }
+        put(value, answer)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Code {
+extern "C" fn cuDeviceCanAccessPeer(can: Out<'_, c_int>, device: c_int, peer: c_int) -> Code {
     call(c"cuDeviceCanAccessPeer", |_| {
         check_device(device)?;
         check_device(peer)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(can, c_int::from(device != peer && !is_on("FAKECUDA_NO_PEER"))) }
+        put(can, c_int::from(device != peer && !is_on("FAKECUDA_NO_PEER")))
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetP2PAttribute(
-    value: *mut c_int,
+extern "C" fn cuDeviceGetP2PAttribute(
+    value: Out<'_, c_int>,
     attribute: c_uint,
     device: c_int,
     peer: c_int,
@@ -245,24 +236,22 @@ unsafe extern "C" fn cuDeviceGetP2PAttribute(
             3 => reaches && !is_on("FAKECUDA_NO_ATOMICS"),
             _ => false,
         };
-        // SAFETY: the caller's place for the result.
-        unsafe { put(value, c_int::from(answer)) }
+        put(value, c_int::from(answer))
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Code {
+extern "C" fn cuDevicePrimaryCtxRetain(context: Out<'_, usize>, device: c_int) -> Code {
     call(c"cuDevicePrimaryCtxRetain", |state| {
         check_device(device)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(context, context_of(device)) }?;
+        put(context, context_of(device))?;
         *state.contexts.entry(device).or_default() += 1;
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code {
+extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code {
     call(c"cuDevicePrimaryCtxRelease_v2", |state| {
         let count = state.contexts.get_mut(&device).filter(|count| **count > 0).ok_or(INVALID_CONTEXT)?;
         *count -= 1;
@@ -271,16 +260,15 @@ unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetCurrent(context: *mut usize) -> Code {
+extern "C" fn cuCtxGetCurrent(context: Out<'_, usize>) -> Code {
     call(c"cuCtxGetCurrent", |_| {
         let current = current().map_or(0, context_of);
-        // SAFETY: the caller's place for the result.
-        unsafe { put(context, current) }
+        put(context, current)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> Code {
+extern "C" fn cuCtxSetCurrent(context: usize) -> Code {
     call(c"cuCtxSetCurrent", |state| {
         let device = match context {
             0 => -1,
@@ -292,16 +280,15 @@ unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxSynchronize() -> Code {
+extern "C" fn cuCtxSynchronize() -> Code {
     call(c"cuCtxSynchronize", |_| current().map(drop))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Code {
+extern "C" fn cuCtxGetStreamPriorityRange(least: Out<'_, c_int>, greatest: Out<'_, c_int>) -> Code {
     call(c"cuCtxGetStreamPriorityRange", |_| {
         current()?;
-        // SAFETY: the caller's places for the results.
-        unsafe { put(least, 0).and_then(|()| put(greatest, -5)) }
+        put(least, 0).and_then(|()| put(greatest, -5))
     })
 }
 

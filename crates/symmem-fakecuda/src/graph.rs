@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::control;
 use crate::node::{Node, Work, give, record, replay};
-use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, SUCCESS, UNKNOWN, call, put};
+use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, Out, SUCCESS, UNKNOWN, call, put, put_at};
 use crate::state::{State, state};
 use crate::stream::captured;
 
@@ -84,7 +84,7 @@ unsafe fn copy_graph(state: &mut State, copy: *mut u64, graph: u64) -> Result<()
     let made = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
     let number = state.number();
     // SAFETY: as promised by the caller.
-    unsafe { put(copy, number) }?;
+    unsafe { put_at(copy, number) }?;
     for (object, count) in &made.kept {
         state.objects.get_mut(object).ok_or(INVALID_HANDLE)?.references += count;
     }
@@ -105,11 +105,10 @@ unsafe extern "C" fn cuGraphClone(clone: *mut u64, graph: u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphCreate(graph: *mut u64, _flags: c_uint) -> Code {
+extern "C" fn cuGraphCreate(graph: Out<'_, u64>, _flags: c_uint) -> Code {
     call(c"cuGraphCreate", |state| {
         let number = new_graph(state);
-        // SAFETY: the caller's place for the result.
-        unsafe { put(graph, number) }
+        put(graph, number)
     })
 }
 
@@ -132,12 +131,12 @@ unsafe extern "C" fn cuGraphAddChildGraphNode(
         parent.kept.extend(kept);
         let number = parent.nodes.last().map_or(0, |node| node.number);
         // SAFETY: the caller's place for the result.
-        unsafe { put(node, number) }
+        unsafe { put_at(node, number) }
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphLaunch(graph: u64, stream: u64) -> Code {
+extern "C" fn cuGraphLaunch(graph: u64, stream: u64) -> Code {
     call(c"cuGraphLaunch", |state| {
         let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.nodes.clone();
         match captured(state, stream)? {
@@ -148,12 +147,12 @@ unsafe extern "C" fn cuGraphLaunch(graph: u64, stream: u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphDestroy(graph: u64) -> Code {
+extern "C" fn cuGraphDestroy(graph: u64) -> Code {
     call_with_farewells(c"cuGraphDestroy", |state| end(state, graph))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphExecDestroy(graph: u64) -> Code {
+extern "C" fn cuGraphExecDestroy(graph: u64) -> Code {
     call_with_farewells(c"cuGraphExecDestroy", |state| end(state, graph))
 }
 
@@ -167,7 +166,7 @@ unsafe extern "C" fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut us
             room.iter_mut().zip(found).for_each(|(to, node)| *to = node.number);
         }
         // SAFETY: the caller's place for the result.
-        unsafe { put(count, found.len()) }
+        unsafe { put_at(count, found.len()) }
     })
 }
 
@@ -177,7 +176,7 @@ unsafe extern "C" fn cuGraphNodeGetType(node: u64, kind: *mut c_uint) -> Code {
         let mut all = state.graphs.values().flat_map(|graph| &graph.nodes);
         let found = all.find(|known| known.number == node).ok_or(INVALID_HANDLE)?.work.kind();
         // SAFETY: the caller's place for the result.
-        unsafe { put(kind, found) }
+        unsafe { put_at(kind, found) }
     })
 }
 
@@ -193,7 +192,7 @@ unsafe extern "C" fn cuUserObjectCreate(
         let destroy = destroy.filter(|_| references > 0).ok_or(INVALID_VALUE)?;
         let number = state.number();
         // SAFETY: the caller's place for the result.
-        unsafe { put(object, number) }?;
+        unsafe { put_at(object, number) }?;
         let references = references as usize;
         state.objects.insert(number, UserObject { data: data as usize, destroy, references });
         Ok(())
@@ -201,14 +200,14 @@ unsafe extern "C" fn cuUserObjectCreate(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuUserObjectRelease(object: u64, count: c_uint) -> Code {
+extern "C" fn cuUserObjectRelease(object: u64, count: c_uint) -> Code {
     call_with_farewells(c"cuUserObjectRelease", |state| {
         release(state, object, count as usize).map(|farewell| farewell.into_iter().collect())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphRetainUserObject(graph: u64, object: u64, count: c_uint, flags: c_uint) -> Code {
+extern "C" fn cuGraphRetainUserObject(graph: u64, object: u64, count: c_uint, flags: c_uint) -> Code {
     call(c"cuGraphRetainUserObject", |state| {
         let kept = state.objects.get_mut(&object).ok_or(INVALID_HANDLE)?;
         // CU_GRAPH_USER_OBJECT_MOVE: the caller's references become the graph's.

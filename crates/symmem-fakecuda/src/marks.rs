@@ -1,7 +1,8 @@
-//! What kernels do that record, or are recorded: the lane's turn goes on, and marks around a launch say when it was.
+//! What kernels do that record, or are recorded: the lane's turn goes on, and marks around a launch say when
+//! it was.
 //!
-//! As `kernels/control.cuh`, `kernels/record.cuh` and `kernels/marks.cu` of the library have it; change all of them. Kernels that record themselves are not
-//! here: what is launched does nothing.
+//! As `kernels/control.cuh`, `kernels/record.cuh` and `kernels/marks.cu` of the library have it; change all
+//! of them. Kernels that record themselves are not here: what is launched does nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +38,8 @@ const TURNS: [&[u8]; 4] = [b"all_", b"pull", b"reduce_", b"barrier"];
 fn word(state: &State, address: u64, index: u64) -> Option<&AtomicU64> {
     let at = address + index * 8;
     let is_there = at.is_multiple_of(8) && state.is_accessible(at, 8);
-    // SAFETY: mapped and aligned, as checked, for as long as the state is borrowed; any bits are such a number.
+    // SAFETY: mapped and aligned, as checked, for as long as the state is borrowed; any bits are such a
+    // number.
     is_there.then(|| unsafe { &*(at as *const AtomicU64) })
 }
 

@@ -1,4 +1,5 @@
-//! Virtual memory management: physical memory is a memfd, an address range a reserved part of the address space.
+//! Virtual memory management: physical memory is a memfd, an address range a reserved part of the address
+//! space.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -13,7 +14,7 @@ use crate::device::{check_device, has_rdma, is_listed, is_on, number};
 use crate::multicast;
 use crate::result::{
     Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome,
-    call, put,
+    call, put_at,
 };
 use crate::state::{Backing, Mapped, State};
 
@@ -56,7 +57,8 @@ pub(crate) fn granularity() -> usize {
     number("FAKECUDA_GRANULARITY", 2 << 20) as usize
 }
 
-/// A new file that is memory of `bytes`. Its name starts with `fakecuda`, by which live descriptors are counted.
+/// A new file that is memory of `bytes`. Its name starts with `fakecuda`, by which live descriptors are
+/// counted.
 pub(crate) fn new_file(name: &CStr, bytes: usize) -> Result<OwnedFd, Code> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC).map_err(|_| OUT_OF_MEMORY)?;
     ftruncate(&file, bytes as u64).map_err(|_| OUT_OF_MEMORY)?;
@@ -86,7 +88,7 @@ unsafe extern "C" fn cuMemGetAllocationGranularity(
 ) -> Code {
     call(c"cuMemGetAllocationGranularity", |_| {
         // SAFETY: the caller's properties, and its place for the result.
-        unsafe { check_properties(prop).and_then(|_| put(result, granularity())) }
+        unsafe { check_properties(prop).and_then(|_| put_at(result, granularity())) }
     })
 }
 
@@ -125,13 +127,13 @@ unsafe extern "C" fn cuMemCreate(
 pub(crate) unsafe fn keep(state: &mut State, handle: *mut u64, backing: Backing) -> Outcome {
     let number = state.number();
     // SAFETY: as promised by the caller.
-    unsafe { put(handle, number) }?;
+    unsafe { put_at(handle, number) }?;
     state.handles.insert(number, Arc::new(backing));
     Ok(())
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemRelease(handle: u64) -> Code {
+extern "C" fn cuMemRelease(handle: u64) -> Code {
     call(c"cuMemRelease", |state| {
         state.handles.remove(&handle).ok_or(INVALID_HANDLE)?;
         // Some drivers lose their way when memory goes before the multicast object that it is bound into.
@@ -158,12 +160,12 @@ unsafe extern "C" fn cuMemAddressReserve(
         let at = at.map_err(|_| OUT_OF_MEMORY)? as u64;
         state.ranges.insert(at, bytes);
         // SAFETY: the caller's place for the result.
-        unsafe { put(address, at) }
+        unsafe { put_at(address, at) }
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> Code {
+extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> Code {
     call(c"cuMemAddressFree", |state| {
         if state.ranges.get(&address) != Some(&bytes) {
             return Err(INVALID_VALUE);
@@ -178,7 +180,7 @@ unsafe extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, _flags: u64) -> Code {
+extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, _flags: u64) -> Code {
     call(c"cuMemMap", |state| {
         let backing = Arc::clone(state.backing(handle)?);
         let range = state.ranges.range(..=address).next_back();
@@ -216,7 +218,7 @@ unsafe extern "C" fn cuMemSetAccess(address: u64, bytes: usize, access: *const A
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemUnmap(address: u64, bytes: usize) -> Code {
+extern "C" fn cuMemUnmap(address: u64, bytes: usize) -> Code {
     call(c"cuMemUnmap", |state| {
         if state.mappings.get(&address).is_none_or(|mapped| mapped.bytes != bytes) {
             return Err(INVALID_VALUE);
@@ -246,10 +248,10 @@ unsafe extern "C" fn cuMemExportToShareableHandle(
             FD => {
                 let fd = fcntl_dupfd_cloexec(&backing.file, 0).map_err(|_| OUT_OF_MEMORY)?;
                 // SAFETY: the caller's place for a descriptor, which is its own from here on.
-                unsafe { put(to.cast::<c_int>(), fd.into_raw_fd()) }
+                unsafe { put_at(to.cast::<c_int>(), fd.into_raw_fd()) }
             }
             // SAFETY: the caller's place for such a handle.
-            FABRIC => unsafe { put(to.cast(), fabric_handle(backing)) },
+            FABRIC => unsafe { put_at(to.cast(), fabric_handle(backing)) },
             _ => Err(INVALID_VALUE),
         }
     })

@@ -1,11 +1,12 @@
-//! Modules and kernels: any image loads, any name is found, and a launch does nothing but record (`marks.rs`); captured, it uses its memory.
+//! Modules and kernels: any image loads, any name is found, and a launch does nothing but record
+//! (`marks.rs`); captured, it uses its memory.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use crate::device::current;
 use crate::marks::Said;
 use crate::node::{Work, give};
-use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, call, put};
+use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, Out, call, put, put_at};
 use crate::state::State;
 use crate::stream::captured;
 
@@ -20,7 +21,7 @@ unsafe fn load(state: &mut State, module: *mut u64, image: *const c_void) -> Res
     }
     let number = state.number();
     // SAFETY: as promised by the caller.
-    unsafe { put(module, number) }?;
+    unsafe { put_at(module, number) }?;
     state.modules.insert(number, Vec::new());
     Ok(())
 }
@@ -53,17 +54,16 @@ unsafe extern "C" fn cuModuleLoadDataEx(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuModuleUnload(module: u64) -> Code {
+extern "C" fn cuModuleUnload(module: u64) -> Code {
     call(c"cuModuleUnload", |state| state.modules.remove(&module).map(drop).ok_or(INVALID_HANDLE))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) -> Code {
+unsafe extern "C" fn cuModuleGetFunction(function: Out<'_, u64>, module: u64, name: *const c_char) -> Code {
     call(c"cuModuleGetFunction", |state| {
         let number = state.number();
         let functions = state.modules.get_mut(&module).ok_or(INVALID_HANDLE)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(function, number) }?;
+        put(function, number)?;
         if name.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -74,12 +74,12 @@ unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, module: u64, name: 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuFuncLoad(function: u64) -> Code {
+extern "C" fn cuFuncLoad(function: u64) -> Code {
     call(c"cuFuncLoad", |state| check_function(state, function))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: u64) -> Code {
+extern "C" fn cuFuncGetAttribute(value: Out<'_, c_int>, attribute: c_int, function: u64) -> Code {
     call(c"cuFuncGetAttribute", |state| {
         check_function(state, function)?;
         let answer = match attribute {
@@ -88,27 +88,25 @@ unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, fun
             4 => 32,
             _ => 0,
         };
-        // SAFETY: the caller's place for the result.
-        unsafe { put(value, answer) }
+        put(value, answer)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuFuncSetAttribute(function: u64, _attribute: c_int, _value: c_int) -> Code {
+extern "C" fn cuFuncSetAttribute(function: u64, _attribute: c_int, _value: c_int) -> Code {
     call(c"cuFuncSetAttribute", |state| check_function(state, function))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-    blocks: *mut c_int,
+extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    blocks: Out<'_, c_int>,
     function: u64,
     _threads: c_int,
     _shared: usize,
 ) -> Code {
     call(c"cuOccupancyMaxActiveBlocksPerMultiprocessor", |state| {
         check_function(state, function)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(blocks, 2) }
+        put(blocks, 2)
     })
 }
 

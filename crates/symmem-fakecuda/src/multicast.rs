@@ -1,7 +1,7 @@
 //! Multicast objects over plain memory: nothing is multiplied, but the protocol of making one is kept.
 //!
-//! The object's file ends in a page that all processes see, with the number of devices that were added. The driver
-//! waits in the bind until all were; here that is an error, because whoever binds must know.
+//! The object's file ends in a page that all processes see, with the number of devices that were added. The
+//! driver waits in the bind until all were; here that is an error, because whoever binds must know.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::device::{check_device, is_on};
 use crate::memory::{granularity, keep, new_file};
 use crate::result::{
-    Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome, call, put,
+    Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome, call, put_at,
 };
 use crate::state::{Backing, Binding};
 
@@ -71,7 +71,7 @@ unsafe extern "C" fn cuMulticastGetGranularity(
 ) -> Code {
     call(c"cuMulticastGetGranularity", |_| {
         // SAFETY: the caller's properties, and its place for the result.
-        unsafe { check_properties(prop).and_then(|_| put(result, granularity())) }
+        unsafe { check_properties(prop).and_then(|_| put_at(result, granularity())) }
     })
 }
 
@@ -93,7 +93,7 @@ unsafe extern "C" fn cuMulticastCreate(handle: *mut u64, prop: *const Properties
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMulticastAddDevice(handle: u64, device: c_int) -> Code {
+extern "C" fn cuMulticastAddDevice(handle: u64, device: c_int) -> Code {
     call(c"cuMulticastAddDevice", |state| {
         check_device(device)?;
         let object = state.backing(handle)?;
@@ -106,7 +106,7 @@ unsafe extern "C" fn cuMulticastAddDevice(handle: u64, device: c_int) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMulticastBindMem(
+extern "C" fn cuMulticastBindMem(
     handle: u64,
     offset: usize,
     memory: u64,
@@ -133,7 +133,7 @@ unsafe extern "C" fn cuMulticastBindMem(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMulticastUnbind(handle: u64, device: c_int, offset: usize, _bytes: usize) -> Code {
+extern "C" fn cuMulticastUnbind(handle: u64, device: c_int, offset: usize, _bytes: usize) -> Code {
     call(c"cuMulticastUnbind", |state| {
         check_device(device)?;
         let bound = state.bindings.iter().position(|binding| binding.object == handle);

@@ -1,7 +1,8 @@
 //! Work of streams: done at once, or recorded in a graph and done whenever that is launched.
 //!
-//! A replay does what was captured with the addresses that were captured, whatever is there by then, as a device does. What a
-//! device would not tell is counted: that memory, an event or a module was given back in between (`Kind::Stale`).
+//! A replay does what was captured with the addresses that were captured, whatever is there by then, as a
+//! device does. What a device would not tell is counted: that memory, an event or a module was given back in
+//! between (`Kind::Stale`).
 
 use std::ffi::{CString, c_void};
 use std::ptr;
@@ -41,7 +42,7 @@ pub(crate) enum Work {
         words: [u64; 12],
         said: Said,
     },
-    /// An event that is recorded anew with every replay.
+    /// An event that is recorded again with every replay.
     Record {
         event: u64,
     },
@@ -107,7 +108,8 @@ impl Work {
 }
 
 fn fill_bytes(state: &State, to: u64, value: u8, count: usize) {
-    // A whole mapping of zeros is given back to the system instead: control blocks are large, and mostly untouched.
+    // A whole mapping of zeros is given back to the system instead: control blocks are large, and mostly
+    // untouched.
     let whole = state.mappings.get(&to).is_some_and(|mapped| mapped.bytes == count);
     if value == 0 && whole {
         // SAFETY: mapped from a memfd, which reads as zeros afterwards.

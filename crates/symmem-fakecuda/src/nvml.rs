@@ -1,5 +1,5 @@
-//! The part of NVML that tells where a device is in an NVLink fabric. Nothing here is counted or made to fail: what NVML cannot
-//! tell is never an error.
+//! The part of NVML that tells where a device is in an NVLink fabric. Nothing here is counted or made to
+//! fail: what NVML cannot tell is never an error.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -32,12 +32,12 @@ fn cliques() -> Vec<u32> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlInit_v2() -> c_uint {
+extern "C" fn nvmlInit_v2() -> c_uint {
     if cliques().is_empty() { DRIVER_NOT_LOADED } else { SUCCESS }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
+extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
     c"an error of the fake NVML".as_ptr()
 }
 

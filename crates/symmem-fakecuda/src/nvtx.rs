@@ -1,5 +1,5 @@
-//! A profiler that listens by NVTX: this file named in `NVTX_INJECTION64_PATH` writes what it hears to the file that
-//! `FAKECUDA_NVTX` names, a line `push TEXT` or `pop` each.
+//! A profiler that listens by NVTX: this file named in `NVTX_INJECTION64_PATH` writes what it hears to the
+//! file that `FAKECUDA_NVTX` names, a line `push TEXT` or `pop` each.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::OpenOptions;
@@ -26,7 +26,7 @@ unsafe extern "C" fn push(text: *const c_char) -> c_int {
     0
 }
 
-unsafe extern "C" fn pop() -> c_int {
+extern "C" fn pop() -> c_int {
     note("pop");
     0
 }
@@ -36,7 +36,8 @@ unsafe extern "C" fn pop() -> c_int {
 pub(crate) unsafe extern "C" fn InitializeInjectionNvtx2(
     export: unsafe extern "C" fn(u32) -> *const c_void,
 ) -> c_int {
-    // SAFETY: as NVTX has it: exports, then the table of the core's functions, whose entries point at where to put ours.
+    // SAFETY: as NVTX has it: exports, then the table of the core's functions, whose entries point at where
+    // to put ours.
     unsafe {
         let callbacks = export(1).cast::<Callbacks>();
         if callbacks.is_null() || (*callbacks).size < size_of::<Callbacks>() {

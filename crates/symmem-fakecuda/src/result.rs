@@ -1,6 +1,7 @@
 //! Result codes, and what every call goes through.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
 
 use crate::control;
 use crate::state::{State, state};
@@ -36,21 +37,26 @@ pub(crate) fn call(name: &'static CStr, body: impl FnOnce(&mut State) -> Outcome
     }
 }
 
+/// The caller's place for a result; a null pointer is `None`.
+pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
 /// Stores a result where the caller wants it.
-///
-/// # Safety
-/// `to` can be written, or is null.
-pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    // SAFETY: as promised by the caller.
-    unsafe { to.write(value) };
+pub(crate) fn put<T>(to: Out<'_, T>, value: T) -> Outcome {
+    to.ok_or(INVALID_VALUE)?.write(value);
     Ok(())
 }
 
+/// [`put`] at an address that is used for something else, too.
+///
+/// # Safety
+/// `to` can be written, or is null.
+pub(crate) unsafe fn put_at<T>(to: *mut T, value: T) -> Outcome {
+    // SAFETY: as promised by the caller.
+    put(unsafe { to.cast::<MaybeUninit<T>>().as_mut() }, value)
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorName(code: Code, name: *mut *const c_char) -> Code {
+extern "C" fn cuGetErrorName(code: Code, name: Out<'_, *const c_char>) -> Code {
     let text: &CStr = match code {
         SUCCESS => c"CUDA_SUCCESS",
         INVALID_VALUE => c"CUDA_ERROR_INVALID_VALUE",
@@ -66,8 +72,7 @@ unsafe extern "C" fn cuGetErrorName(code: Code, name: *mut *const c_char) -> Cod
         UNKNOWN => c"CUDA_ERROR_UNKNOWN",
         _ => return INVALID_VALUE,
     };
-    // SAFETY: the caller's place for one pointer.
-    match unsafe { put(name, text.as_ptr()) } {
+    match put(name, text.as_ptr()) {
         Ok(()) => SUCCESS,
         Err(code) => code,
     }

@@ -24,7 +24,8 @@ pub(crate) struct State {
     pub(crate) mappings: BTreeMap<u64, Mapped>,
     /// Ordinary allocations, by first address.
     pub(crate) allocations: BTreeMap<u64, Region>,
-    /// Addresses of allocations that are gone, with their bytes: the next one of that size is put there again.
+    /// Addresses of allocations that are gone, with their bytes: the next one of that size is put there
+    /// again.
     pub(crate) vacant: Vec<(u64, usize)>,
     /// Registered host memory, by first address.
     pub(crate) registered: BTreeMap<u64, Region>,
@@ -104,8 +105,8 @@ impl State {
         bytes == 0 || self.serial_at(address, bytes).is_some()
     }
 
-    /// What tells the memory with `bytes` from `address` on apart from what is there at other times; `None` if they cannot be
-    /// accessed.
+    /// What tells the memory with `bytes` from `address` on apart from what is there at other times; `None`
+    /// if they cannot be accessed.
     pub(crate) fn serial_at(&self, address: u64, bytes: usize) -> Option<u64> {
         let end = address.checked_add(bytes as u64)?;
         let below = |table: &BTreeMap<u64, Region>| {

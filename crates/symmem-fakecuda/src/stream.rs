@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::device::{current, current_context};
 use crate::graph::new_graph;
 use crate::node::{Work, give};
-use crate::result::{Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, Outcome, call, put};
+use crate::result::{Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, Out, Outcome, call, put, put_at};
 use crate::state::{Recorded, State};
 
 /// Handles of the default streams: null, legacy, per thread.
@@ -24,43 +24,41 @@ pub(crate) fn captured(state: &State, stream: u64) -> Result<Option<u64>, Code> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, _flags: c_uint, _priority: c_int) -> Code {
+extern "C" fn cuStreamCreateWithPriority(stream: Out<'_, u64>, _flags: c_uint, _priority: c_int) -> Code {
     call(c"cuStreamCreateWithPriority", |state| {
         current()?;
         let number = state.number();
-        // SAFETY: the caller's place for the result.
-        unsafe { put(stream, number) }?;
+        put(stream, number)?;
         state.streams.insert(number, None);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamDestroy_v2(stream: u64) -> Code {
+extern "C" fn cuStreamDestroy_v2(stream: u64) -> Code {
     call(c"cuStreamDestroy_v2", |state| state.streams.remove(&stream).map(drop).ok_or(INVALID_HANDLE))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetCtx(stream: u64, context: *mut usize) -> Code {
+extern "C" fn cuStreamGetCtx(stream: u64, context: Out<'_, usize>) -> Code {
     call(c"cuStreamGetCtx", |state| {
         check_stream(state, stream)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(context, current_context()?) }
+        put(context, current_context()?)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Code {
+extern "C" fn cuStreamSynchronize(stream: u64) -> Code {
     call(c"cuStreamSynchronize", |state| check_stream(state, stream))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamQuery(stream: u64) -> Code {
+extern "C" fn cuStreamQuery(stream: u64) -> Code {
     call(c"cuStreamQuery", |state| check_stream(state, stream))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Code {
+extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Code {
     call(c"cuStreamWaitEvent", |state| {
         let mine = captured(state, stream)?;
         let graph = state.events.get(&event).ok_or(INVALID_HANDLE)?.graph;
@@ -75,7 +73,7 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamBeginCapture_v2(stream: u64, _mode: c_uint) -> Code {
+extern "C" fn cuStreamBeginCapture_v2(stream: u64, _mode: c_uint) -> Code {
     call(c"cuStreamBeginCapture_v2", |state| {
         // The default streams cannot be captured.
         let free = state.streams.get(&stream).ok_or(INVALID_HANDLE)?.is_none();
@@ -89,21 +87,20 @@ unsafe extern "C" fn cuStreamBeginCapture_v2(stream: u64, _mode: c_uint) -> Code
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> Code {
+extern "C" fn cuStreamEndCapture(stream: u64, graph: Out<'_, u64>) -> Code {
     call(c"cuStreamEndCapture", |state| {
         let captured = state.streams.get(&stream).ok_or(INVALID_HANDLE)?.ok_or(ILLEGAL_STATE)?;
         for of in state.streams.values_mut().filter(|of| **of == Some(captured)) {
             *of = None;
         }
-        // SAFETY: the caller's place for the result.
-        unsafe { put(graph, captured) }
+        put(graph, captured)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     stream: u64,
-    status: *mut c_uint,
+    status: Out<'_, c_uint>,
     id: *mut u64,
     graph: *mut u64,
     _dependencies: *mut c_void,
@@ -112,11 +109,10 @@ unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
 ) -> Code {
     call(c"cuStreamGetCaptureInfo_v3", |state| {
         let captured = captured(state, stream)?;
-        // SAFETY: the caller's place for the result.
-        unsafe { put(status, c_uint::from(captured.is_some())) }?;
+        put(status, c_uint::from(captured.is_some()))?;
         for to in [id, graph].into_iter().filter(|to| !to.is_null()) {
             // SAFETY: the caller's places for the results.
-            unsafe { put(to, captured.unwrap_or_default()) }?;
+            unsafe { put_at(to, captured.unwrap_or_default()) }?;
         }
         Ok(())
     })
@@ -128,24 +124,23 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> Cod
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(event: *mut u64, _flags: c_uint) -> Code {
+extern "C" fn cuEventCreate(event: Out<'_, u64>, _flags: c_uint) -> Code {
     call(c"cuEventCreate", |state| {
         current()?;
         let number = state.number();
-        // SAFETY: the caller's place for the result.
-        unsafe { put(event, number) }?;
+        put(event, number)?;
         state.events.insert(number, Recorded { at: Instant::now(), graph: None });
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventDestroy_v2(event: u64) -> Code {
+extern "C" fn cuEventDestroy_v2(event: u64) -> Code {
     call(c"cuEventDestroy_v2", |state| state.events.remove(&event).map(drop).ok_or(INVALID_HANDLE))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Code {
+extern "C" fn cuEventRecord(event: u64, stream: u64) -> Code {
     call(c"cuEventRecord", |state| {
         let graph = captured(state, stream)?;
         let recorded = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
@@ -155,11 +150,10 @@ unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) -> Code {
+extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) -> Code {
     // CU_EVENT_RECORD_EXTERNAL: in a capture it is work like any other.
     if flags & 1 == 0 {
-        // SAFETY: the same call.
-        return unsafe { cuEventRecord(event, stream) };
+        return cuEventRecord(event, stream);
     }
     call(c"cuEventRecordWithFlags", |state| {
         state.events.get(&event).ok_or(INVALID_HANDLE)?;
@@ -168,21 +162,20 @@ unsafe extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_ui
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventQuery(event: u64) -> Code {
+extern "C" fn cuEventQuery(event: u64) -> Code {
     call(c"cuEventQuery", |state| state.events.get(&event).map(drop).ok_or(INVALID_HANDLE))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventSynchronize(event: u64) -> Code {
+extern "C" fn cuEventSynchronize(event: u64) -> Code {
     call(c"cuEventSynchronize", |state| state.events.get(&event).map(drop).ok_or(INVALID_HANDLE))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> Code {
+extern "C" fn cuEventElapsedTime(milliseconds: Out<'_, f32>, start: u64, end: u64) -> Code {
     call(c"cuEventElapsedTime", |state| {
         let time = |event: u64| state.events.get(&event).map(|recorded| recorded.at).ok_or(INVALID_HANDLE);
         let elapsed = time(end)?.saturating_duration_since(time(start)?);
-        // SAFETY: the caller's place for the result.
-        unsafe { put(milliseconds, elapsed.as_secs_f32() * 1e3) }
+        put(milliseconds, elapsed.as_secs_f32() * 1e3)
     })
 }

@@ -1,5 +1,6 @@
-//! Collectives, sends and signals: a first half that lays down this rank's part, and a second that waits for the others'. A
-//! group does all first halves before the second ones, so that one thread can be several ranks.
+//! Collectives, sends and signals: a first half that lays down this rank's part, and a second that waits for
+//! the others'. A group does all first halves before the second ones, so that one thread can be several
+//! ranks.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_uint, c_void};
@@ -82,8 +83,8 @@ fn store(address: u64, bytes: &[u8]) {
     }
 }
 
-/// A collective: everybody lays down `sent` bytes, and does with all parts what `receive` says, which is told this rank and
-/// the number of ranks.
+/// A collective: everybody lays down `sent` bytes, and does with all parts what `receive` says, which is told
+/// this rank and the number of ranks.
 fn collective(
     name: &'static str,
     handle: *mut c_void,

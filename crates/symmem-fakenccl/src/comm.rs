@@ -1,4 +1,5 @@
-//! Communicators: made, split, shrunk, asked and ended. What NCCL does beside the call is done when it is asked how far it is.
+//! Communicators: made, split, shrunk, asked and ended. What NCCL does beside the call is done when it is
+//! asked how far it is.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -39,7 +40,8 @@ impl Comm {
         self.step
     }
 
-    /// Leaves `pending` to be done later. That the call succeeded says nothing about it, as with NCCL's own splits and windows.
+    /// Leaves `pending` to be done later. That the call succeeded says nothing about it, as with NCCL's own
+    /// splits and windows.
     pub(crate) fn later(&mut self, pending: Pending) -> Result<Code, Code> {
         self.pending = Some(pending);
         Ok(SUCCESS)

@@ -1,4 +1,5 @@
-//! What tests call besides NCCL's functions: the calls so far, counts of what is alive, and failures to order.
+//! What tests call besides NCCL's functions: the calls so far, counts of what is alive, and failures to
+//! order.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int};

@@ -99,7 +99,7 @@ unsafe extern "C" fn ncclMemAlloc(out: *mut u64, bytes: usize) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclMemFree(address: u64) -> Code {
+extern "C" fn ncclMemFree(address: u64) -> Code {
     call("ncclMemFree", || {
         match lock(table()).memory.remove(&address) {
             None => return Err(violation("memory was freed that is not there")),
@@ -163,8 +163,8 @@ fn new_window(window: Window) -> Option<usize> {
     Some(handle)
 }
 
-/// A structure in device memory that says where the first rank of the team is, and that all are at the same place, which is
-/// true of one rank only.
+/// A structure in device memory that says where the first rank of the team is, and that all are at the same
+/// place, which is true of one rank only.
 fn new_structure(window: &Window) -> Option<usize> {
     let mut address = 0;
     // SAFETY: writes one address.

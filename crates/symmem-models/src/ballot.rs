@@ -19,8 +19,8 @@ fn number_of(read: Sheet) -> u64 {
 }
 
 /// The owner votes `votes` times while another looks `looks` times.
-// The owner is the thread that loom runs first: it loads the round before it stores it, which hides from loom that somebody else
-// may have looked before. What a look may see that comes late, loom explores in full.
+// The owner is the thread that loom runs first: it loads the round before it stores it, which hides from loom
+// that somebody else may have looked before. What a look may see that comes late, loom explores in full.
 fn run(votes: u64, looks: usize) {
     let ballot = Arc::new(Ballot::new());
     let reader = Arc::clone(&ballot);
@@ -37,7 +37,7 @@ fn run(votes: u64, looks: usize) {
 pub(crate) const ONCE: Model = Model { run: || run(1, 1), preemptions: Some(3) };
 
 /// Votes that overwrite each other under the reader.
-pub(crate) const ANEW: Model = Model { run: || run(2, 1), preemptions: Some(3) };
+pub(crate) const AGAIN: Model = Model { run: || run(2, 1), preemptions: Some(3) };
 
 const LOOKS: Model = Model { run: || run(2, 2), preemptions: Some(2) };
 
@@ -60,7 +60,7 @@ const BOTH: Model = Model {
 #[test]
 fn a_ballot_is_read_whole_or_not_at_all() {
     holds(ONCE);
-    holds(ANEW);
+    holds(AGAIN);
 }
 
 #[test]

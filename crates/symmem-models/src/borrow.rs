@@ -1,8 +1,9 @@
-//! Models of the borrow and its poison: what an operation leaves to peers that are still at it, nobody borrows.
+//! Models of the borrow and its poison: what an operation leaves to peers that are still at it, nobody
+//! borrows.
 //!
-//! A rank's operation borrows the rank's memory, lets a peer in, fails and ends, while the peer is still at work. Another
-//! thread of the rank wants the memory at any time. Nothing orders the peer's late access with that thread, so if the thread gets a
-//! guard after the operation, loom sees a race.
+//! A rank's operation borrows the rank's memory, lets a peer in, fails and ends, while the peer is still at
+//! work. Another thread of the rank wants the memory at any time. Nothing orders the peer's late access with
+//! that thread, so if the thread gets a guard after the operation, loom sees a race.
 
 use std::sync::Arc;
 
@@ -11,9 +12,10 @@ use loom::thread;
 
 use crate::harness::{Failure, Model, failure_without, holds, spin_until};
 use crate::protocol::atomic::{AtomicU32, Ordering, Site};
-use crate::protocol::{Borrows, Refusal};
+use crate::protocol::{BorrowRefusal, Borrows};
 
-/// A rank's memory with its borrows, why it is poisoned, and two words by which the operation and its peer meet.
+/// A rank's memory with its borrows, why it is poisoned, and two words by which the operation and its peer
+/// meet.
 struct Memory {
     borrows: Borrows,
     data: UnsafeCell<u32>,
@@ -22,7 +24,8 @@ struct Memory {
     worked: AtomicU32,
 }
 
-// SAFETY: the cells are what the models are about; loom reports every access that the protocol leaves unordered.
+// SAFETY: the cells are what the models are about; loom reports every access that the protocol leaves
+// unordered.
 unsafe impl Sync for Memory {}
 
 /// Which borrow.
@@ -58,7 +61,7 @@ impl Memory {
         }
     }
 
-    fn borrow(&self, kind: Kind) -> Result<(), Refusal> {
+    fn borrow(&self, kind: Kind) -> Result<(), BorrowRefusal> {
         match kind {
             Shared => self.borrows.share(),
             Exclusive => self.borrows.take(),
@@ -73,9 +76,9 @@ impl Memory {
     }
 
     /// A guard of another thread of the rank. Whoever is refused for ever can read why.
-    fn guard(&self, kind: Kind) -> Result<u32, Refusal> {
+    fn guard(&self, kind: Kind) -> Result<u32, BorrowRefusal> {
         let borrowed = self.borrow(kind);
-        if borrowed == Err(Refusal::Poisoned) {
+        if borrowed == Err(BorrowRefusal::Poisoned) {
             // SAFETY: loom checks that nobody writes the cell.
             assert_eq!(self.cause.with(|cause| unsafe { *cause }), 1);
         }
@@ -139,7 +142,7 @@ fn together<const N: usize>(threads: [fn(&Memory); N]) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-fn any(guard: Result<u32, Refusal>) {
+fn any(guard: Result<u32, BorrowRefusal>) {
     let _ = guard;
 }
 
@@ -161,7 +164,8 @@ pub(crate) const LATE_READ: Model = Model {
     preemptions: Some(3),
 };
 
-/// The same, with a reader that borrows between the failure and the writer: the poison must not get lost on the way.
+/// The same, with a reader that borrows between the failure and the writer: the poison must not get lost on
+/// the way.
 const LATE_READ_BESIDE_A_READER: Model = Model {
     run: || {
         let reads_then_writes = |m: &Memory| {
@@ -176,7 +180,8 @@ const LATE_READ_BESIDE_A_READER: Model = Model {
 /// Peers write and are heard: what they wrote is what the next borrow sees.
 pub(crate) const SUCCESS: Model = Model {
     run: || {
-        let reads = |m: &Memory| assert!(matches!(m.guard(Shared), Ok(0 | 1) | Err(Refusal::Exclusive)));
+        let reads =
+            |m: &Memory| assert!(matches!(m.guard(Shared), Ok(0 | 1) | Err(BorrowRefusal::Exclusive)));
         together([|m| m.succeed(Exclusive), |m| m.peer_that_tells(Exclusive), reads]);
     },
     preemptions: Some(2),
@@ -245,8 +250,8 @@ fn a_borrow_that_begins_after_the_poison_fails() {
         memory.poison();
         let other = Arc::clone(&memory);
         let other = thread::spawn(move || other.guard(Shared));
-        assert_eq!(memory.guard(Exclusive), Err(Refusal::Poisoned));
-        assert_eq!(other.join().unwrap(), Err(Refusal::Poisoned));
+        assert_eq!(memory.guard(Exclusive), Err(BorrowRefusal::Poisoned));
+        assert_eq!(other.join().unwrap(), Err(BorrowRefusal::Poisoned));
     };
     holds(Model { run, preemptions: None });
 }

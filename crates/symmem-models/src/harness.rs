@@ -13,8 +13,8 @@ use crate::protocol::atomic::{Site, remove};
 #[derive(Clone, Copy)]
 pub(crate) struct Model {
     pub(crate) run: fn(),
-    /// How often a schedule may take the processor from a thread that could go on; `None` for no bound. What an
-    /// access sees is explored in full either way.
+    /// How often a schedule may take the processor from a thread that could go on; `None` for no bound. What
+    /// an access sees is explored in full either way.
     pub(crate) preemptions: Option<usize>,
 }
 

@@ -1,8 +1,9 @@
 //! Loom models of the synchronisation protocols in `symmem`.
 //!
-//! The crate compiles `symmem`'s folder `sync/protocol` a second time, with loom's atomics instead of real ones, and
-//! lets loom run every schedule and every value a load may legally see. `cargo xtask test --only loom` runs it, with
-//! `--cfg loom`; without that flag the crate is empty and does not depend on loom.
+//! The crate compiles `symmem`'s folder `sync/protocol` a second time, with loom's atomics instead of real
+//! ones, and lets loom run every schedule and every value a load may legally see.
+//! `cargo xtask test --only loom` runs it, with `--cfg loom`; without that flag the crate is empty and does
+//! not depend on loom.
 //!
 //! | module | what it states |
 //! |---|---|

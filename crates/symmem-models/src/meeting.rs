@@ -1,9 +1,9 @@
-//! Models of the meeting, which is the barrier: whoever saw everybody sees what everybody wrote before, and two halves
-//! of a slot and two parities of a payload are enough.
+//! Models of the meeting, which is the barrier: whoever saw everybody sees what everybody wrote before, and
+//! two halves of a slot and two parities of a payload are enough.
 //!
-//! Each rank owns two payloads, as it owns two parities of staging. In epoch e it writes the one of e's parity, meets,
-//! and reads everybody's: a rank that ran ahead into e+2 too early would race with that read. The pipeline of private memory
-//! also answers in the place of what it read (`ask`).
+//! Each rank owns two payloads, as it owns two parities of staging. In epoch e it writes the one of e's
+//! parity, meets, and reads everybody's: a rank that ran ahead into e+2 too early would race with that read.
+//! The pipeline of private memory also answers in the place of what it read (`ask`).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use loom::thread;
 
 use crate::harness::{Failure, Model, failure_of, holds, sleep_until, spin_until};
 use crate::operation::Signature;
-use crate::protocol::{Bell, Meeting, Slot, announce, arrived, leave_shape, note, shape};
+use crate::protocol::{Bell, MeetingWords, Slot, announce, arrived, leave_shape, note, shape};
 
 /// The words of all ranks.
 struct Ranks<const WORLD: usize> {
@@ -22,10 +22,11 @@ struct Ranks<const WORLD: usize> {
     payloads: [[UnsafeCell<u64>; 2]; WORLD],
 }
 
-// SAFETY: the payloads are what the models are about; loom reports every access that the protocol leaves unordered.
+// SAFETY: the payloads are what the models are about; loom reports every access that the protocol leaves
+// unordered.
 unsafe impl<const WORLD: usize> Sync for Ranks<WORLD> {}
 
-impl<const WORLD: usize> Meeting for Ranks<WORLD> {
+impl<const WORLD: usize> MeetingWords for Ranks<WORLD> {
     fn world(&self) -> usize {
         WORLD
     }
@@ -72,8 +73,9 @@ impl<const WORLD: usize> Ranks<WORLD> {
         }
     }
 
-    /// Rank `me`, one of two, writes its payload, meets, and puts its answer in the place of the other's. What the other
-    /// answered to the epoch before is there by now, unless the model is to show that it is not `early`.
+    /// Rank `me`, one of two, writes its payload, meets, and puts its answer in the place of the other's.
+    /// What the other answered to the epoch before is there by now, unless the model is to show that it is
+    /// not `early`.
     fn ask(&self, me: usize, epoch: u64, early: bool) {
         let parity = |epoch: u64| (epoch & 1) as usize;
         let take = |epoch: u64| {
@@ -202,7 +204,7 @@ fn one_payload_would_be_too_few() {
 
 #[test]
 fn a_rank_that_does_not_hear_from_everybody_would_run_ahead() {
-    // The last rank never waits for rank 0, which still reads the payload that the last rank writes anew.
+    // The last rank never waits for rank 0, which still reads the payload that the last rank writes again.
     let two = || run::<2>(0, 3, Way { hears: |me, peer| (me, peer) != (1, 0), ..AS_BUILT });
     assert_eq!(failure_of(Model { run: two, preemptions: Some(3) }), Some(Failure::Disorder));
     let three = || run::<3>(0, 3, Way { hears: |me, peer| (me, peer) != (2, 0), ..ASLEEP });

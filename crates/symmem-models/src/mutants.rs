@@ -24,8 +24,9 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
             let meetings = [meeting::ONCE, meeting::REUSE, meeting::SLEEP, staging::PARCELS];
             meetings.into_iter().map(|model| (model, Disorder)).collect()
         }
-        // Without bells. In front of a bell a fence follows every put and take: an acquire fence, which does the work of
-        // the two Acquires, and loom moreover lets any two SeqCst fences order all that is around them.
+        // Without bells. In front of a bell a fence follows every put and take: an acquire fence, which does
+        // the work of the two Acquires, and loom moreover lets any two SeqCst fences order all that is around
+        // them.
         Site::PutRelease | Site::TakeAcquire => vec![(pad::CARRIES_WRITES, Disorder), (pad::REUSE, Disorder)],
         Site::TakeRelease | Site::PutAcquire => vec![(pad::CARRIES_READS, Disorder), (pad::REUSE, Disorder)],
         Site::ConsumedWait => {
@@ -59,9 +60,9 @@ fn witnesses(site: Site) -> Vec<(Model, Failure)> {
         // Without bells, as for the pad.
         Site::HeadRelease | Site::HeadAcquire => vec![(ring::ONCE, Disorder), (ring::REUSE, Disorder)],
         Site::TailRelease | Site::TailAcquire => vec![(ring::REUSE, Disorder)],
-        Site::CastRelease | Site::BallotAcquire => vec![(ballot::ONCE, Disorder), (ballot::ANEW, Disorder)],
+        Site::CastRelease | Site::BallotAcquire => vec![(ballot::ONCE, Disorder), (ballot::AGAIN, Disorder)],
         // A mix needs a vote that overwrites another.
-        Site::CastFence | Site::BallotFence => vec![(ballot::ANEW, Disorder)],
+        Site::CastFence | Site::BallotFence => vec![(ballot::AGAIN, Disorder)],
     }
 }
 

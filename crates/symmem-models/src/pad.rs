@@ -1,5 +1,5 @@
-//! Models of the signal pad: a signal carries what the sender wrote, and a slot that is free again says what the
-//! receiver has read.
+//! Models of the signal pad: a signal carries what the sender wrote, and a slot that is free again says what
+//! the receiver has read.
 
 use std::sync::Arc;
 
@@ -98,8 +98,8 @@ fn carries_reads() {
     between(send, receive);
 }
 
-/// One buffer, sent and sent again. The receiver takes a second signal when it has read, so the sender may write once it
-/// could put a third.
+/// One buffer, sent and sent again. The receiver takes a second signal when it has read, so the sender may
+/// write once it could put a third.
 pub(crate) const REUSE: Model = Model {
     run: || between(|pad| send_twice(pad, Pad::put_spinning), |pad| receive_twice(pad, Pad::take_spinning)),
     preemptions: Some(3),
@@ -125,8 +125,8 @@ fn receive_twice(pad: &Pad, take: fn(&Pad)) {
     assert_eq!(pad.read(), 2);
 }
 
-/// A ring of two ranks: each puts to the other and then waits for the other's signal, twice. Both ends sleep, on one
-/// bell each, for whichever of the two pads they are at.
+/// A ring of two ranks: each puts to the other and then waits for the other's signal, twice. Both ends sleep,
+/// on one bell each, for whichever of the two pads they are at.
 pub(crate) const RING: Model = Model { run: ring, preemptions: Some(3) };
 
 /// The pad that each rank's peer writes, with both bells.

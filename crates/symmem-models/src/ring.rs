@@ -1,5 +1,5 @@
-//! Models of a ring of mail: a slot is filled after it was emptied and emptied after it was filled, and nobody sleeps
-//! through what it waits for.
+//! Models of a ring of mail: a slot is filled after it was emptied and emptied after it was filled, and
+//! nobody sleeps through what it waits for.
 
 use std::sync::Arc;
 
@@ -7,21 +7,22 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use crate::harness::{Failure, Model, failure_of, holds, sleep_until, spin_until};
-use crate::protocol::{Bell, Counts, SLOTS};
+use crate::protocol::{Bell, SLOTS, SlotCounts};
 
 /// A ring with its slots.
 struct Ring {
-    counts: Counts,
+    counts: SlotCounts,
     slots: [UnsafeCell<u64>; SLOTS as usize],
 }
 
-// SAFETY: the slots are what the models are about; loom reports every access that the protocol leaves unordered.
+// SAFETY: the slots are what the models are about; loom reports every access that the protocol leaves
+// unordered.
 unsafe impl Sync for Ring {}
 
 impl Ring {
     fn new(start: u64) -> Self {
         let slots = std::array::from_fn(|_| UnsafeCell::new(0));
-        Self { counts: Counts::starting_at(start), slots }
+        Self { counts: SlotCounts::starting_at(start), slots }
     }
 
     fn slot(&self, count: u64) -> &UnsafeCell<u64> {
@@ -74,7 +75,8 @@ pub(crate) const REUSE: Model = Model { run: || one_way(0, MESSAGES), preemption
 
 const REUSE_WRAPPING: Model = Model { run: || one_way(BELOW_THE_END, MESSAGES), preemptions: Some(3) };
 
-/// Two ranks that send to each other as mail does: whoever waits moves what can be moved, tells the other, and sleeps.
+/// Two ranks that send to each other as mail does: whoever waits moves what can be moved, tells the other,
+/// and sleeps.
 struct Post {
     /// By who receives.
     rings: [Ring; 2],

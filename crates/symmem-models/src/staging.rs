@@ -1,8 +1,10 @@
-//! Models of collectives over staging and parcels: a rank that hears from some ranks only goes on at once, and its next
-//! operation waits for the others (the *consumed-wait*). With it two halves of staging are enough; without it they are not.
+//! Models of collectives over staging and parcels: a rank that hears from some ranks only goes on at once,
+//! and its next operation waits for the others (the *consumed-wait*). With it two halves of staging are
+//! enough; without it they are not.
 //!
-//! Each rank owns two cells of staging, by the parity of the epoch. Who is heard when, and what is owed, is the library's
-//! own code, as `group/running.rs` calls it: only how a rank waits, and what it does with staging, is written down here.
+//! Each rank owns two cells of staging, by the parity of the epoch. Who is heard when, and what is owed, is
+//! the library's own code, as `group/running.rs` calls it: only how a rank waits, and what it does with
+//! staging, is written down here.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use loom::thread;
 use crate::harness::{Failure, Model, failure_without, holds, sleep_until, spin_until};
 use crate::operation::Signature;
 use crate::protocol::atomic::{AtomicU64, Ordering, Site};
-use crate::protocol::{Bell, Meeting, Owed, PARCEL_WORDS, Slot};
+use crate::protocol::{Bell, MeetingWords, Owed, PARCEL_WORDS, Slot};
 use crate::protocol::{announce, arrived, hear, next_epoch, unpack};
 
 /// The words and the staging of all ranks.
@@ -24,10 +26,11 @@ struct Ranks<const WORLD: usize> {
     staging: [[UnsafeCell<u64>; 2]; WORLD],
 }
 
-// SAFETY: the staging is what the models are about; loom reports every access that the protocol leaves unordered.
+// SAFETY: the staging is what the models are about; loom reports every access that the protocol leaves
+// unordered.
 unsafe impl<const WORLD: usize> Sync for Ranks<WORLD> {}
 
-impl<const WORLD: usize> Meeting for Ranks<WORLD> {
+impl<const WORLD: usize> MeetingWords for Ranks<WORLD> {
     fn world(&self) -> usize {
         WORLD
     }

@@ -4,6 +4,9 @@ maturin puts an extension or a program into a wheel, not both. So pip and other 
 which has cargo build the program, lets maturin do everything else, and adds the program to what it made. The program is that of `cargo
 build --release`, in the same target folder, so nothing is built twice. Settings are maturin's, by its own ways
 (`--config-settings build-args=...`, MATURIN_PEP517_ARGS).
+
+With `--zig` a wheel runs on older systems than the one it was built on: zig links extension and program with the glibc of
+`--compatibility`. That takes the packages ziglang and cargo-zigbuild; `cargo xtask package` has them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -47,6 +51,10 @@ Settings = Mapping[str, Any] | None
 _SWITCHES = ("--frozen", "--locked", "--offline")
 _VALUES = ("--profile", "--target")
 
+#: glibc of the wheels that have a year in their names, and of those that maturin makes with zig if nobody says more.
+_GLIBC_OF_YEARS = {"manylinux2014": "2.17", "manylinux2010": "2.12"}
+_GLIBC = "2.17"
+
 
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
@@ -71,7 +79,7 @@ def _with_program(build: Callable[..., str], folder: str, settings: Settings, me
 
 def _program(settings: Settings) -> bytes:
     """The program, without what only a debugger needs."""
-    command = ["cargo", "build", "--package", "symmem-cli", "--bin", "symmem", *_cargo_options(settings)]
+    command = [*_cargo(settings), "--package", "symmem-cli", "--bin", "symmem", *_cargo_options(settings)]
     command.append("--message-format=json-render-diagnostics")
     print("Running `{}`".format(" ".join(command)), flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, env=maturin._get_env(), text=True)
@@ -88,6 +96,27 @@ def _program(settings: Settings) -> bytes:
         return stripped.read_bytes()
 
 
+def _cargo(settings: Settings) -> list[str]:
+    """The command that builds: with zig, for the glibc that the wheel is to be compatible with."""
+    given = maturin.get_maturin_pep517_args(settings)
+    if "--zig" not in given:
+        return ["cargo", "build"]
+    if any(option.startswith("--target") for option in given):
+        raise SystemExit("--zig builds for this machine's processor: leave --target out")
+    said = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    (host,) = [line.removeprefix("host: ") for line in said.splitlines() if line.startswith("host: ")]
+    return ["cargo", "zigbuild", "--target", f"{host}.{_glibc(given)}"]
+
+
+def _glibc(given: list[str]) -> str:
+    """The version of glibc in `--compatibility manylinux_2_28`."""
+    joined = " ".join(given).replace("=", " ").split()
+    tag = joined[joined.index("--compatibility") + 1] if "--compatibility" in joined else ""
+    if match := re.fullmatch(r"manylinux_(\d+)_(\d+)", tag):
+        return ".".join(match.groups())
+    return _GLIBC_OF_YEARS.get(tag, _GLIBC)
+
+
 def _cargo_options(settings: Settings) -> list[str]:
     given = iter(maturin.get_maturin_pep517_args(settings))
     options = []
@@ -101,7 +130,7 @@ def _cargo_options(settings: Settings) -> list[str]:
 
 
 def _add(wheel: Path, program: bytes) -> None:
-    """Writes the wheel anew with the program in it, and in its list of files."""
+    """Writes the wheel again with the program in it, and in its list of files."""
     added = wheel.with_suffix(".new")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(added, "w", zipfile.ZIP_DEFLATED) as new:
         (record,) = [name for name in old.namelist() if name.endswith(".dist-info/RECORD")]

@@ -1,7 +1,8 @@
 //! `Array`: symmetric memory as Python sees it, with every zero-copy protocol.
 //!
-//! The class that users have is a subclass written in Python, with indexing and arithmetic; [`make`] makes that. An array,
-//! and whatever was made of it by any protocol, keeps the memory mapped. An array from before the fork of a rank is refused.
+//! The class that users have is a subclass written in Python, with indexing and arithmetic; [`make`] makes
+//! that. An array, and whatever was made of it by any protocol, keeps the memory mapped. An array from before
+//! the fork of a rank is refused.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -49,8 +50,8 @@ pub(crate) struct Array {
     epoch: u32,
 }
 
-/// An array of `shape` elements at `address`, which is mapped as long as `keep`. Of the Python class that was set by
-/// `_set_array_type`.
+/// An array of `shape` elements at `address`, which is mapped as long as `keep`. Of the Python class that was
+/// set by `_set_array_type`.
 pub(crate) fn make(
     py: Python<'_>,
     address: usize,
@@ -73,8 +74,8 @@ pub(crate) fn dense_strides(shape: &[usize], dtype: DType) -> Vec<isize> {
     strides
 }
 
-/// Bytes before the first element that others are in, and bytes from there to the end of the last; of some elements of `size`
-/// bytes. `None` if that is more than there can be.
+/// Bytes before the first element that others are in, and bytes from there to the end of the last; of some
+/// elements of `size` bytes. `None` if that is more than there can be.
 pub(crate) fn extent(shape: &[usize], strides: &[isize], size: usize) -> Option<(usize, usize)> {
     let (mut before, mut after) = (0usize, size);
     for (side, stride) in shape.iter().zip(strides) {
@@ -195,8 +196,8 @@ impl Array {
         }
         // Words, so that any element is aligned.
         let mut words = vec![0u64; self.nbytes_().div_ceil(size_of::<u64>())];
-        // SAFETY: both have room for the elements, and are different memory. What a peer writes meanwhile may be torn, and
-        // any bits are elements.
+        // SAFETY: both have room for the elements, and are different memory. What a peer writes meanwhile may
+        // be torn, and any bits are elements.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.address as *const u8,
@@ -362,8 +363,8 @@ impl Array {
         dlpack::device_of(self.place)
     }
 
-    /// A DLPack capsule: versioned if `max_version` is at least 1.0. The consumer's `stream` is made to wait for the work
-    /// that was put on the memory here.
+    /// A DLPack capsule: versioned if `max_version` is at least 1.0. The consumer's `stream` is made to wait
+    /// for the work that was put on the memory here.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,

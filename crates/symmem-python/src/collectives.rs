@@ -1,31 +1,35 @@
 //! Collectives: which output they have, and whether memory is symmetric.
 //!
-//! Called by the methods of `SymmetricMemory` and of `Group`. What is wrong with this rank's arguments is checked here and told to the
-//! others (`refusal`); what ranks may disagree on is the library's to compare.
+//! Called by the methods of `SymmetricMemory` and of `Group`. What is wrong with this rank's arguments is
+//! checked here and told to the others (`refusal`); what ranks may disagree on is the library's to compare.
+
+use std::cell::Cell;
 
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use symmem::erased::Call;
+use symmem::collectives::Output;
+use symmem::erased::{Call, Rows};
 use symmem::{CancelToken, DType, ReduceOp};
 
-use crate::dtype;
 use crate::error::invalid;
 use crate::group::{Group, Membership, NonMember};
 use crate::memory::{SymmetricMemory, find_known};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 use crate::private::Job;
+use crate::{cuda, dtype};
 
 /// An argument that may be None.
 pub(crate) type Maybe<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 /// What a method asks for: a collective, or what is wrong with its arguments, and where the output goes.
-pub(crate) type Asked<'a, 'py> = (PyResult<Call>, Maybe<'a, 'py>);
+pub(crate) type AskedCollective<'a, 'py> = (PyResult<Call<'a>>, Maybe<'a, 'py>);
 
-/// The methods of a class for its collectives. In each row: the method, its started form, their arguments with defaults, and what they
-/// ask for, where the object is `$this`. Of all rows alike are an argument before theirs, those after them, which have names only, and
-/// what the class's own `run` and `start` are called with besides.
+/// The methods of a class for its collectives. In each row: the method, its started form, their arguments
+/// with defaults, and what they ask for, where the object is `$this`. Of all rows alike are an argument
+/// before theirs, those after them, which have names only, and what the class's own `run` and `start` are
+/// called with besides.
 macro_rules! methods {
     (
         impl $class:ident as $this:ident, $given:tt, $terms:tt, $more:tt;
@@ -37,14 +41,14 @@ macro_rules! methods {
     };
     (
         @ $class:ident, $this:ident, ($($given:ident: $Given:ty)?),
-        ($($(#[$($how:tt)*])? $arg:ident: $Arg:ty = $value:tt),*), ($($term:ident: $Term:ty = $default:tt),*),
+        ($($(#[$($how:tt)*])? $arg:ident: $Arg:ty $(= $value:tt)?),*), ($($term:ident: $Term:ty = $default:tt),*),
         ($($more:expr),*), $asked:expr; $(#[doc = $doc:tt])+ $run:ident, $start:ident
     ) => {
         #[pymethods]
         #[allow(unused_variables, clippy::too_many_arguments)] // Most rows ask the object nothing; some have many arguments.
         impl $class {
             $(#[doc = $doc])+
-            #[pyo3(signature = ($($given,)? $($arg = $value,)* *, $($term = $default),*))]
+            #[pyo3(signature = ($($given,)? $($arg $(= $value)?,)* *, $($term = $default),*))]
             fn $run(
                 &self,
                 py: Python<'_>,
@@ -57,7 +61,7 @@ macro_rules! methods {
             }
 
             #[doc = concat!("Starts `", stringify!($run), "`.")]
-            #[pyo3(signature = ($($given,)? $($arg = $value,)* *, $($term = $default),*))]
+            #[pyo3(signature = ($($given,)? $($arg $(= $value)?,)* *, $($term = $default),*))]
             fn $start(
                 &self,
                 py: Python<'_>,
@@ -111,25 +115,59 @@ pub(crate) fn root_of(root: isize) -> PyResult<usize> {
 }
 
 /// The reduction by the operation called `op` to `root`.
-pub(crate) fn reduce_to(op: &str, root: isize) -> PyResult<Call> {
+pub(crate) fn reduce_to(op: &str, root: isize) -> PyResult<Call<'static>> {
     Ok(Call::Reduce(reduce_op(op)?, root_of(root)?))
 }
 
-/// Whether `call` has a started form.
-fn has_started_form(call: Call) -> bool {
-    !matches!(call, Call::ReduceScatterColumns(..) | Call::Gather(_) | Call::Scatter(_))
+/// A `counts=` argument: rows of each rank, or what is wrong with it, which is told to the others.
+pub(crate) struct Counts {
+    rows: Vec<usize>,
+    wrong: Cell<Option<PyErr>>,
+}
+
+/// Never an error of its own: the call is refused with it.
+pub(crate) fn counts_of(counts: &Bound<'_, PyAny>) -> PyResult<Counts> {
+    Ok(match counts.extract() {
+        Ok(rows) => Counts { rows, wrong: Cell::new(None) },
+        Err(wrong) => Counts { rows: Vec::new(), wrong: Cell::new(Some(wrong)) },
+    })
+}
+
+/// The call that `make` makes of `counts`. How long their rows are the array says.
+pub(crate) fn counted<'a>(
+    counts: &'a Counts,
+    make: impl FnOnce(Rows<'a>) -> PyResult<Call<'a>>,
+) -> PyResult<Call<'a>> {
+    match counts.wrong.take() {
+        Some(wrong) => Err(wrong),
+        None => make(Rows { counts: &counts.rows, row: 1 }),
+    }
+}
+
+/// `call` on arrays of `shape`, with `parts` elements to a number: its rows are along the first dimension.
+pub(crate) fn in_rows<'a>(call: Call<'a>, shape: &[usize], parts: usize) -> PyResult<Call<'a>> {
+    let Some(rows) = call.rows() else { return Ok(call) };
+    if shape.is_empty() {
+        return Err(invalid(call.name(), "a scalar has no rows"));
+    }
+    Ok(call.with_rows(Rows { row: shape.iter().skip(1).product::<usize>() * parts, ..rows }))
+}
+
+/// Whether `call` can work in place: its array is its result.
+pub(crate) fn is_in_place(call: Call<'_>) -> bool {
+    matches!(call, Call::AllReduce(_)) || call.row().output == Output::InPlace
 }
 
 /// `call`, if it has a started form.
-pub(crate) fn check_start(call: Call) -> PyResult<Call> {
-    if has_started_form(call) {
+pub(crate) fn check_start(call: Call<'_>) -> PyResult<Call<'_>> {
+    if call.row().started {
         return Ok(call);
     }
     Err(invalid(call.name(), "it has no started form. Hint: call it in a thread of its own"))
 }
 
 /// An error if `operand`, which `call` works on in place, is read-only.
-pub(crate) fn check_writes(call: Call, operand: &Operand<'_>) -> PyResult<()> {
+pub(crate) fn check_writes(call: Call<'_>, operand: &Operand<'_>) -> PyResult<()> {
     if operand.writable {
         return Ok(());
     }
@@ -141,41 +179,57 @@ pub(crate) fn check_writes(call: Call, operand: &Operand<'_>) -> PyResult<()> {
 }
 
 /// Whether rank `rank` has an output of `call` that is not its input.
-pub(crate) fn has_output(call: Call, rank: usize, given: bool) -> bool {
-    match call {
-        Call::AllReduce(_) => given,
-        Call::Reduce(_, root) | Call::Gather(root) => rank == root,
-        Call::Broadcast(_) => false,
-        _ => true,
+pub(crate) fn has_output(call: Call<'_>, rank: usize, given: bool) -> bool {
+    match call.root() {
+        _ if is_in_place(call) => given && matches!(call, Call::AllReduce(_)),
+        Some(root) => rank == root || !call.row().is_to_root(),
+        None => true,
     }
 }
 
-/// An error if an input of `shape` has not one part per rank along its first dimension, for calls that divide it.
-pub(crate) fn check_parts(call: Call, shape: &[usize], world: usize) -> PyResult<()> {
-    match call {
-        Call::AllToAll | Call::ReduceScatter(_) | Call::Scatter(_) => {
-            divide(call, shape.to_vec().first_mut(), world)
-        }
-        _ => Ok(()),
+/// An error if an input of `shape` has not one part per rank along its first dimension, for calls that divide
+/// it.
+pub(crate) fn check_parts(call: Call<'_>, shape: &[usize], world: usize) -> PyResult<()> {
+    let row = call.row();
+    // Columns are parts of the last one.
+    match row.parts
+        && !row.counts
+        && row.output != Output::Whole
+        && !matches!(call, Call::ReduceScatterColumns(..))
+    {
+        true => divide(call, shape.to_vec().first_mut(), world),
+        false => Ok(()),
     }
 }
 
-/// The shape of the output of `call` for an input of `shape` on each of `world` ranks.
-pub(crate) fn output_shape(call: Call, shape: &[usize], world: usize) -> PyResult<Vec<usize>> {
+/// The shape of the output of `call` on `rank`, for an input of `shape` on each of `world` ranks.
+pub(crate) fn output_shape(
+    call: Call<'_>,
+    shape: &[usize],
+    (rank, world): (usize, usize),
+) -> PyResult<Vec<usize>> {
     let mut shape = shape.to_vec();
-    match call {
-        Call::AllGather | Call::Gather(_) => match shape.first_mut() {
+    if let (Some(rows), Some(first)) = (call.rows(), shape.first_mut()) {
+        *first = match call.row().output {
+            // One that is missing the library tells the ranks of.
+            Output::Share => rows.counts.get(rank).copied().unwrap_or(0),
+            _ => rows.counts.iter().fold(0, |sum, count| sum.saturating_add(*count)),
+        };
+        return Ok(shape);
+    }
+    match (call.row().output, call) {
+        (Output::Whole, _) => match shape.first_mut() {
             Some(first) => *first *= world,
             None => shape.push(world),
         },
-        Call::ReduceScatter(_) | Call::Scatter(_) => divide(call, shape.first_mut(), world)?,
-        Call::ReduceScatterColumns(..) => divide(call, shape.last_mut(), world)?,
+        (Output::Share, Call::ReduceScatterColumns(..)) => divide(call, shape.last_mut(), world)?,
+        (Output::Share, _) => divide(call, shape.first_mut(), world)?,
         _ => {}
     }
     Ok(shape)
 }
 
-fn divide(call: Call, side: Option<&mut usize>, world: usize) -> PyResult<()> {
+fn divide(call: Call<'_>, side: Option<&mut usize>, world: usize) -> PyResult<()> {
     match side {
         Some(side) if side.is_multiple_of(world) => {
             *side /= world;
@@ -235,25 +289,28 @@ fn new_on_device<'py>(
 }
 
 /// A collective on a handle, ready to run: its output, and what it returns.
-pub(crate) struct Plan<'py> {
-    pub(crate) call: Call,
+pub(crate) struct Plan<'a, 'py> {
+    pub(crate) call: Call<'a>,
     pub(crate) out: Option<Operand<'py>>,
     pub(crate) result: Py<PyAny>,
 }
 
-impl<'py> Plan<'py> {
+impl<'a, 'py> Plan<'a, 'py> {
     /// `call` on `memory` into `out`; `x` is what a call in place returns, by default the memory's own array.
     pub(crate) fn new(
         py: Python<'py>,
         memory: &SymmetricMemory,
-        call: Call,
+        call: Call<'a>,
         out: Option<&Bound<'py, PyAny>>,
         x: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let (rank, world) = (memory.membership().rank(), memory.membership().size());
+        if matches!(memory.place(), Place::Cuda(_)) && !call.row().devices {
+            return Err(invalid(call.name(), "devices do not have it. Hint: use memory of the host"));
+        }
+        let call = in_rows(call, &memory.span().shape, 1)?;
         if !has_output(call, rank, out.is_some()) {
-            let in_place = matches!(call, Call::AllReduce(_) | Call::Broadcast(_));
-            let result = match (in_place, x) {
+            let result = match (is_in_place(call), x) {
                 (false, _) => py.None(),
                 (true, Some(x)) => x.clone().unbind(),
                 (true, None) => memory.result_array(py, call.name())?,
@@ -265,7 +322,7 @@ impl<'py> Plan<'py> {
         let object = match out {
             Some(out) => out.clone(),
             None => {
-                let shape = output_shape(call, &span.shape, world)?;
+                let shape = output_shape(call, &span.shape, (rank, world))?;
                 new_output(py, memory.is_torch(), memory.place(), &shape, span.dtype)?
             }
         };
@@ -281,7 +338,8 @@ impl<'py> Plan<'py> {
     }
 }
 
-/// `x` as an operand, if it is a contiguous array. What is not can still be private memory, where its own errors are told.
+/// `x` as an operand, if it is a contiguous array. What is not can still be private memory, where its own
+/// errors are told.
 fn seen<'py>(x: &Bound<'py, PyAny>) -> Option<Operand<'py>> {
     if x.is_none() { None } else { Operand::input(x).ok() }
 }
@@ -296,16 +354,16 @@ pub(crate) fn symmetric(
 }
 
 /// `call`, unless it writes symmetric memory through an array that is read-only.
-fn writable(call: PyResult<Call>, x: &Operand<'_>) -> PyResult<Call> {
+fn writable<'a>(call: PyResult<Call<'a>>, x: &Operand<'_>) -> PyResult<Call<'a>> {
     let call = call?;
-    if matches!(call, Call::AllReduce(_) | Call::Broadcast(_)) {
+    if is_in_place(call) {
         check_writes(call, x)?;
     }
     Ok(call)
 }
 
 /// The name of a call, in messages that do not come to look at what is wrong with it.
-pub(crate) fn name_of(call: &PyResult<Call>) -> &'static str {
+pub(crate) fn name_of(call: &PyResult<Call<'_>>) -> &'static str {
     call.as_ref().map_or("collective", |call| call.name())
 }
 
@@ -314,7 +372,7 @@ impl Group {
     pub(crate) fn run<'py>(
         &self,
         py: Python<'py>,
-        (call, out): Asked<'_, 'py>,
+        (call, out): AskedCollective<'_, 'py>,
         x: &Bound<'py, PyAny>,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
@@ -326,12 +384,18 @@ impl Group {
         }
         let group = membership.group(name_of(&call), timeout_ms)?;
         match call.and_then(|call| Job::new(&group, call, (x, seen), out)) {
-            Ok(job) => {
-                let shaped = membership.shaped(&group, &job.shape(membership.size()));
-                job.run(py, shaped.as_ref().unwrap_or(&group))
-            }
-            Err(error) if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
-            Err(error) => Err(error),
+            Ok(job) => match job.place() {
+                Place::Cpu => {
+                    let shaped = job.shaped(membership, &group);
+                    job.run(py, shaped.as_ref().unwrap_or(&group))
+                }
+                Place::Cuda(ordinal) => job.run_on(py, membership, ordinal, timeout_ms),
+            },
+            Err(error) => match Operand::any(x).map(|x| x.device) {
+                Ok(Place::Cuda(ordinal)) => Err(cuda::Private::refuse(py, membership, ordinal, error)),
+                _ if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
+                _ => Err(error),
+            },
         }
     }
 
@@ -339,7 +403,7 @@ impl Group {
     pub(crate) fn start<'py>(
         &self,
         py: Python<'py>,
-        (call, out): Asked<'_, 'py>,
+        (call, out): AskedCollective<'_, 'py>,
         x: &Bound<'py, PyAny>,
         timeout_ms: u64,
     ) -> PyResult<Pending> {
@@ -353,7 +417,7 @@ impl Group {
         let group = membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new());
         match call.and_then(check_start).and_then(|call| Job::new(&group, call, (x, None), out)) {
             Ok(job) => {
-                let shaped = membership.shaped(&group, &job.shape(membership.size()));
+                let shaped = job.shaped(membership, &group);
                 job.start(shaped.as_ref().unwrap_or(&group))
             }
             Err(error) if membership.is_on_host(x) => Err(membership.refuse_started(py, timeout_ms, error)),
@@ -364,40 +428,27 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use symmem::collectives::{Output, ROWS, Row};
+    use symmem::collectives::ROWS;
 
     use super::*;
-
-    /// The call that `row` of the library's table is in Python; a new row needs one, or says that Python has none.
-    fn call_of(row: &Row) -> Call {
-        let sum = ReduceOp::Sum;
-        match row.name {
-            "all_reduce" | "all_reduce_out" => Call::AllReduce(sum),
-            "reduce" => Call::Reduce(sum, 0),
-            "reduce_scatter" => Call::ReduceScatter(sum),
-            "reduce_scatter_columns" => Call::ReduceScatterColumns(sum, 4),
-            "all_gather" => Call::AllGather,
-            "broadcast" => Call::Broadcast(0),
-            "all_to_all" => Call::AllToAll,
-            "gather" => Call::Gather(0),
-            "scatter" => Call::Scatter(0),
-            other => panic!("{other} has no call"),
-        }
-    }
 
     #[test]
     fn calls_are_what_the_librarys_table_says() {
         // What varies has a method of its own and no `Call`.
         for row in ROWS.iter().filter(|row| row.python.is_some() && row.output != Output::Varies) {
-            let (call, name) = (call_of(row), row.name);
+            let name = row.name;
+            let call = Call::of(row, ReduceOp::Sum, 0, &[4; 4]).expect(name);
             assert_eq!(Some(call.name()), row.python, "{name}");
-            assert_eq!(has_started_form(call), row.started, "{name}");
+            assert_eq!(call.row().started, row.started, "{name}");
+            assert_eq!(call.reduction().is_some(), row.reduces, "{name}");
+            assert_eq!(call.root().is_some(), row.root, "{name}");
             let given = name == "all_reduce_out";
             assert_eq!(has_output(call, 0, given), row.output != Output::InPlace, "{name}");
-            let at_root = row.root && row.output != Output::Share;
-            assert!(!at_root || !has_output(call, 1, given), "{name}");
-            let shape: usize = output_shape(call, &[4, 4], 2).unwrap().iter().product();
+            assert!(!row.is_to_root() || !has_output(call, 1, given), "{name}");
+            let shape: usize = output_shape(call, &[4, 4], (0, 2)).unwrap().iter().product();
             let expected = match row.output {
+                Output::Whole if row.counts => 64,
+                Output::Share if row.counts => 16,
                 Output::Whole => 32,
                 Output::Share => 8,
                 _ => 16,

@@ -1,7 +1,8 @@
 //! DLPack: arrays without a copy to and from any library, by capsules, versioned (1.0 and later) and legacy.
 //!
-//! `array` exports through [`export`], `operand` imports through [`import`]. An exported capsule owns what keeps the
-//! memory mapped, and gives it back on whatever thread its consumer ends on, with or without the interpreter.
+//! `array` exports through [`export`], `operand` imports through [`import`]. An exported capsule owns what
+//! keeps the memory mapped, and gives it back on any thread its consumer ends on, with or without the
+//! interpreter.
 
 use std::ffi::{CStr, c_void};
 
@@ -50,7 +51,7 @@ struct Type {
 }
 
 #[repr(C)]
-struct Tensor {
+struct DlpackTensor {
     data: *mut c_void,
     device: Device,
     ndim: i32,
@@ -64,7 +65,7 @@ struct Tensor {
 /// `DLManagedTensor`, of before 1.0.
 #[repr(C)]
 struct Legacy {
-    tensor: Tensor,
+    tensor: DlpackTensor,
     owner: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Legacy)>,
 }
@@ -76,7 +77,7 @@ struct Versioned {
     owner: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
     flags: u64,
-    tensor: Tensor,
+    tensor: DlpackTensor,
 }
 
 /// What `__dlpack_device__` says.
@@ -130,9 +131,9 @@ struct Exported<M> {
 }
 
 impl Export {
-    fn tensor(&mut self) -> Tensor {
+    fn tensor(&mut self) -> DlpackTensor {
         let (kind, ordinal) = device_of(self.place);
-        Tensor {
+        DlpackTensor {
             data: self.address as *mut c_void,
             device: Device { kind, ordinal },
             ndim: self.shape.len() as i32,
@@ -160,7 +161,8 @@ unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
     unsafe { drop(Box::from_raw((*managed).owner.cast::<Exported<Versioned>>())) };
 }
 
-/// The capsule of `export` for a consumer that knows versions up to `max_version`; none: before there were versions.
+/// The capsule of `export` for a consumer that knows versions up to `max_version`; none: before there were
+/// versions.
 pub(crate) fn export<'py>(
     py: Python<'py>,
     mut export: Export,
@@ -201,7 +203,8 @@ fn capsule<'py>(
     name: &'static CStr,
     give_up: impl FnOnce(),
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: an attached thread; name and destructor live for ever, `managed` until the destructor or a consumer ends it.
+    // SAFETY: an attached thread; name and destructor live for ever, `managed` until the destructor or a
+    // consumer ends it.
     let capsule = unsafe {
         let capsule = ffi::PyCapsule_New(managed, name.as_ptr(), Some(end_capsule));
         Bound::from_owned_ptr_or_err(py, capsule)
@@ -211,7 +214,8 @@ fn capsule<'py>(
 
 /// Frees what nobody consumed: consumers rename the capsule.
 unsafe extern "C" fn end_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule that dies; under its first name it still owns what was put into it.
+    // SAFETY: Python calls this with the capsule that dies; under its first name it still owns what was put
+    // into it.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, LEGACY.as_ptr()) == 1 {
             delete_legacy(ffi::PyCapsule_GetPointer(capsule, LEGACY.as_ptr()).cast());
@@ -221,7 +225,8 @@ unsafe extern "C" fn end_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// What `object` exports by `__dlpack__`, and the capsule, which is left unconsumed: it frees the export when it goes.
+/// What `object` exports by `__dlpack__`, and the capsule, which is left unconsumed: it frees the export when
+/// it goes.
 pub(crate) fn import<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Described, Bound<'py, PyAny>)> {
     let capsule = ask(object)?;
     // SAFETY: an attached thread and a live object; the named pointer of a capsule is what its name says.
@@ -255,7 +260,7 @@ fn check_version(version: Version) -> PyResult<()> {
 
 /// # Safety
 /// `tensor` is as DLPack says.
-unsafe fn describe(tensor: &Tensor, writable: bool) -> PyResult<Described> {
+unsafe fn describe(tensor: &DlpackTensor, writable: bool) -> PyResult<Described> {
     let Some(dtype) = dtype_of(&tensor.dtype) else {
         let Type { code, bits, lanes } = tensor.dtype;
         let problem = format!("it is of DLPack type {code} with {bits} bits and {lanes} lanes");
@@ -309,7 +314,7 @@ mod tests {
     /// The layout is the C header's.
     #[test]
     fn structs_are_laid_out_as_in_c() {
-        assert_eq!(size_of::<Tensor>(), 48);
+        assert_eq!(size_of::<DlpackTensor>(), 48);
         assert_eq!(size_of::<Legacy>(), 64);
         assert_eq!(size_of::<Versioned>(), 80);
         assert_eq!(std::mem::offset_of!(Versioned, tensor), 32);

@@ -1,8 +1,8 @@
 //! Element types as Python names them.
 //!
-//! Python says `float32` where Rust says `f32`; numpy, torch, ml_dtypes and jax agree on those names. Arguments go through
-//! [`parse`], which reads other words as numpy does and refuses those that mean another type here; functions that work on elements
-//! choose their Rust type by [`dispatch`].
+//! Python says `float32` where Rust says `f32`; numpy, torch, ml_dtypes and jax agree on those names.
+//! Arguments go through [`parse`], which reads other words as numpy does and refuses those that mean another
+//! type here; functions that work on elements choose their Rust type by [`dispatch`].
 
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
@@ -20,8 +20,8 @@ type Table = Vec<(Py<PyAny>, DType)>;
 /// How many dtype objects are remembered: ml_dtypes has three for us, and some come twice.
 const SEEN_DTYPES: usize = 8;
 
-/// Runs `$body` with `$T` standing for the Rust type of `$dtype`: `dispatch!(dtype, T => work::<T>())`. For a type this
-/// build does not know, which [`parse`] never returns, it is the body for `u8`.
+/// Runs `$body` with `$T` standing for the Rust type of `$dtype`: `dispatch!(dtype, T => work::<T>())`. For a
+/// type this build does not know, which [`parse`] never returns, it is the body for `u8`.
 macro_rules! dispatch {
     ($dtype:expr, $T:ident => $body:expr) => {
         $crate::dtype::dispatch!($dtype, $T => $body;
@@ -148,7 +148,8 @@ fn of_own_name(text: &str) -> Option<DType> {
     })
 }
 
-/// The element type that a string names: numpy's word for it, else this library's or torch's. Where those are two types, neither.
+/// The element type that a string names: numpy's word for it, else this library's or torch's. Where those are
+/// two types, neither.
 fn of_text(object: &Bound<'_, PyString>) -> PyResult<DType> {
     let text = object.to_str()?;
     // On these all agree.
@@ -175,7 +176,8 @@ fn of_text(object: &Bound<'_, PyString>) -> PyResult<DType> {
     )))
 }
 
-/// The type of a numpy dtype, or of anything else with such a name; an error where its bytes are in another machine's order.
+/// The type of a numpy dtype, or of anything else with such a name; an error where its bytes are in another
+/// machine's order.
 fn of_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     let py = object.py();
     // A numpy dtype knows whether its bytes are in this machine's order.
@@ -192,7 +194,8 @@ fn of_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     name.map_or(Ok(None), |name| Ok(of_name(name.to_str()?)))
 }
 
-/// The element type that `object` names: a string ("float32", "f4", "bf16"), a numpy, ml_dtypes or torch dtype, or a type.
+/// The element type that `object` names: a string ("float32", "f4", "bf16"), a numpy, ml_dtypes or torch
+/// dtype, or a type.
 pub(crate) fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = object.py();
     if let Some(dtype) = of_torch(object)? {
@@ -214,7 +217,8 @@ pub(crate) fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     }
 }
 
-/// The type of a numpy dtype that is not one of numpy's own kinds. numpy makes one object for each, so they are remembered.
+/// The type of a numpy dtype that is not one of numpy's own kinds. numpy makes one object for each, so they
+/// are remembered.
 pub(crate) fn of_numpy(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     static SEEN: Mutex<Table> = Mutex::new(Vec::new());
     let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -330,7 +334,8 @@ pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Boun
     }
 }
 
-/// Python's name of the element type that `dtype` names: `"f4"`, `"f32"`, `numpy.float32` and `torch.float32` are `"float32"`.
+/// Python's name of the element type that `dtype` names: `"f4"`, `"f32"`, `numpy.float32` and `torch.float32`
+/// are `"float32"`.
 #[pyfunction]
 fn dtype_name(dtype: &Bound<'_, PyAny>) -> PyResult<&'static str> {
     parse(dtype).map(name)

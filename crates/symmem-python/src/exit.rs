@@ -1,8 +1,9 @@
 //! Taking the interpreter on threads that Python did not start.
 //!
-//! An interpreter that shuts down ends such a thread where it stands when it asks for the interpreter, before Python 3.14 by
-//! unwinding it, which no Rust frame survives: the process aborts. So these threads ask through [`attach`]. At exit, before
-//! anything is taken down, Python waits until the last one is out, and nobody comes in after that.
+//! An interpreter that shuts down ends such a thread where it stands when it asks for the interpreter, before
+//! Python 3.14 by unwinding it, which no Rust frame survives: the process aborts. So these threads ask
+//! through [`attach`]. At exit, before anything is taken down, Python waits until the last one is out, and
+//! nobody comes in after that.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-/// How long the exit waits for threads that are inside: what they do is short, unless a user's store makes it long.
+/// How long the exit waits for threads that are inside: what they do is short, unless a user's store makes it
+/// long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static CLOSED: AtomicBool = AtomicBool::new(false);

@@ -1,8 +1,9 @@
 //! Knowing that this process was forked after something was made.
 //!
-//! A forked child has the parent's arrays, but is not the rank they belong to. Each is stamped with [`epoch`] when it is
-//! made, and [`check`] refuses one from before the fork, if the parent had made a group by then: else the memory is plain
-//! shared memory of both. What the child makes itself is as good as in any process, as far as the library lets it.
+//! A forked child has the parent's arrays, but is not the rank they belong to. Each is stamped with [`epoch`]
+//! when it is made, and [`check`] refuses one from before the fork, if the parent had made a group by then:
+//! else the memory is plain shared memory of both. What the child makes itself is as good as in any process,
+//! as far as the library lets it.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};

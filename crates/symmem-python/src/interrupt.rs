@@ -1,8 +1,9 @@
 //! Waiting without the interpreter, and Ctrl-C.
 //!
-//! Everything that may wait for a peer runs inside [`blocking`]. Signals are Python's business: C sets a flag, and the main
-//! thread runs the handler when it next looks. A wait looks through [`token`], which the group carries, on the slow path
-//! only; so an operation that finds its peers there pays for nothing but giving the interpreter up.
+//! Everything that may wait for a peer runs inside [`blocking`]. Signals are Python's business: C sets a
+//! flag, and the main thread runs the handler when it next looks. A wait looks through [`token`], which the
+//! group carries, on the slow path only; so an operation that finds its peers there pays for nothing but
+//! giving the interpreter up.
 
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
@@ -13,7 +14,8 @@ use symmem::CancelToken;
 
 use crate::error::raise;
 
-/// Waits are woken far more often than a person presses keys; asking takes the interpreter, which others may need.
+/// Waits are woken far more often than a person presses keys; asking takes the interpreter, which others may
+/// need.
 const BETWEEN_POLLS: Duration = Duration::from_millis(15);
 
 thread_local! {
@@ -24,15 +26,17 @@ thread_local! {
     static LAST_POLL: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// A token that is cancelled while a Python signal handler (Ctrl-C) wants the waiting call to end. Every group made by
-/// the bindings carries it: `group.cancelled_by(&token())`. Waits under it belong inside [`blocking`].
+/// A token that is cancelled while a Python signal handler (Ctrl-C) wants the waiting call to end. Every
+/// group made by the bindings carries it: `group.cancelled_by(&token())`. Waits under it belong inside
+/// [`blocking`].
 pub(crate) fn token() -> CancelToken {
     static TOKEN: OnceLock<CancelToken> = OnceLock::new();
     TOKEN.get_or_init(|| CancelToken::polled(signal_wants_out)).clone()
 }
 
-/// Runs `f`, which may block, without the interpreter; raises what it returns, or what a signal handler raised
-/// meanwhile. That comes first even where `f` succeeded, because Python has already forgotten the signal.
+/// Runs `f`, which may block, without the interpreter; raises what it returns, or what a signal handler
+/// raised meanwhile. That comes first even where `f` succeeded, because Python has already forgotten the
+/// signal.
 #[inline]
 pub(crate) fn blocking<R: Send>(py: Python<'_>, f: impl FnOnce() -> symmem::Result<R> + Send) -> PyResult<R> {
     let result = py.detach(f);
@@ -75,8 +79,8 @@ fn signal_wants_out() -> bool {
     interrupted
 }
 
-/// Keeps what a signal handler raised while the waiting call ran Python code: [`blocking`] raises it. False on other threads
-/// than the main one, where no handler runs, and nobody may ever look.
+/// Keeps what a signal handler raised while the waiting call ran Python code: [`blocking`] raises it. False
+/// on other threads than the main one, where no handler runs, and nobody may ever look.
 pub(crate) fn hand_over(raised: PyErr) -> bool {
     let takes = is_main_thread();
     // The first one is why the call ends.

@@ -1,12 +1,14 @@
 //! The extension module `symmem._symmem`: everything of the Python package that is hot or unsafe.
 //!
-//! Only `python/symmem` imports it; users import that package. What it guarantees: no call blocks on a peer while it
-//! holds the interpreter (`interrupt`), every failure is a typed exception (`error`), and memory lives as long as any
-//! Python object that shows it (`array`).
+//! Only `python/symmem` imports it; users import that package. What it guarantees: no call blocks on a peer
+//! while it holds the interpreter (`interrupt`), every failure is a typed exception (`error`), and memory
+//! lives as long as any Python object that shows it (`array`).
 
 use pyo3::prelude::*;
 
 mod array;
+mod atomics;
+mod backend;
 mod collectives;
 mod context;
 mod cuda;
@@ -45,6 +47,7 @@ fn _symmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::register(module)?;
     dtype::register(module)?;
     array::register(module)?;
+    atomics::register(module)?;
     context::register(module)?;
     store::register(module)?;
     group::register(module)?;

@@ -1,8 +1,9 @@
 //! `Pending`: an operation that was started, to be tested, waited for or awaited.
 //!
-//! Whatever starts operations makes one from a [`Running`], mostly a [`Started`] around what the Rust library gives.
-//! Nobody polls: the operation's end rings the [`Bell`], which wakes threads and event loops. An operation that cannot ring
-//! ([`Running::sleeper`]) is slept for by whoever waits, or by a thread where an event loop does.
+//! Anything that starts operations makes one from a [`Running`], mostly a [`Started`] around what the Rust
+//! library gives. Nobody polls: the operation's end rings the [`Bell`], which wakes threads and event loops.
+//! An operation that cannot ring ([`Running::sleeper`]) is slept for by whoever waits, or by a thread where
+//! an event loop does.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use symmem::erased::Buffer;
+use symmem::erased::ErasedBuffer;
 use symmem::{DType, Error};
 
 use crate::error::{invalid, raise};
@@ -33,7 +34,8 @@ pub(crate) trait Running: Send {
     /// Whether it has ended. If not, `waker` is woken when it has; only the last one is.
     fn poll(&mut self, waker: &Waker) -> bool;
 
-    /// For an operation that wakes nobody: what sleeps for at most so long until it has ended, and says whether it has.
+    /// For an operation that wakes nobody: what sleeps for at most so long until it has ended, and says
+    /// whether it has.
     fn sleeper(&self) -> Option<Sleeper> {
         None
     }
@@ -137,14 +139,15 @@ fn notify(py: Python<'_>, event_loop: &Py<PyAny>, pending: &Py<Pending>, future:
     event_loop.bind(py).call_method1("call_soon_threadsafe", (resolve, future)).map(drop)
 }
 
-enum State {
+enum PendingState {
     Running(Box<dyn Running>),
     /// A thread is making the result.
     Ending,
     Ended(PyResult<Py<PyAny>>),
 }
 
-/// An operation that was started and may still be running. Made by the `..._start` forms, `isend` and `irecv`.
+/// An operation that was started and may still be running. Made by the `..._start` forms, `isend` and
+/// `irecv`.
 ///
 /// Dropping it does not stop the operation, for the peers count on it.
 ///
@@ -153,7 +156,7 @@ enum State {
 ///     pending.wait()           # or: await pending
 #[pyclass(frozen, weakref, module = "symmem")]
 pub(crate) struct Pending {
-    state: Mutex<State>,
+    state: Mutex<PendingState>,
     bell: Arc<Bell>,
     sleeper: Option<Sleeper>,
 }
@@ -162,14 +165,16 @@ impl Pending {
     /// A pending for `running`.
     pub(crate) fn new(running: Box<dyn Running>) -> Self {
         let sleeper = running.sleeper();
-        let pending = Self { state: Mutex::new(State::Running(running)), bell: Arc::default(), sleeper };
+        let pending =
+            Self { state: Mutex::new(PendingState::Running(running)), bell: Arc::default(), sleeper };
         pending.poll();
         pending
     }
 
-    /// A pending for a collective whose output, if it `lands`, goes to `result`: an array that is not touched before the end.
+    /// A pending for a collective whose output, if it `lands`, goes to `result`: an array that is not touched
+    /// before the end.
     pub(crate) fn landing(
-        pending: symmem::Pending<Buffer>,
+        pending: symmem::Pending<ErasedBuffer>,
         dtype: DType,
         lands: bool,
         result: Py<PyAny>,
@@ -182,16 +187,16 @@ impl Pending {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PendingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the operation has ended; if not, the bell rings when it has.
     fn poll(&self) -> bool {
         match &mut *self.lock() {
-            State::Running(running) => running.poll(&Waker::from(Arc::clone(&self.bell))),
-            State::Ending => false,
-            State::Ended(_) => true,
+            PendingState::Running(running) => running.poll(&Waker::from(Arc::clone(&self.bell))),
+            PendingState::Ending => false,
+            PendingState::Ended(_) => true,
         }
     }
 
@@ -224,25 +229,25 @@ impl Pending {
         if !self.poll() {
             return None;
         }
-        let state = std::mem::replace(&mut *self.lock(), State::Ending);
+        let state = std::mem::replace(&mut *self.lock(), PendingState::Ending);
         let ended = match state {
             // Without the lock: what makes the result may let other threads run.
-            State::Running(running) => running.finish(py),
-            State::Ended(ended) => ended,
-            State::Ending => return None,
+            PendingState::Running(running) => running.finish(py),
+            PendingState::Ended(ended) => ended,
+            PendingState::Ending => return None,
         };
         let copy = match &ended {
             Ok(result) => Ok(result.clone_ref(py)),
             Err(error) => Err(error.clone_ref(py)),
         };
-        *self.lock() = State::Ended(ended);
+        *self.lock() = PendingState::Ended(ended);
         Some(copy)
     }
 }
 
 /// Copies what a started operation gave into the output it was asked for.
 fn land(object: &Bound<'_, PyAny>, dtype: DType, data: &[u8]) -> PyResult<()> {
-    // Looked at anew: Python may have changed the object since the start.
+    // Looked at again: Python may have changed the object since the start.
     let out = Operand::any_output(object)?;
     if out.bytes() != data.len() || out.dtype != dtype || out.device != Place::Cpu {
         return Err(invalid("out", "it was changed while the operation was running"));
@@ -268,10 +273,11 @@ impl Pending {
         self.poll()
     }
 
-    /// Waits until the operation has ended, and returns what the blocking form returns, or raises what it raises.
+    /// Waits until the operation has ended, and returns what the blocking form returns, or raises what it
+    /// raises.
     ///
-    /// `timeout_ms=0` waits as long as the operation itself may take. When a longer wait ends with `Timeout`, or with
-    /// KeyboardInterrupt, the operation goes on and can be waited for again.
+    /// `timeout_ms=0` waits as long as the operation itself may take. When a longer wait ends with `Timeout`,
+    /// or with KeyboardInterrupt, the operation goes on and can be waited for again.
     #[pyo3(signature = (timeout_ms = 0))]
     pub(crate) fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Py<PyAny>> {
         let deadline = (timeout_ms > 0).then(|| Instant::now() + Duration::from_millis(timeout_ms));

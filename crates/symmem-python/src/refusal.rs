@@ -1,7 +1,8 @@
-//! What is wrong with this rank's arguments of a collective is told to the other ranks before it is raised here.
+//! What is wrong with this rank's arguments of a collective is told to the other ranks before it is raised
+//! here.
 //!
-//! Used by everything of this crate that checks arguments before the library does, which tells by itself. The others, who make
-//! the call, raise `RankFailed` with this rank's words instead of waiting for it.
+//! Used by everything of this crate that checks arguments before the library does, which tells by itself. The
+//! others, who make the call, raise `RankFailed` with this rank's words instead of waiting for it.
 
 use pyo3::prelude::*;
 use symmem::{CancelToken, Error};
@@ -16,8 +17,9 @@ pub(crate) fn words(py: Python<'_>, error: &PyErr) -> String {
     error.value(py).to_string()
 }
 
-/// Tells the other ranks of `group` about `error`, in place of the call that they make; what to raise: `error`, or what was still
-/// to be said about an operation before, or what a signal handler raised meanwhile.
+/// Tells the other ranks of `group` about `error`, in place of the call that they make; what to raise:
+/// `error`, or what was still to be said about an operation before, or what a signal handler raised
+/// meanwhile.
 #[cold]
 pub(crate) fn tell(py: Python<'_>, group: &symmem::Group, error: PyErr) -> PyErr {
     let words = words(py, &error);
@@ -65,7 +67,8 @@ impl Membership {
         }
     }
 
-    /// Whether the others, who make a call with an array like `x`, make it in host memory, as far as can be known.
+    /// Whether the others, who make a call with an array like `x`, make it in host memory, as far as can be
+    /// known.
     pub(crate) fn is_on_host(&self, x: &Bound<'_, PyAny>) -> bool {
         match Operand::any(x) {
             Ok(operand) if operand.device == Place::Cpu => true,

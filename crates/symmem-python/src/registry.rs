@@ -1,7 +1,8 @@
 //! Live allocations of this process by address: how a view of any kind is found to be symmetric.
 //!
-//! `memory` registers what it allocates; collectives and `rendezvous` look up. Ranks that are threads share the registry:
-//! each has its own allocations in it. An allocation leaves when its last array or view is gone.
+//! `memory` registers what it allocates; collectives and `rendezvous` look up. Ranks that are threads share
+//! the registry: each has its own allocations in it. An allocation leaves when its last array or view is
+//! gone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
@@ -59,7 +60,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // In a forked child the lock may be held by a thread that is not there; nobody looks there for this block.
+        // In a forked child the lock may be held by a thread that is not there; nobody looks there for this
+        // block.
         if !self.is_own() {
             return;
         }
@@ -92,8 +94,8 @@ pub(crate) fn find(address: usize) -> Option<(Arc<Block>, usize)> {
     block.holds(address).then_some((block, offset))
 }
 
-/// Whoever has the memory at a device address, for graphs: an allocation of this module's, if it is one. Memory of other libraries
-/// is theirs to keep (docs/python.md).
+/// Whoever has the memory at a device address, for graphs: an allocation of this module's, if it is one.
+/// Memory of other libraries is theirs to keep (docs/python.md).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registered(pub(crate) u64);
 

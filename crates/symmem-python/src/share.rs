@@ -1,7 +1,9 @@
-//! `ShareHandle`: an array for other processes of this user, outside of groups. Pickled, sent, and opened there.
+//! `ShareHandle`: an array for other processes of this user, outside of groups. Pickled, sent, and opened
+//! there.
 //!
-//! The library offers the memory as long as it lives in the process that shared it, and checks who asks; here are the shape of
-//! the array and what keeps it. What was opened is memory of another process: it is in no registry, and so no rank's own.
+//! The library offers the memory as long as it lives in the process that shared it, and checks who asks; here
+//! are the shape of the array and what keeps it. What was opened is memory of another process: it is in no
+//! registry, and so no rank's own.
 
 use std::sync::Arc;
 
@@ -18,11 +20,12 @@ use crate::operand::{Operand, Place};
 use crate::registry::{self, Block, Memory};
 use crate::{context, dtype};
 
-/// What another process of this user needs to have an array too. Made by `x.share()`; pickled in any way, and opened there.
+/// What another process of this user needs to have an array too. Made by `x.share()`; pickled in any way, and
+/// opened there.
 ///
-/// It can be opened as long as the process that made it lives and has the array, a view of it, or this handle. Who has opened
-/// the array keeps its memory, whatever becomes of the others. Its pickle holds a secret: who has that, and is of this user, can
-/// read and write the array.
+/// It can be opened as long as the process that made it lives and has the array, a view of it, or this
+/// handle. Who has opened the array keeps its memory, whatever becomes of the others. Its pickle holds a
+/// secret: who has that, and is of this user, can read and write the array.
 ///
 /// >>> import pickle, symmem
 /// >>> x = symmem.empty(3, dtype="int32")
@@ -62,8 +65,9 @@ impl ShareHandle {
         Ok(Self { handle, offset, shape, strides, dtype: dtype::parse(dtype)?, _keep: None })
     }
 
-    /// The array: the same memory, here. Raises `NotShared`, at once, if it can no longer be had; a process that does not answer
-    /// is waited for until the timeout. In the process that shares it, it is a view of that very memory.
+    /// The array: the same memory, here. Raises `NotShared`, at once, if it can no longer be had; a process
+    /// that does not answer is waited for until the timeout. In the process that shares it, it is a view of
+    /// that very memory.
     #[pyo3(signature = (*, timeout_ms = 0))]
     fn open(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Py<PyAny>> {
         let context = context::current(py)?;
@@ -132,8 +136,9 @@ impl ShareHandle {
     }
 }
 
-/// Local. A handle of `x`, which is any array or view in memory from `symmem.empty`, for other processes of this user. It can
-/// be pickled: sent to a worker of a pool, for example, which opens it and has the same memory.
+/// Local. A handle of `x`, which is any array or view in memory from `symmem.empty`, for other processes of
+/// this user. It can be pickled: sent to a worker of a pool, for example, which opens it and has the same
+/// memory.
 ///
 /// From here on others may read and write the memory at any time: synchronise as with memory of a peer.
 #[pyfunction]

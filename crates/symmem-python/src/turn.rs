@@ -1,10 +1,11 @@
 //! `_Turn`: who runs the next operation of a queue of Python's.
 //!
-//! Only `symmem.torch.c10d` uses it. One thread at a time has the turn: whoever waits for an operation, else the queue's own thread. Who
-//! waits mostly comes a few microseconds after the operation was queued. A Python thread that woke up for it as well would find
-//! nothing, having taken the interpreter from the one that works: two switches of threads. So the queue's thread looks without
-//! the interpreter, and takes the turn after a moment in which nobody else took an operation, or when somebody is in a hurry.
-//! While operations come one after the other it only naps, so that they need no system call to wake it.
+//! Only `symmem.torch.c10d` uses it. One thread at a time has the turn: whoever waits for an operation, else
+//! the queue's own thread. Who waits mostly comes a few microseconds after the operation was queued. A Python
+//! thread that woke up for it as well would find nothing, having taken the interpreter from the one that
+//! works: two switches of threads. So the queue's thread looks without the interpreter, and takes the turn
+//! after a moment in which nobody else took an operation, or when somebody is in a hurry. While operations
+//! come one after the other it only naps, so that they need no system call to wake it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,7 +24,7 @@ fn this_thread() -> usize {
 }
 
 #[derive(Default)]
-struct State {
+struct TurnState {
     /// Who has the turn; 0: nobody.
     owner: usize,
     /// Operations in the queue.
@@ -42,7 +43,7 @@ struct State {
 #[pyclass(frozen, name = "_Turn", module = "symmem._symmem")]
 #[derive(Default)]
 pub(crate) struct Turn {
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
     changed: Condvar,
 }
 
@@ -56,7 +57,7 @@ impl Drop for Taken<'_> {
 }
 
 impl Turn {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,11 +72,12 @@ impl Turn {
         idle.then(|| Taken(self))
     }
 
-    fn wait_on<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait_on<'a>(&'a self, state: MutexGuard<'a, TurnState>) -> MutexGuard<'a, TurnState> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until an operation is for the queue's thread, and takes the turn; false when there is none and no more comes.
+    /// Waits until an operation is for the queue's thread, and takes the turn; false when there is none and
+    /// no more comes.
     fn sleep(&self) -> bool {
         let (mut state, mut naps) = (self.lock(), 0);
         loop {
@@ -171,7 +173,8 @@ impl Turn {
         self.changed.notify_all();
     }
 
-    /// For the queue's thread: waits for something to do and takes the turn. False when there is nothing and no more comes.
+    /// For the queue's thread: waits for something to do and takes the turn. False when there is nothing and
+    /// no more comes.
     fn wait(&self, py: Python<'_>) -> bool {
         py.detach(|| self.sleep())
     }

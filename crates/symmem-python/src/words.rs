@@ -1,13 +1,15 @@
 //! Error texts in the words of Python.
 //!
-//! The library's errors name what a Rust program would call. [`in_python`] puts Python's names in their place; `error` sends every text
-//! through it. What has no name in the tables makes the test below fail, which reads the library's sources.
+//! The library's errors name what a Rust program would call. [`in_python`] puts Python's names in their
+//! place; `error` sends every text through it. What has no name in the tables makes the test below fail,
+//! which reads the library's sources.
 
 use symmem::DType;
 
 use crate::dtype;
 
-/// What the library says, and what a Python program would write. Longer ones come before those that they contain.
+/// What the library says, and what a Python program would write. Longer ones come before those that they
+/// contain.
 const NAMES: [(&str, &str); 22] = [
     (
         " (bind= in Python, TcpStoreOptions::bind in Rust; * is every interface)",
@@ -48,10 +50,10 @@ const OPERATIONS: [(&str, &str); 10] = [
     ("reduce_scatter_columns", "reduce_scatter"),
     ("low_contention_all_gather", "all_gather"),
     ("low_contention_reduce_scatter", "reduce_scatter"),
-    ("making of an engine", "rendezvous"),
-    ("making of an NCCL communicator", "init_rank"),
-    ("wait_for_signal", "wait_signal"),
-    ("put_with_signal", "put_signal"),
+    ("engine set-up", "rendezvous"),
+    ("communicator set-up", "init_rank"),
+    ("wait_flag", "wait_signal"),
+    ("put_with_flag", "put_signal"),
     ("receive", "recv"),
     ("copy", "get"),
 ];
@@ -77,8 +79,8 @@ pub(crate) fn operation(op: &'static str) -> &'static str {
     OPERATIONS.iter().find(|(rust, _)| *rust == op).map_or(op, |(_, python)| python)
 }
 
-/// `text`, which says what ranks called, with numpy's names of element types and Python's of operations: `4 x f64` is
-/// `4 x float64`. For texts in which nothing is the user's.
+/// `text`, which says what ranks called, with numpy's names of element types and Python's of operations:
+/// `4 x f64` is `4 x float64`. For texts in which nothing is the user's.
 pub(crate) fn of_calls(text: &str) -> String {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut given = String::with_capacity(text.len());

@@ -16,6 +16,9 @@ os.environ.setdefault("SYMMEM_TIMEOUT", "30")
 # One thread a rank, and nothing for `spawn` to say.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What tests on GPUs try is tried here on the CPU.
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu"))
+
 import symmem  # noqa: E402
 
 #: Seconds that one `spawn` may take.

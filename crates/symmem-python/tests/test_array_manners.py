@@ -235,7 +235,7 @@ def test_jax_gets_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
         kind, theirs = x.__jax_array__()
         assert kind == "jax"
     else:
-        assert jnp.sin(x).shape == (2,)
+        assert jnp.sin(jnp.asarray(x)).shape == (2,)  # jnp.sin(x) is an error of jax that says so
         theirs = np.asarray(x.__jax_array__())
     x[:] = 0
     assert theirs.tolist() == [1, 2]

@@ -32,6 +32,16 @@ def expected(op: str, dtype: str, ranks: int) -> np.ndarray[Any, Any]:
     return total / ranks if op == "avg" else total
 
 
+def nothing(op: str, dtype: str) -> np.ndarray[Any, Any]:
+    """What "or" or "max" gives of no ranks."""
+    lowest: Any = 0
+    if op == "max" and dtype in INTEGERS:
+        lowest = np.iinfo(dtype).min
+    elif op == "max":
+        lowest = -448.0 if "e4m3" in dtype else -np.inf
+    return np.full(N, lowest, dtype="float64" if dtype in EXTENDED else dtype)
+
+
 def possible(op: str, dtype: str) -> bool:
     if op == "avg":
         return dtype not in INTEGERS and dtype != "bool"
@@ -87,7 +97,21 @@ def moves(group: symmem.Group, dtype: str) -> None:
     same(group.all_gather(mine).reshape(-1), everybody)
     same(group.all_to_all(mine), np.concatenate([values(r, dtype)[rank * part :][:part] for r in range(size)]))
     same(group.reduce_scatter(mine, op), reduced[rank * part :][:part])
+    same(group.scan(mine, op), expected(op, dtype, rank + 1))
+    counts = [(3 * r) % (N + 1) for r in range(size)]
+    packed = np.concatenate([values(r, dtype)[: counts[r]] for r in range(size)])
+    same(group.all_gather_v(mine[: counts[rank]], counts), packed)
+    found = group.exclusive_scan(mine, op)
+    same(found, expected(op, dtype, rank) if rank else nothing(op, dtype))
     for root in {0, size - 1}:
+        parts = [r % 2 for r in range(size)]
+        start, part_out = sum(parts[:rank]), np.zeros(parts[rank], mine.dtype)
+        given = mine[: sum(parts)] if rank == root else None
+        same(group.scatter_v(given, parts, root, part_out), values(root, dtype)[start:][: parts[rank]])
+        found = group.gather_v(mine[: counts[rank]], counts, root)
+        assert (found is None) == (rank != root)
+        if rank == root:
+            same(found, packed)
         found = group.gather(mine, root)
         assert (found is None) == (rank != root)
         if rank == root:
@@ -129,6 +153,14 @@ def symmetric_moves(group: symmem.Group) -> None:
     same(mem.all_gather(), np.concatenate(parts))
     same(mem.all_to_all(), np.concatenate([p[rank * part :][:part] for p in parts]))
     same(mem.reduce_scatter("sum"), total[rank * part :][:part])
+    counts = [r % (N + 1) for r in range(size)]
+    same(mem.all_gather_v(counts), np.concatenate([p[:c] for p, c in zip(parts, counts, strict=True)]))
+    found = mem.gather_v(counts, size - 1)
+    if rank == size - 1:
+        same(found, np.concatenate([p[:c] for p, c in zip(parts, counts, strict=True)]))
+    same(mem.scatter_v(counts, 0), parts[0][sum(counts[:rank]) :][: counts[rank]])
+    same(mem.scan("sum"), sum(parts[: rank + 1]))
+    same(mem.exclusive_scan("sum"), sum(parts[:rank]) if rank else np.zeros(N))
     out = np.empty(N, dtype="float32")
     same(mem.all_reduce("avg", out), total / size)
     found = mem.reduce("sum", 0)
@@ -163,6 +195,24 @@ def columns(group: symmem.Group) -> None:
 
 def test_reduce_scatter_of_columns(threads: Any) -> None:
     threads(columns, 3)
+
+
+def counted_rows(group: symmem.Group) -> None:
+    rank, counts = group.rank, [2, 0, 1]
+    rows = np.arange(6, dtype="int32").reshape(2, 3) + 100 * rank
+    wanted = [[0, 1, 2], [3, 4, 5], [200, 201, 202]]
+    found = group.all_gather_v(rows[: counts[rank]], counts)
+    assert found.tolist() == wanted
+    assert group.all_gather_v(rows[: counts[rank]] * 1j, counts).imag.tolist() == wanted
+    _, mem = symmetric(group, rows)
+    assert np.asarray(mem.all_gather_v(counts)).tolist() == wanted
+    assert np.asarray(mem.all_gather_v_start(counts).wait()).tolist() == wanted
+    with pytest.raises(symmem.Mismatch, match=r"rank 0: even counts, 3 x int32; rank 1: \[3, 0, 3\] x int32"):
+        group.all_gather_v(rows[: int(rank != 1)], [1, int(rank != 1), 1])
+
+
+def test_counts_are_of_rows(threads: Any) -> None:
+    threads(counted_rows, 3)
 
 
 def ragged(group: symmem.Group) -> None:

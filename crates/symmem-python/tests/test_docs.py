@@ -1,4 +1,4 @@
-"""What the documentation says is true: docstrings, the tutorial, the README, the examples, the types."""
+"""What the documentation says is true: docstrings, the README, the book and its pictures, the examples, the types."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ CRATE = Path(__file__).resolve().parent.parent
 ROOT = CRATE.parent.parent
 PACKAGE = CRATE / "python" / "symmem"
 EXAMPLES = sorted((CRATE / "examples").glob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def modules() -> list[str]:
@@ -60,25 +61,51 @@ def run(program: str, folder: Path) -> str:
 
 
 def has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
+    return has("torch")
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/torch.md", "README.md"])
-def test_every_program_of_a_page_does_what_the_page_says(page: str, tmp_path: Path) -> None:
-    path = ROOT / page
-    if not path.exists():
-        pytest.skip(f"this is no checkout: there is no {page}")
-    for program, output in programs(path):
-        if "torch" in program and not has_torch():
+def has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def lacking(program: str) -> list[str]:
+    """The libraries that a program imports and this environment has not."""
+    imports = re.findall(r"^import (?:symmem\.)?(torch|jax)\b", program, flags=re.MULTILINE)
+    return sorted(name for name in set(imports) if not has(name))
+
+
+WITH_PROGRAMS = [page for page in PAGES if page.exists() and programs(page)]
+
+
+@pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_program_of_a_page_does_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    ran = 0
+    for program, output in programs(page):
+        if lacking(program):
             continue
+        ran += 1
         said = run(program, tmp_path)
         if output:
             assert sorted(said.split("\n")) == sorted(output.split("\n")), program
+    if not ran:
+        pytest.skip(f"{lacking(programs(page)[0][0])} not installed")
 
 
-def test_the_tutorial_has_programs() -> None:
-    if (ROOT / "docs/python.md").exists():
-        assert len(programs(ROOT / "docs/python.md")) >= 8
+def test_the_pages_have_programs() -> None:
+    if not (ROOT / "docs").exists():
+        pytest.skip("this is no checkout")
+    found = {page.relative_to(ROOT).as_posix(): len(programs(page)) for page in PAGES}
+    assert found["README.md"] >= 1 and found["docs/python.md"] >= 8 and found["docs/guides/rank-died.md"] >= 1
+    assert all(found[f"docs/tutorials/{name}.md"] >= 2 for name in ("numpy", "torch", "jax"))
+
+
+@pytest.mark.parametrize("script", ["draw.py", "plot.py"])
+def test_the_pictures_are_what_their_scripts_make(script: str) -> None:
+    path = ROOT / "docs/images" / script
+    if not path.exists():
+        pytest.skip("this is no checkout")
+    done = subprocess.run([sys.executable, path, "--check"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

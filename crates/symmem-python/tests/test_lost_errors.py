@@ -129,7 +129,8 @@ def arguments(kind: type, name: str) -> tuple[Any, ...]:
     method = getattr(kind, name)
     parameters = list(inspect.signature(method).parameters.values())[1:] if callable(method) else []
     needed = [one for one in parameters if one.default is inspect.Parameter.empty]
-    return tuple(np.ones(2) if one.name == "x" else 0 for one in needed)
+    known = {"x": np.ones(2), "counts": [2]}
+    return tuple(known.get(one.name, 0) for one in needed)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -180,7 +181,21 @@ WAITING: dict[str, list[Any]] = {
         lambda group, mem: mem.reduce_scatter(),
         lambda group, mem: mem.reduce_scatter(split_last_dim=True),
     ],
+    "scan": [lambda group, mem: group.scan(np.ones(2)), lambda group, mem: mem.scan()],
+    "exclusive_scan": [lambda group, mem: group.exclusive_scan(np.ones(2)), lambda group, mem: mem.exclusive_scan()],
     "all_gather": [lambda group, mem: group.all_gather(np.ones(2)), lambda group, mem: mem.all_gather()],
+    "all_gather_v": [
+        lambda group, mem: group.all_gather_v(np.ones(2), [2, 2]),
+        lambda group, mem: mem.all_gather_v([2, 1]),
+    ],
+    "gather_v": [
+        lambda group, mem: group.gather_v(np.ones(2), [2, 2]),
+        lambda group, mem: mem.gather_v([2, 1]),
+    ],
+    "scatter_v": [
+        lambda group, mem: group.scatter_v(None, [2, 2], 1, np.ones(2)),
+        lambda group, mem: mem.scatter_v([1, 1], 1),
+    ],
     "broadcast": [lambda group, mem: group.broadcast(np.ones(2), 1), lambda group, mem: mem.broadcast(1)],
     "all_to_all": [lambda group, mem: group.all_to_all(np.ones(2)), lambda group, mem: mem.all_to_all()],
     "gather": [lambda group, mem: group.gather(np.ones(2)), lambda group, mem: mem.gather()],

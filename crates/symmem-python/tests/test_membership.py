@@ -41,8 +41,8 @@ class Harm:
 
 group = symmem.init()
 store = symmem.TcpStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-# The gathering of objects, then the broadcast from rank 1.
-for number, head in (1, b"3 0 0\\n"), (2, b"4 1 0\\n"):
+# The gathering of objects, then the broadcast from rank 1. The first exchange is the join's, which rank 0 may still be in.
+for number, head in (2, b"3 0 0\\n"), (3, b"4 1 0\\n"):
     store.set(f"symmem/{group.id}/x/{number}/1", head + pickle.dumps(Harm()))
 time.sleep(5)
 """

@@ -80,6 +80,11 @@ def frozen(wrong: bool, elements: int) -> Any:
 
 
 PRIVATE: dict[str, dict[str, Call]] = {
+    "atomics": {
+        "size": lambda on, wrong: on.group.atomics(-1 if wrong else 4),
+        "dtype": lambda on, wrong: on.group.atomics(4, "float32" if wrong else "int64"),
+        "too many": lambda on, wrong: on.group.atomics(1 << 62 if wrong else 4),
+    },
     "all_reduce": {
         "type": lambda on, wrong: on.group.all_reduce("text" if wrong else on.x),
         "element type": lambda on, wrong: on.group.all_reduce(np.array(["a"]) if wrong else on.x),
@@ -121,10 +126,68 @@ PRIVATE: dict[str, dict[str, Call]] = {
         "shape": lambda on, wrong: on.group.reduce_scatter_start(on.x[: N - wrong]).wait(),
         "out": lambda on, wrong: on.group.reduce_scatter_start(on.x, out=out(wrong, N // RANKS)).wait(),
     },
+    "scan": {
+        "op": lambda on, wrong: on.group.scan(on.x, op(wrong)),
+        "avg": lambda on, wrong: on.group.scan(on.x, "avg" if wrong else "sum"),
+        "op for complex": lambda on, wrong: on.group.scan(on.x.astype("complex64"), "max" if wrong else "sum"),
+        "out": lambda on, wrong: on.group.scan(on.x, out=out(wrong)),
+    },
+    "scan_start": {
+        "op": lambda on, wrong: on.group.scan_start(on.x, op(wrong)).wait(),
+        "out": lambda on, wrong: on.group.scan_start(on.x, out=out(wrong)).wait(),
+    },
+    "exclusive_scan": {
+        "op": lambda on, wrong: on.group.exclusive_scan(on.x, op(wrong)),
+        "avg": lambda on, wrong: on.group.exclusive_scan(on.x, "avg" if wrong else "sum"),
+        "op for complex": lambda on, wrong: on.group.exclusive_scan(on.x.astype("complex64"), "max" if wrong else "sum"),
+        "out": lambda on, wrong: on.group.exclusive_scan(on.x, out=out(wrong)),
+    },
+    "exclusive_scan_start": {
+        "op": lambda on, wrong: on.group.exclusive_scan_start(on.x, op(wrong)).wait(),
+        "out": lambda on, wrong: on.group.exclusive_scan_start(on.x, out=out(wrong)).wait(),
+    },
     "all_gather": {
         "type": lambda on, wrong: on.group.all_gather(object() if wrong else on.x),
         "out": lambda on, wrong: on.group.all_gather(on.x, out(wrong, N * RANKS)),
         "read-only out": lambda on, wrong: on.group.all_gather(on.x, frozen(wrong, N * RANKS)),
+    },
+    "all_gather_v": {
+        "counts": lambda on, wrong: on.group.all_gather_v(on.x, [N] * (RANKS - wrong)),
+        "counts' type": lambda on, wrong: on.group.all_gather_v(on.x, "abc" if wrong else [N] * RANKS),
+        "negative count": lambda on, wrong: on.group.all_gather_v(on.x, [-1] * RANKS if wrong else [N] * RANKS),
+        "x": lambda on, wrong: on.group.all_gather_v(on.x[wrong:], [N] * RANKS),
+        "scalar": lambda on, wrong: on.group.all_gather_v(np.float32(1) if wrong else on.x, [N] * RANKS),
+        "out": lambda on, wrong: on.group.all_gather_v(on.x, [N] * RANKS, out(wrong, N * RANKS)),
+    },
+    "all_gather_v_start": {
+        "counts": lambda on, wrong: on.group.all_gather_v_start(on.x, [N] * (RANKS - wrong)).wait(),
+        "out": lambda on, wrong: on.group.all_gather_v_start(on.x, [N] * RANKS, out(wrong, N * RANKS)).wait(),
+    },
+    "gather_v": {
+        "counts": lambda on, wrong: on.group.gather_v(on.x, [N] * (RANKS - wrong)),
+        "counts' type": lambda on, wrong: on.group.gather_v(on.x, "abc" if wrong else [N] * RANKS),
+        "root": lambda on, wrong: on.group.gather_v(on.x, [N] * RANKS, root(wrong)),
+        "negative root": lambda on, wrong: on.group.gather_v(on.x, [N] * RANKS, -1 if wrong else 0),
+        "x": lambda on, wrong: on.group.gather_v(on.x[wrong:], [N] * RANKS),
+        "out": lambda on, wrong: on.group.gather_v(on.x, [N] * RANKS, WRONG, out(wrong, N * RANKS)),
+    },
+    "gather_v_start": {
+        "counts": lambda on, wrong: on.group.gather_v_start(on.x, [N] * (RANKS - wrong)).wait(),
+    },
+    "scatter_v": {
+        "counts": lambda on, wrong: on.group.scatter_v(on.x, [N // RANKS] * (RANKS - wrong), 0, out(False, N // RANKS)),
+        "counts' type": lambda on, wrong: on.group.scatter_v(
+            on.x, "abc" if wrong else [N // RANKS] * RANKS, 0, out(False, N // RANKS)
+        ),
+        "root": lambda on, wrong: on.group.scatter_v(on.x, [N // RANKS] * RANKS, root(wrong), out(False, N // RANKS)),
+        "x": lambda on, wrong: on.group.scatter_v(on.x[wrong:], [N // RANKS] * RANKS, WRONG, out(False, N // RANKS)),
+        "out": lambda on, wrong: on.group.scatter_v(on.x, [N // RANKS] * RANKS, 0, out(wrong, N // RANKS)),
+        "no out": lambda on, wrong: on.group.scatter_v(
+            on.x, [N // RANKS] * RANKS, 0, None if wrong else out(False, N // RANKS)
+        ),
+    },
+    "scatter_v_start": {
+        "out": lambda on, wrong: on.group.scatter_v_start(on.x, [N // RANKS] * RANKS, 0, out(wrong, N // RANKS)).wait(),
     },
     "all_gather_start": {
         "out": lambda on, wrong: on.group.all_gather_start(on.x, out(wrong, N * RANKS)).wait(),
@@ -249,7 +312,42 @@ SYMMETRIC: dict[str, dict[str, Call]] = {
     | outputs("reduce_scatter", N // RANKS),
     "reduce_scatter_start": {"op": lambda on, wrong: on.memory.reduce_scatter_start(op(wrong)).wait()}
     | outputs("reduce_scatter_start", N // RANKS),
+    "scan": {
+        "op": lambda on, wrong: on.memory.scan(op(wrong)),
+        "avg": lambda on, wrong: on.memory.scan("avg" if wrong else "sum"),
+    }
+    | outputs("scan", N),
+    "scan_start": {"op": lambda on, wrong: on.memory.scan_start(op(wrong)).wait()} | outputs("scan_start", N),
+    "exclusive_scan": {
+        "op": lambda on, wrong: on.memory.exclusive_scan(op(wrong)),
+        "avg": lambda on, wrong: on.memory.exclusive_scan("avg" if wrong else "sum"),
+    }
+    | outputs("exclusive_scan", N),
+    "exclusive_scan_start": {"op": lambda on, wrong: on.memory.exclusive_scan_start(op(wrong)).wait()} | outputs("exclusive_scan_start", N),
     "all_gather": outputs("all_gather", N * RANKS),
+    "all_gather_v": {
+        "counts": lambda on, wrong: on.memory.all_gather_v([1] * (RANKS - wrong)),
+        "counts' type": lambda on, wrong: on.memory.all_gather_v("abc" if wrong else [1] * RANKS),
+        "counts beyond the memory": lambda on, wrong: on.memory.all_gather_v([N + wrong] * RANKS),
+    }
+    | outputs("all_gather_v", N * RANKS, counts=[N] * RANKS),
+    "all_gather_v_start": {"counts": lambda on, wrong: on.memory.all_gather_v_start([1] * (RANKS - wrong)).wait()}
+    | outputs("all_gather_v_start", N * RANKS, counts=[N] * RANKS),
+    "gather_v": {
+        "counts": lambda on, wrong: on.memory.gather_v([1] * (RANKS - wrong)),
+        "root": lambda on, wrong: on.memory.gather_v([1] * RANKS, root(wrong)),
+    }
+    | outputs("gather_v", N * RANKS, counts=[N] * RANKS, root=WRONG),
+    "gather_v_start": {"counts": lambda on, wrong: on.memory.gather_v_start([1] * (RANKS - wrong)).wait()}
+    | outputs("gather_v_start", N * RANKS, counts=[N] * RANKS, root=WRONG),
+    "scatter_v": {
+        "counts": lambda on, wrong: on.memory.scatter_v([1] * (RANKS - wrong)),
+        "root": lambda on, wrong: on.memory.scatter_v([1] * RANKS, root(wrong)),
+        "counts beyond the memory": lambda on, wrong: on.memory.scatter_v([N // RANKS + wrong] * RANKS),
+    }
+    | outputs("scatter_v", N // RANKS, counts=[N // RANKS] * RANKS),
+    "scatter_v_start": {"counts": lambda on, wrong: on.memory.scatter_v_start([1] * (RANKS - wrong)).wait()}
+    | outputs("scatter_v_start", N // RANKS, counts=[N // RANKS] * RANKS),
     "all_gather_start": outputs("all_gather_start", N * RANKS),
     "broadcast": {
         "root": lambda on, wrong: on.memory.broadcast(root(wrong)),

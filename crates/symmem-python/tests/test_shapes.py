@@ -20,6 +20,10 @@ GROUP_CALLS: dict[str, Call] = {
     "reduce_start": lambda group, x: group.reduce_start(x).wait(),
     "reduce_scatter": lambda group, x: group.reduce_scatter(x),
     "reduce_scatter_start": lambda group, x: group.reduce_scatter_start(x).wait(),
+    "scan": lambda group, x: group.scan(x),
+    "scan_start": lambda group, x: group.scan_start(x).wait(),
+    "exclusive_scan": lambda group, x: group.exclusive_scan(x),
+    "exclusive_scan_start": lambda group, x: group.exclusive_scan_start(x).wait(),
     "all_gather": lambda group, x: group.all_gather(x),
     "all_gather_start": lambda group, x: group.all_gather_start(x).wait(),
     "broadcast": lambda group, x: group.broadcast(x),
@@ -31,7 +35,8 @@ GROUP_CALLS: dict[str, Call] = {
 }
 #: Those that ranks call with arrays that differ, or with none, or that are another's with other names.
 GROUP_OTHERS = {"all_to_all_v", "all_gather_object", "broadcast_object", "barrier", "barrier_start", "clone", "local"}
-GROUP_OTHERS |= {"from_env", "from_torch", "isend", "irecv", "_refuse"}
+GROUP_OTHERS |= {"all_gather_v", "all_gather_v_start", "gather_v", "gather_v_start", "scatter_v", "scatter_v_start"}
+GROUP_OTHERS |= {"atomics", "from_env", "from_torch", "isend", "irecv", "_refuse"}
 #: Refused on all ranks: they have no started form.
 NOT_STARTED = {"gather_start", "scatter_start"}
 GROUP_OTHERS |= {"subgroup", "survivors", "split", "gather_object", "scatter_object", "reduce_object", "all_reduce_object"}
@@ -43,6 +48,10 @@ MEMORY_CALLS: dict[str, Call] = {
     "reduce_start": lambda mem, out: mem.reduce_start().wait(),
     "reduce_scatter": lambda mem, out: mem.reduce_scatter(),
     "reduce_scatter_start": lambda mem, out: mem.reduce_scatter_start().wait(),
+    "scan": lambda mem, out: mem.scan(),
+    "scan_start": lambda mem, out: mem.scan_start().wait(),
+    "exclusive_scan": lambda mem, out: mem.exclusive_scan(),
+    "exclusive_scan_start": lambda mem, out: mem.exclusive_scan_start().wait(),
     "all_gather": lambda mem, out: mem.all_gather(),
     "all_gather_start": lambda mem, out: mem.all_gather_start().wait(),
     "broadcast": lambda mem, out: mem.broadcast(),
@@ -53,7 +62,8 @@ MEMORY_CALLS: dict[str, Call] = {
     "scatter": lambda mem, out: mem.scatter(),
     "all_to_all_v": lambda mem, out: mem.all_to_all_v([1, 1], out),
 }
-MEMORY_OTHERS = {"barrier", "close"}
+MEMORY_OTHERS = {"barrier", "close", "all_gather_v", "all_gather_v_start", "gather_v", "gather_v_start"}
+MEMORY_OTHERS |= {"scatter_v", "scatter_v_start"}
 
 SHAPES = [(4, 6), (8, 3)]
 MISMATCH = r"rank 0: \(4, 6\) x float64; rank 1: \(8, 3\) x float64"

@@ -25,8 +25,21 @@ CALLS: dict[str, tuple[int, Call]] = {
     "reduce_start": (N, lambda on, x, out: on.reduce_start(x, "sum", 0, out if on.rank == 0 else None).wait()),
     "reduce_scatter": (N // RANKS, lambda on, x, out: on.reduce_scatter(x, "sum", out)),
     "reduce_scatter_start": (N // RANKS, lambda on, x, out: on.reduce_scatter_start(x, "sum", out).wait()),
+    "scan": (N, lambda on, x, out: on.scan(x, "sum", out)),
+    "scan_start": (N, lambda on, x, out: on.scan_start(x, "sum", out).wait()),
+    "exclusive_scan": (N, lambda on, x, out: on.exclusive_scan(x, "sum", out)),
+    "exclusive_scan_start": (N, lambda on, x, out: on.exclusive_scan_start(x, "sum", out).wait()),
     "all_gather": (N * RANKS, lambda on, x, out: on.all_gather(x, out)),
     "all_gather_start": (N * RANKS, lambda on, x, out: on.all_gather_start(x, out).wait()),
+    "all_gather_v": (N * RANKS, lambda on, x, out: on.all_gather_v(x, [N] * RANKS, out)),
+    "all_gather_v_start": (N * RANKS, lambda on, x, out: on.all_gather_v_start(x, [N] * RANKS, out).wait()),
+    "gather_v": (N * RANKS, lambda on, x, out: on.gather_v(x, [N] * RANKS, 0, out if on.rank == 0 else None)),
+    "gather_v_start": (
+        N * RANKS,
+        lambda on, x, out: on.gather_v_start(x, [N] * RANKS, 0, out if on.rank == 0 else None).wait(),
+    ),
+    "scatter_v": (N // RANKS, lambda on, x, out: on.scatter_v(x, [N // RANKS] * RANKS, 0, out)),
+    "scatter_v_start": (N // RANKS, lambda on, x, out: on.scatter_v_start(x, [N // RANKS] * RANKS, 0, out).wait()),
     "broadcast": (0, lambda on, x, out: on.broadcast(x, 1)),
     "broadcast_start": (0, lambda on, x, out: on.broadcast_start(x, 1).wait()),
     "all_to_all": (N, lambda on, x, out: on.all_to_all(x, out)),
@@ -40,7 +53,7 @@ WITHOUT = {"gather_start", "scatter_start"}
 #: Those that work in place where there is no `out`.
 IN_PLACE = {"all_reduce", "all_reduce_start", "broadcast", "broadcast_start"}
 #: Those that need an `out`.
-OUT_ONLY = {"all_to_all_v", "scatter"}
+OUT_ONLY = {"all_to_all_v", "scatter", "scatter_v", "scatter_v_start"}
 
 
 def collectives() -> set[str]:
@@ -55,7 +68,7 @@ def parameters(method: Any) -> list[str]:
 
 def test_every_collective_is_here() -> None:
     assert collectives() - WITHOUT == set(CALLS)
-    assert len(CALLS) == 15
+    assert len(CALLS) == 25
 
 
 def values(rank: int, dtype: str) -> np.ndarray[Any, Any]:
@@ -122,8 +135,9 @@ def strided_outputs(group: symmem.Group) -> None:
         if size == 0 or name == "all_to_all_v":
             continue
         dense, out = np.zeros(size, "float32"), spread(np.zeros(size, "float32"))
+        counts = {"counts": [min(size, N)] * RANKS} if "_v" in name else {}
         for target in (dense, out):
-            done = getattr(mem, name)(out=target)
+            done = getattr(mem, name)(out=target, **counts)
             done = done.wait() if name.endswith("_start") else done
             assert done is target or done is None
         assert (dense == out).all() and gaps(out), name
@@ -167,7 +181,7 @@ def test_shapes(threads: Any) -> None:
 def complex_is_refused(group: symmem.Group) -> None:
     z = np.ones(4, "complex64")
     for op in ("min", "max", "prod", "and", "or", "xor"):
-        for call in (group.all_reduce, group.reduce, group.reduce_scatter):
+        for call in (group.all_reduce, group.reduce, group.reduce_scatter, group.scan):
             with pytest.raises(symmem.Invalid, match="complex numbers"):
                 call(z, op)
     with pytest.raises(TypeError, match="no elements of"):

@@ -245,8 +245,6 @@ def alone() -> None:
             wrong()
     with pytest.raises(RuntimeError, match="contiguous"):
         symm_mem.memcpy_to_multicast_(t, t.t(), 0, "0")
-    with pytest.raises(NotImplementedError):
-        symm_mem.get_mem_pool("cuda")
     with pytest.warns(FutureWarning):
         symm_mem.enable_symm_mem_for_group("0")
 
@@ -308,7 +306,7 @@ class Recorder:
 
 
 def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which addresses go to a device, and that memory is found again, and anew when its group ended."""
+    """Which addresses go to a device, and that memory is found again, and once more when its group ended."""
     from symmem.torch import _device
 
     made: list[Recorder] = []
@@ -334,14 +332,14 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     made[0].closed = True
     _device.reduce(part, "sum", "0", known, 0, 0, 16)
     assert len(made) == 2 and made[1].calls == expected[2:]
-    anew = _device.learn(part, "sum", "0")
-    _device.reduce(part, "sum", "0", anew, 0, 0, 16, _device.BY_MULTICAST)
+    again = _device.learn(part, "sum", "0")
+    _device.reduce(part, "sum", "0", again, 0, 0, 16, _device.BY_MULTICAST)
     assert made[1].calls[1:] == [(at, 0, 0, 16, code, total, _device.BY_MULTICAST, 77)]
     with pytest.raises(symmem.Invalid):
         _device.learn(part, "median", "0")
 
 
-def test_a_tensor_that_changed_is_looked_at_anew() -> None:
+def test_a_tensor_that_changed_is_looked_at_again() -> None:
     from symmem.torch import _device
 
     seen = _device.Seen()

@@ -15,7 +15,8 @@ const NAMED_KEYS: usize = 16;
 /// The setting for the address to serve at, by its names.
 const BIND: &str = "SYMMEM_STORE_BIND (bind= in Python, TcpStoreOptions::bind in Rust; * is every interface)";
 
-/// Says that a store which is served at `addr`, a loopback address, is for this machine only, and what to do about it.
+/// Says that a store which is served at `addr`, a loopback address, is for this machine only, and what to do
+/// about it.
 pub fn served_on_loopback(addr: IpAddr) -> String {
     format!(
         "the store is served on {addr}, which no other machine reaches: for ranks elsewhere name the address to serve at in {BIND}"

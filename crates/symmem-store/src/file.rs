@@ -1,15 +1,16 @@
-//! A store in a file that several processes share: an append-only log under `flock`, in PyTorch's record format.
+//! A store in a file that several processes share: an append-only log under `flock`, in PyTorch's record
+//! format.
 //!
-//! A record is a u32 key length, the key, a u32 value length and the value, integers in native byte order. User
-//! keys are stored as `/key`; a record `-/key` deletes. Queues are ours (PyTorch's file store has none): `>/key`
-//! pushes its value and `</key` pops, which a PyTorch reader takes for two odd keys.
+//! A record is a u32 key length, the key, a u32 value length and the value, integers in native byte order.
+//! User keys are stored as `/key`; a record `-/key` deletes. Queues are ours (PyTorch's file store has none):
+//! `>/key` pushes its value and `</key` pops, which a PyTorch reader takes for two odd keys.
 //!
-//! Each call opens the file anew, takes the lock, replays what others appended, and appends its own records with
-//! one write. Anybody may call from any thread or process; nobody sleeps while holding the lock, and a lock
-//! somebody else holds is polled, so that every deadline and cancellation holds.
+//! Each call opens the file again, takes the lock, replays what others appended, and appends its own records
+//! with one write. Anybody may call from any thread or process; nobody sleeps while holding the lock, and a
+//! lock somebody else holds is polled, so that every deadline and cancellation holds.
 //!
-//! Whoever may open the file may lock it and stop the job, so it is for its user only: it is made with mode 0600, a file of
-//! this user that others may open is closed to them, and a file of another user is refused.
+//! Whoever may open the file may lock it and stop the job, so it is for its user only: it is made with mode
+//! 0600, a file of this user that others may open is closed to them, and a file of another user is refused.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -45,7 +46,8 @@ const REFCOUNT_KEY: &[u8] = b"refcount/";
 
 /// A store in a file; clones share one cache and count as one worker.
 ///
-/// The file is for this user only: see [`FileStore::open`]. The worker that is dropped last removes the file, if `num_workers` was given and so many have come and gone.
+/// The file is for this user only: see [`FileStore::open`]. The worker that is dropped last removes the file,
+/// if `num_workers` was given and so many have come and gone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,8 +72,8 @@ impl FileStore {
         Self::open(path, num_workers, &Wait::for_at_most(NEW_PATIENCE))
     }
 
-    /// Joins the store at `path`, creating the file if need be, for this user only (mode 0600). A file that exists must belong
-    /// to this user; what others may do with it is taken from them.
+    /// Joins the store at `path`, creating the file if need be, for this user only (mode 0600). A file that
+    /// exists must belong to this user; what others may do with it is taken from them.
     pub fn open(path: impl Into<PathBuf>, num_workers: Option<usize>, wait: &Wait<'_>) -> Result<Self> {
         let log = Log { path: path.into(), cache: Mutex::default() };
         log.update("open", &[], wait, |table| {
@@ -218,8 +220,8 @@ impl Log {
         Ok(())
     }
 
-    /// Opens and locks the file for writing, polling while the lock is busy; `None` if it does not exist (and is
-    /// not to be created). The lock ends with the file.
+    /// Opens and locks the file for writing, polling while the lock is busy; `None` if it does not exist (and
+    /// is not to be created). The lock ends with the file.
     fn lock(&self, creates: bool, op: &'static str, keys: &[&str], wait: &Wait<'_>) -> Result<Option<File>> {
         wait.until(|slice| {
             thread::sleep(slice.min(LOCK_POLL));
@@ -232,7 +234,8 @@ impl Log {
         .map_err(|fault: Fault| fault.error(op, keys, wait))
     }
 
-    /// Replays what was appended since the last look. The caller holds the lock of `file`; none is an empty log.
+    /// Replays what was appended since the last look. The caller holds the lock of `file`; none is an empty
+    /// log.
     fn refresh(&self, file: Option<&File>) -> Result<MutexGuard<'_, Cache>> {
         let mut cache = self.cache();
         let Some(mut file) = file else {

@@ -1,9 +1,9 @@
-//! What fuzzers feed: for each place that reads bytes of strangers, a function that takes any bytes and panics when a
-//! promise is broken.
+//! What fuzzers feed: for each place that reads bytes of strangers, a function that takes any bytes and
+//! panics when a promise is broken.
 //!
-//! Called by the targets in `fuzz/` and by `crates/symmem/tests/fuzz`, which runs every target for a moment on stable.
-//! What a target guarantees: it ends, it leaves nothing behind, and equal bytes do equal things as far as threads and
-//! sockets allow.
+//! Called by the targets in `fuzz/` and by `crates/symmem/tests/fuzz`, which runs every target for a moment
+//! on stable. What a target guarantees: it ends, it leaves nothing behind, and equal bytes do equal things as
+//! far as threads and sockets allow.
 
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};

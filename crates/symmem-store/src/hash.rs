@@ -1,7 +1,7 @@
 //! A store for the threads of one process: a map behind a mutex, and a condvar for those who wait.
 //!
-//! Anybody may clone it and call it from any thread. No lock is held while a [`Wait`] looks at its watch, so a
-//! watch may use the store itself.
+//! Anybody may clone it and call it from any thread. No lock is held while a [`Wait`] looks at its watch, so
+//! a watch may use the store itself.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,10 +27,10 @@ use crate::{Interrupt, Result, Store, StoreError, Wait};
 /// # Ok::<(), symmem_store::StoreError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct HashStore(Arc<Inner>);
+pub struct HashStore(Arc<SharedEntries>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SharedEntries {
     table: Mutex<Table>,
     changed: Condvar,
 }
@@ -159,7 +159,8 @@ impl Store for HashStore {
 
     fn barrier(&self, key: &str, world: usize, wait: &Wait<'_>) -> Result<()> {
         self.add(key, 1, wait)?;
-        // Whoever overwrites the counter with text breaks the barrier; the others then run into their deadline.
+        // Whoever overwrites the counter with text breaks the barrier; the others then run into their
+        // deadline.
         self.until("barrier", &[key], wait, |table| {
             table.counter(key.as_bytes()).is_ok_and(|count| count >= world as i64).then_some(())
         })

@@ -10,8 +10,8 @@
 //! | [`TcpStore`] | processes on any machine, served by a [`TcpStoreServer`] or by PyTorch's TCPStore |
 //! | [`PrefixStore`] | whoever shares the store underneath, in a name space of its own |
 //!
-//! Every call takes a [`Wait`], which says when to give up: at a deadline, when a [`CancelToken`] is cancelled, or
-//! when a [`Watch`] sees something. All stores behave alike; what differs is named at each.
+//! Every call takes a [`Wait`], which says when to give up: at a deadline, when a [`CancelToken`] is
+//! cancelled, or when a [`Watch`] sees something. All stores behave alike; what differs is named at each.
 
 mod error;
 mod file;
@@ -34,10 +34,14 @@ pub use wait::{CancelToken, Deadline, Interrupt, TICK, Wait, Watch};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// A shared map from keys to byte strings, with blocking reads, counters and queues.
 ///
-/// Every call takes a [`Wait`]: its deadline, cancel token and watch hold for the whole call, network included.
-/// Counters are ASCII decimal strings, as in PyTorch.
+/// Every call takes a [`Wait`]: its deadline, cancel token and watch hold for the whole call, network
+/// included. Counters are ASCII decimal strings, as in PyTorch.
 pub trait Store: Send + Sync + Debug {
     /// Sets `key` to `value`.
     fn set(&self, key: &str, value: &[u8], wait: &Wait<'_>) -> Result<()>;

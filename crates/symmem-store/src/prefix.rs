@@ -28,8 +28,8 @@ pub struct PrefixStore {
 }
 
 impl PrefixStore {
-    /// Puts `prefix` before every key of `store`. Nesting concatenates: the innermost store sees the outermost
-    /// prefix last.
+    /// Puts `prefix` before every key of `store`. Nesting concatenates: the innermost store sees the
+    /// outermost prefix last.
     pub fn new(prefix: impl Into<String>, store: Arc<dyn Store>) -> Self {
         Self { prefix: prefix.into(), store }
     }

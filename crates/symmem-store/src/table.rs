@@ -1,7 +1,7 @@
 //! The map and the queues every store keeps, without waiting or locking.
 //!
-//! `HashStore`, `FileStore` and the TCP server each wrap one, so that they agree on what every call means. Keys
-//! and values are byte strings: what travels over a socket or lies in a file need not be text.
+//! `HashStore`, `FileStore` and the TCP server each wrap one, so that they agree on what every call means.
+//! Keys and values are byte strings: what travels over a socket or lies in a file need not be text.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -51,7 +51,8 @@ impl Table {
         Ok(sum)
     }
 
-    /// What a compare-set answers, and whether it stores that. Copies nothing: a value may be as large as the store.
+    /// What a compare-set answers, and whether it stores that. Copies nothing: a value may be as large as the
+    /// store.
     pub(crate) fn compare<'a>(
         &'a self,
         key: &[u8],
@@ -70,8 +71,8 @@ impl Table {
             Some(old) => {
                 let room = old.capacity();
                 if room - old.len() < value.len() {
-                    // A vector would double, which nobody has accounted for. A little more than is needed keeps many small
-                    // appends cheap; large blocks grow without being copied.
+                    // A vector would double, which nobody has accounted for. A little more than is needed
+                    // keeps many small appends cheap; large blocks grow without being copied.
                     old.reserve_exact(value.len() + (old.len() / 8).min(SLACK));
                 }
                 old.extend_from_slice(value);

@@ -73,8 +73,8 @@ impl CancelToken {
         Self::default()
     }
 
-    /// A token that also counts as cancelled whenever `poll` says so, for runtimes that must be asked whether a signal
-    /// came. Unlike [`CancelToken::cancel`] that is not final: the next wait asks anew.
+    /// A token that also counts as cancelled whenever `poll` says so, for runtimes that must be asked whether
+    /// a signal came. Unlike [`CancelToken::cancel`] that is not final: the next wait asks again.
     ///
     /// A wait asks on its own thread and only once it found nothing and is about to sleep, so `poll` may take
     /// microseconds; it is asked at least once per [`TICK`] from then on.
@@ -115,7 +115,8 @@ pub trait Watch {
     /// Returns an error when the wait is pointless. Called at least once per [`TICK`] while waiting.
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>>;
 
-    /// Called after each look that ended nothing, with how long the wait has lasted: for watches that tell people of long waits.
+    /// Called after each look that ended nothing, with how long the wait has lasted: for watches that tell
+    /// people of long waits.
     fn still_waiting(&self, _elapsed: Duration) {}
 }
 
@@ -197,8 +198,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Calls `nap` until it returns a value. `nap` sleeps at most the time it is given; the first call gets zero,
-    /// so that a condition that already holds succeeds whatever the deadline says.
+    /// Calls `nap` until it returns a value. `nap` sleeps at most the time it is given; the first call gets
+    /// zero, so that a condition that already holds succeeds whatever the deadline says.
     pub fn until<T, E: From<Interrupt>>(
         &self,
         mut nap: impl FnMut(Duration) -> Result<Option<T>, E>,

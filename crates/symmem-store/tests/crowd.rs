@@ -1,5 +1,5 @@
-//! More connections than a server takes: strangers go first, those who wait go last, and a client that lost its
-//! connection comes back.
+//! More connections than a server takes: strangers go first, those who wait go last, and a client that lost
+//! its connection comes back.
 
 mod common;
 

@@ -164,7 +164,8 @@ fn a_push_wakes_one_waiter_and_a_gone_waiter_does_not_count() {
     gone.shutdown(Shutdown::Both).unwrap();
     expect_closed(&mut gone.try_clone().unwrap());
     drop(gone);
-    // The client is closed before the server has seen it, and nothing tells when it has: it gets time, and turns of its loop.
+    // The client is closed before the server has seen it, and nothing tells when it has: it gets time, and
+    // turns of its loop.
     for _ in 0..50 {
         settled(&mut setter);
         std::thread::sleep(std::time::Duration::from_millis(2));

@@ -126,7 +126,8 @@ fn half_open(port: u16, i: usize) -> TcpStream {
     stream
 }
 
-/// Sends `bytes`, sometimes with eight megabytes behind them, and reads whatever comes until the server closes.
+/// Sends `bytes`, sometimes with eight megabytes behind them, and reads whatever comes until the server
+/// closes.
 fn assail(port: u16, bytes: &[u8], random: &mut Random) {
     static LARGE: [u8; (8 << 20) + 1] = [0x55; (8 << 20) + 1];
     let mut stream = connect(port);

@@ -1,4 +1,5 @@
-//! Two layers of a tensor-parallel product: each rank holds a part of the weights, the partial results are summed.
+//! Two layers of a tensor-parallel product: each rank holds a part of the weights, the partial results are
+//! summed.
 
 use symmem::{ReduceOp, Result};
 

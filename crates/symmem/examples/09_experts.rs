@@ -1,4 +1,5 @@
-//! A mixture of experts: every rank sends its rows to the experts that are to work on them, and gets them back.
+//! A mixture of experts: every rank sends its rows to the experts that are to work on them, and gets them
+//! back.
 
 use symmem::Result;
 

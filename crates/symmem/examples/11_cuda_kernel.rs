@@ -1,4 +1,5 @@
-//! A kernel of one's own on symmetric memory: each rank writes into its neighbour's memory and signals, all on the device.
+//! A kernel of one's own on symmetric memory: each rank writes into its neighbour's memory and signals, all
+//! on the device.
 //!
 //! Ranks are threads that share GPU 0. Without a GPU it says so and ends.
 
@@ -54,7 +55,8 @@ fn main() -> Result<()> {
             rank: group.rank() as u32,
             world: group.size() as u32,
         };
-        // SAFETY: the kernel takes one `Memory`, and works on memory that lives until the stream is synchronised.
+        // SAFETY: the kernel takes one `Memory`, and works on memory that lives until the stream is
+        // synchronised.
         unsafe { greet.launch(&stream, 1, 1, &mut [(&raw mut argument).cast()])? };
         engine.sync(&stream, Duration::from_secs(5))?;
         memory.read(&stream)

@@ -1,4 +1,4 @@
-// The control block of a rank, and what a launch is told. Mirrored by src/engine/cuda/control.rs; change both.
+// The control block of a rank, and what a launch is told. Mirrored by src/device/control.rs; change both.
 #pragma once
 #include "primitives.cuh"
 

@@ -1,23 +1,23 @@
 //! One configuration: set in code, else `SYMMEM_*` variables, else the default.
 
-pub(crate) mod folders;
+mod folders;
 mod kind;
 mod provider;
 mod setting;
 mod table;
 mod unknown;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
-pub(crate) use self::kind::is_pad_size;
+pub(crate) use self::kind::check_pad_size;
 pub use self::provider::{Place, Provider};
 use self::setting::Setting;
 use self::table::settings;
 pub(crate) use self::unknown::SPAWN_NAME;
-use crate::operation::each_forced;
+use crate::named::named;
+use crate::operation::forced;
 use crate::sys::secret::{self, Secret};
 use crate::{Error, Result};
 
@@ -29,24 +29,19 @@ const DEFAULT_SPIN: Duration = Duration::from_micros(200);
 /// Longest spin in microseconds: nobody looks at the group meanwhile.
 const MAX_SPIN: u64 = 10_000;
 
-/// Where a value came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Set in code.
-    Code,
-    /// From the environment variable.
-    Variable,
-    /// Built in.
-    Default,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Code => "code",
-            Self::Variable => "environment",
-            Self::Default => "default",
-        })
+named! {
+    /// Where a value came from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Origin read as "origin" {
+        /// Every one.
+        ALL: {
+            /// Set in code.
+            Code = "code",
+            /// From the environment variable.
+            Variable = "environment",
+            /// Built in.
+            Default = "default",
+        }
     }
 }
 
@@ -76,176 +71,170 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Config;
 
-    "SYMMEM_TIMEOUT" sets timeout: Option<Duration>, by kind::seconds(), or Some(Duration::from_secs(300)); "seconds a blocking call waits";
     /// How long blocking calls wait unless told otherwise; 300 s by default.
-    pub fn timeout(timeout: Duration) { Some(timeout) }
-    /// Lets blocking calls wait as long as it takes.
-    pub fn no_timeout() { None }
+    "SYMMEM_TIMEOUT" sets timeout: Option<Duration> = Some(timeout: Duration), by kind::seconds(), or Some(Duration::from_secs(300)); "seconds a blocking call waits";
 
-    "SYMMEM_WAIT_NOTICE" sets wait_notice: Option<Duration>, by kind::seconds(), or Some(Duration::from_secs(10));
+    /// How long a wait lasts before it says so on stderr, with who waits for whom; `None`: never. 10 s by
+    /// default, and more and more rarely after that.
+    "SYMMEM_WAIT_NOTICE" sets wait_notice: Option<Duration> as after, by kind::seconds(), or Some(Duration::from_secs(10));
         "seconds after which a wait says so on stderr" + ", with who waits for whom";
-    /// How long a wait lasts before it says so on stderr, with who waits for whom; `None`: never. 10 s by default, and more and more
-    /// rarely after that.
-    pub fn wait_notice(after: Option<Duration>) { after }
 
-    "SYMMEM_SIGNAL_PAD_SIZE" sets signal_pad_size: usize, by kind::pad_size(), or DEFAULT_SIGNAL_PAD_SIZE; "bytes of a signal pad";
     /// Bytes of the signal pads of later allocations: a multiple of 8, at most 2^30.
-    pub fn signal_pad_size(bytes: usize) -> Result<Self> { checked_pad_size(bytes)? }
+    "SYMMEM_SIGNAL_PAD_SIZE" sets signal_pad_size: usize, by kind::pad_size(), or DEFAULT_SIGNAL_PAD_SIZE; "bytes of a signal pad";
+    from (bytes: usize) -> Result<Self> { check_pad_size(bytes)? }
 
-    "SYMMEM_SOCKET_DIR" sets socket_dir: Option<PathBuf>, by kind::text("a directory"), or None => "abstract names";
+    /// A directory for the fd channel's sockets, for ranks in different network namespaces (abstract names,
+    /// the default, do not cross them).
+    "SYMMEM_SOCKET_DIR" sets socket_dir: Option<PathBuf> = Some(dir: impl Into<PathBuf>), by kind::text("a directory").or(""), or None => "abstract names";
         "where the fd channel's sockets live" + ", for ranks in different network namespaces";
-    /// A directory for the fd channel's sockets, for ranks in different network namespaces (abstract names, the
-    /// default, do not cross them).
-    pub fn socket_dir(dir: impl Into<PathBuf>) { Some(dir.into()) }
 
-    "SYMMEM_SPIN" sets spin: Duration, by kind::micros(MAX_SPIN), or DEFAULT_SPIN;
+    /// How long a rank spins before it sleeps, at most 10 ms: on a quiet machine with a core for every rank.
+    /// Ranks that outnumber the cores, share one or lose theirs to other programs spin less or not at all.
+    /// 200 us by default.
+    "SYMMEM_SPIN" sets spin: Duration as spin, by kind::micros(MAX_SPIN), or DEFAULT_SPIN;
         "microseconds of spinning before a rank sleeps"
             + ", when there is a core for every rank; less or not at all where ranks share cores with each other or with other programs";
-    /// How long a rank spins before it sleeps, at most 10 ms: on a quiet machine with a core for every rank. Ranks that outnumber
-    /// the cores, share one or lose theirs to other programs spin less or not at all. 200 us by default.
-    pub fn spin(spin: Duration) { spin }
 
-    "SYMMEM_POPULATE" sets populate: bool, by kind::switch(), or true; "touch all pages at rendezvous";
     /// Whether rendezvous touches every page up front (the default), so that no operation pays for it later.
-    pub fn populate(populate: bool) { populate }
+    "SYMMEM_POPULATE" sets populate: bool as populate, by kind::switch(), or true; "touch all pages at rendezvous";
 
-    "SYMMEM_HUGE_PAGES" sets huge_pages: bool, by kind::switch(), or true; "ask the kernel for huge pages";
     /// Whether the kernel is asked for huge pages.
-    pub fn huge_pages(huge_pages: bool) { huge_pages }
+    "SYMMEM_HUGE_PAGES" sets huge_pages: bool as huge_pages, by kind::switch(), or true; "ask the kernel for huge pages";
 
-    "SYMMEM_NUMA_NODE" sets numa_node: Option<u32>, by kind::node(), or None => "where first touched"; "NUMA node of allocations";
     /// The NUMA node allocations prefer.
-    pub fn numa_node(node: u32) { Some(node) }
+    "SYMMEM_NUMA_NODE" sets numa_node: Option<u32> = Some(node: u32), by kind::value("the number of a NUMA node", |_| true).or(""), or None => "where first touched"; "NUMA node of allocations";
 
-    "SYMMEM_PIDFD" sets pidfd: bool, by kind::switch(), or true; "watch peers by pidfd, not by /proc";
     /// Whether peers' lives are watched through pidfds (the default) or through `/proc`.
-    pub fn pidfd(pidfd: bool) { pidfd }
+    "SYMMEM_PIDFD" sets pidfd: bool as pidfd, by kind::switch(), or true; "watch peers by pidfd, not by /proc";
 
-    "SYMMEM_HOST_ID" sets host_id: Option<String>, by kind::text("a name"), or None => "the kernel's boot id"; "ranks with equal ids share a host";
     /// A name that stands in for the kernel's boot id: ranks with different ones count as on different hosts.
-    pub fn host_id(id: impl Into<String>) { Some(id.into()) }
+    "SYMMEM_HOST_ID" sets host_id: Option<String> = Some(id: impl Into<String>), by kind::text("a name").or(""), or None => "the kernel's boot id";
+        "ranks with equal ids share a host";
 
-    "SYMMEM_SECRET_FILE" sets secret_file: Option<Secret>, by kind::secret_file(), or None => "none";
+    "SYMMEM_SECRET_FILE" sets secret_file: Option<Secret>, by kind::secret("a file", |path| Some(Secret::from_file(path.as_ref()))), or None => "none";
         "file with the secret that proves ranks on other hosts"
-            + ": 32 bytes or more, mode 0600, the same on all ranks; one host needs none ([SECURITY.md](SECURITY.md))";
+            + ": 32 bytes or more, mode 0600, the same on all ranks; one host needs none ([SECURITY.md](../SECURITY.md))";
 
-    "SYMMEM_SECRET_FD" sets secret_fd: Option<Secret>, by kind::secret_fd(), or None => "none";
+    "SYMMEM_SECRET_FD" sets secret_fd: Option<Secret>, by kind::secret("the number of a descriptor", |number| Some(Secret::from_descriptor(number.parse().ok()?))), or None => "none";
         "the same, as an inherited descriptor" + " of a file or memfd that the launcher left open";
 
-    "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS" sets allow_unauthenticated_hosts: bool, by kind::switch(), or false;
+    /// Whether a group may span hosts without a job secret. Whoever can write the store can then be a rank,
+    /// and read and change what ranks tell each other. Off by default.
+    "SYMMEM_ALLOW_UNAUTHENTICATED_HOSTS" sets allow_unauthenticated_hosts: bool as allow, by kind::switch(), or false;
         "let whoever writes the store be a rank" + ", so that a group may span hosts without a secret";
-    /// Whether a group may span hosts without a job secret. Whoever can write the store can then be a rank, and read and
-    /// change what ranks tell each other. Off by default.
-    pub fn allow_unauthenticated_hosts(allow: bool) { allow }
 
-    "SYMMEM_STORE_BIND" sets store_bind: Option<String>, by kind::text("an address of this machine, or * for every interface"), or None => "where the others find it";
+    /// The address at which a rank that serves the store listens, if that is not the one at which the others
+    /// find it (`MASTER_ADDR`): behind NAT, in a container, or where `/etc/hosts` gives a loopback address
+    /// for this machine's name. `*` is every interface.
+    "SYMMEM_STORE_BIND" sets store_bind: Option<String> = Some(address: impl Into<String>), by kind::text("an address of this machine, or * for every interface").or(""), or None => "where the others find it";
         "address at which a rank serves the store" + ", if that is not `MASTER_ADDR` (NAT, a container, 127.0.1.1 in /etc/hosts)";
-    /// The address at which a rank that serves the store listens, if that is not the one at which the others find it
-    /// (`MASTER_ADDR`): behind NAT, in a container, or where `/etc/hosts` gives a loopback address for this machine's name. `*` is
-    /// every interface.
-    pub fn store_bind(address: impl Into<String>) { Some(address.into()) }
 
-    "SYMMEM_TUNING" sets tuning: Option<PathBuf>, by kind::path_or_off("a file, or \"off\""), or folders::tuning() => "in the user's cache folder";
-        "what `symmem tune` measured" + ", for rank 0";
     /// The file in which rank 0 looks for what `symmem tune` measured; `None`: only what is built in counts.
-    pub fn tuning(path: Option<PathBuf>) { path }
+    "SYMMEM_TUNING" sets tuning: Option<PathBuf> as path, by kind::text("a file, or \"off\"").or("off"), or folders::cached("symmem/tuning.json") => "in the user's cache folder";
+        "what `symmem tune` measured" + ", for rank 0";
 
-    "SYMMEM_ALGORITHM" sets algorithm: String, by kind::algorithm(), or String::new() => "by size";
-        "algorithm of collectives, where it can carry them" + "; rank 0's counts";
-    /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective `"all_reduce=push,broadcast=direct"`. A wish for
-    /// the whole program: a message that is too large for it goes by the algorithm for any size. [`SymmetricMemory::using`] is no wish.
+    /// The algorithm that rank 0 makes all ranks use: `"staged"`, or per collective
+    /// `"all_reduce=push,broadcast=direct"`. A wish for the whole program: a message that is too large for it
+    /// goes by the algorithm for any size. [`SymmetricMemory::using`] is no wish.
     ///
     /// [`SymmetricMemory::using`]: crate::SymmetricMemory::using
-    pub fn algorithm(choice: &str) -> Result<Self> { each_forced(choice, |_, _| ()).map(|()| choice.to_owned())? }
+    "SYMMEM_ALGORITHM" sets algorithm: String, by kind::value("an algorithm, or a list like all_reduce=push,broadcast=direct", |choice: &String| forced(choice).is_ok()), or String::new() => "by size";
+        "algorithm of collectives, where it can carry them" + "; rank 0's counts";
+    from (choice: &str) -> Result<Self> { forced(choice).map(|_| choice.to_owned())? }
 
-    "SYMMEM_DEVICE_ALGORITHM" sets device_algorithm: Option<String>, by kind::text("the name of an algorithm of GPUs"), or None => "by size";
+    /// The algorithm of all-reduces on devices, by its name ([`cuda::Algorithm`](crate::cuda::Algorithm)),
+    /// wherever it can carry them. All ranks must say the same. One that does not exist, or that needs
+    /// multicast, is an error when an engine is made.
+    "SYMMEM_DEVICE_ALGORITHM" sets device_algorithm: Option<String> = Some(name: impl Into<String>), by kind::text("the name of an algorithm of GPUs").or(""), or None => "by size";
         "algorithm of all-reduces on GPUs, wherever it can carry them" + "; all ranks must say the same";
-    /// The algorithm of all-reduces on devices, by its name ([`cuda::Algorithm`](crate::cuda::Algorithm)), wherever it can carry them. All ranks must say
-    /// the same. One that does not exist, or that needs multicast, is an error when an engine is made.
-    pub fn device_algorithm(name: impl Into<String>) { Some(name.into()) }
 
-    "SYMMEM_THREADS_PER_RANK" sets threads_per_rank: usize, by kind::number(1..=256), or 1; "threads that share a large collective" + ", in each rank";
-    /// Threads that work on this rank's part of a large collective, the calling one included; at most 256. The results have
-    /// the same bits whatever their number, which may differ between ranks.
+    /// Threads that work on this rank's part of a large collective, the calling one included; at most 256.
+    /// The results have the same bits whatever their number, which may differ between ranks.
     ///
-    /// They inherit the affinity of the thread that calls, so they help only where a rank has several cores: start each rank
-    /// with a mask of as many (`taskset -c 0-3 ...`, `numactl --physcpubind=0-3 ...`), or with none.
-    pub fn threads_per_rank(threads: usize) { threads }
+    /// They inherit the affinity of the thread that calls, so they help only where a rank has several cores:
+    /// start each rank with a mask of as many (`taskset -c 0-3 ...`, `numactl --physcpubind=0-3 ...`), or
+    /// with none.
+    "SYMMEM_THREADS_PER_RANK" sets threads_per_rank: usize as threads, by kind::number(1..=256), or 1; "threads that share a large collective" + ", in each rank";
 
-    "SYMMEM_ALLOW_OVERLAPPING_DEVICES" sets allow_overlapping_devices: bool, by kind::switch(), or false, torch "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES" gives true;
+    /// Whether several ranks may be on one GPU. Off by default, because it is a mistake more often than a
+    /// plan.
+    "SYMMEM_ALLOW_OVERLAPPING_DEVICES" sets allow_overlapping_devices: bool as allow, by kind::switch(), or false, torch "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES" gives true;
         "several ranks may be on one GPU";
-    /// Whether several ranks may be on one GPU. Off by default, because it is a mistake more often than a plan.
-    pub fn allow_overlapping_devices(allow: bool) { allow }
 
-    "SYMMEM_MULTICAST" sets multicast: bool, by kind::switch(), or true, torch "TORCH_SYMM_MEM_DISABLE_MULTICAST" gives false;
-        "map GPU memory for multicast where possible";
     /// Whether GPU memory is also mapped for multicast, where all devices can (the default).
-    pub fn multicast(multicast: bool) { multicast }
+    "SYMMEM_MULTICAST" sets multicast: bool as multicast, by kind::switch(), or true, torch "TORCH_SYMM_MEM_DISABLE_MULTICAST" gives false;
+        "map GPU memory for multicast where possible";
 
-    "SYMMEM_CACHE_DIR" sets cache_dir: Option<PathBuf>, by kind::path_or_off("a directory, or \"off\""), or folders::kernels() => "in the user's cache folder";
-        "where compiled kernels are kept";
     /// Where compiled kernels are kept; `None`: nowhere, they are compiled for every engine.
-    pub fn cache_dir(dir: Option<PathBuf>) { dir }
+    "SYMMEM_CACHE_DIR" sets cache_dir: Option<PathBuf> as dir, by kind::text("a directory, or \"off\"").or("off"), or folders::cached("symmem") => "in the user's cache folder";
+        "where compiled kernels are kept";
 
-    "SYMMEM_MAX_BLOCKS" sets max_blocks: u32, by kind::number(1..=128), or 64; "most blocks of a GPU kernel" + " that waits for peers";
-    /// Most blocks of a GPU kernel that waits for peers, from 1 to 128; 64 by default. Fewer leave more of the GPU to
-    /// other work.
-    pub fn max_blocks(blocks: u32) { blocks }
+    /// Most blocks of a GPU kernel that waits for peers, from 1 to 128; 64 by default. Fewer leave more of
+    /// the GPU to other work.
+    "SYMMEM_MAX_BLOCKS" sets max_blocks: u32 as blocks, by kind::number(1..=128), or 64; "most blocks of a GPU kernel" + " that waits for peers";
 
-    "SYMMEM_LANES" sets lanes: u32, by kind::number(1..=16), or 1; "independent orders of GPU operations" + " in a group";
     /// Number of independent orders of GPU operations in a group, from 1 to 16; 1 by default.
-    pub fn lanes(lanes: u32) { lanes }
+    "SYMMEM_LANES" sets lanes: u32 as lanes, by kind::number(1..=16), or 1; "independent orders of GPU operations" + " in a group";
 
-    "SYMMEM_PROVIDER" sets provider: Provider, by kind::provider(), or Provider::default();
-        "where memory comes from" + ": on GPUs `vmm` (the driver) or `nccl` (NCCL's windows, docs/nccl.md), on the host `shm`";
-    /// Where memory comes from: that of the provider's place, host or device. The other place keeps its default.
-    pub fn provider(provider: Provider) { provider }
+    /// Where memory comes from: that of the provider's place, host or device. The other place keeps its
+    /// default.
+    "SYMMEM_PROVIDER" sets provider: Provider, by kind::value(Provider::names(), |_| true), or Provider::default();
+        "where memory comes from" + ": on GPUs `vmm` (the driver) or `nccl` (NCCL's windows, [NCCL](nccl.md)), on the host `shm`";
+    from (provider: Provider) { provider }
 
+    /// Ranks that count as out of reach of all others' loads and stores, so that NCCL carries what they take
+    /// part in: for tests of that way. All ranks must say the same.
     "SYMMEM_UNREACHABLE" sets unreachable: Vec<usize>, by kind::ranks(), or Vec::new() => "none";
         "ranks that NCCL must carry, for tests" + ": they count as out of reach";
-    /// Ranks that count as out of reach of all others' loads and stores, so that NCCL carries what they take part in: for
-    /// tests of that way. All ranks must say the same.
-    pub fn unreachable(ranks: &[usize]) { ranks.to_vec() }
+    from (ranks: &[usize]) { ranks.to_vec() }
 }
 
 impl Config {
-    /// The environment's values, else the defaults. A variable that cannot be understood is an error; one that means nothing is
-    /// a warning in the log, once.
+    /// The environment's values, else the defaults. A variable that cannot be understood is an error; one
+    /// that means nothing is a warning in the log, once.
     pub fn from_env() -> Result<Self> {
         static SAID: Once = Once::new();
         refuse()?;
-        let config = Self::read()?;
+        let config = Self::read(|name| std::env::var_os(name))?;
         SAID.call_once(|| config.unknown_variables().iter().for_each(|unknown| tracing::warn!("{unknown}")));
         Ok(config)
     }
 
-    /// A sentence for each `SYMMEM_*` variable that is set and means nothing, with the setting that is meant, for programs
-    /// whose users see no log. Only one rank of a machine has any.
+    /// Lets blocking calls wait as long as it takes.
+    pub fn no_timeout(mut self) -> Self {
+        self.timeout = Setting { value: None, origin: Origin::Code };
+        self
+    }
+
+    /// A sentence for each `SYMMEM_*` variable that is set and means nothing, with the setting that is meant,
+    /// for programs whose users see no log. Only one rank of a machine has any.
     pub fn unknown_variables(&self) -> Vec<String> {
         unknown::in_environment(&self.rows())
     }
 
-    /// The file that holds the job secret, which proves ranks on other hosts: a regular file of this user that nobody else
-    /// may read, with 32 bytes or more that are the same for all ranks. Ranks on one host need none.
+    /// The file that holds the job secret, which proves ranks on other hosts: a regular file of this user
+    /// that nobody else may read, with 32 bytes or more that are the same for all ranks. Ranks on one host
+    /// need none.
     pub fn secret_file(self, path: impl AsRef<Path>) -> Result<Self> {
         Ok(self.with_secret(Secret::from_file(path.as_ref())?))
     }
 
-    /// Makes a new file with a random job secret at `path`, which only this user may read, for [`Config::secret_file`] on every
-    /// host. A file that exists already is an error, and stays as it is.
+    /// Makes a new file with a random job secret at `path`, which only this user may read, for
+    /// [`Config::secret_file`] on every host. A file that exists already is an error, and stays as it is.
     pub fn new_secret_file(path: impl AsRef<Path>) -> Result<()> {
         secret::create(path.as_ref())
     }
 
-    /// The job secret itself, for programs that have it from elsewhere; see [`Config::secret_file`]. It is never printed.
+    /// The job secret itself, for programs that have it from elsewhere; see [`Config::secret_file`]. It is
+    /// never printed.
     pub fn secret(self, bytes: &[u8]) -> Result<Self> {
         Ok(self.with_secret(Secret::from_code(bytes)?))
     }
 
     /// There is one secret: what the environment says of another one counts no more.
     fn with_secret(mut self, secret: Secret) -> Self {
-        self.secret_file.set(&kind::secret_file(), Some(secret));
-        self.secret_fd = Setting::built_in(None);
+        self.secret_file = Setting { value: Some(secret), origin: Origin::Code };
+        self.secret_fd = Setting { value: None, origin: Origin::Default };
         self
     }
 
@@ -263,36 +252,23 @@ impl Config {
     pub fn get_store_bind(&self) -> Option<&str> {
         self.store_bind.as_deref()
     }
-
-    /// Where memory in `place` comes from.
-    pub(crate) fn provider_of(&self, place: Place) -> Provider {
-        self.provider.or_default_of(place)
-    }
 }
 
 /// Refuses what is wrong with variables beside the value of one.
 fn refuse() -> Result<()> {
-    const GONE: &str = "SYMMEM_SPINS";
-    const FILE: &str = "SYMMEM_SECRET_FILE";
-    const FD: &str = "SYMMEM_SECRET_FD";
     // Refused, not ignored: whoever set it meant something by it.
-    if std::env::var_os(GONE).is_some() {
+    if std::env::var_os("SYMMEM_SPINS").is_some() {
         let problem = "it counted polls and is no more. Hint: SYMMEM_SPIN is a time in microseconds; 200 is as long as 4000 polls";
-        return Err(Error::invalid(GONE, problem));
+        return Err(Error::invalid("SYMMEM_SPINS", problem));
     }
-    let says =
-        |variable| std::env::var_os(variable).is_some_and(|text| !text.to_string_lossy().trim().is_empty());
-    if says(FILE) && says(FD) {
-        let problem = format!("{FD} is set as well. Hint: one secret, so one of the two");
-        return Err(Error::invalid(FILE, problem));
+    let says = |variable: &&str| {
+        std::env::var_os(variable).is_some_and(|text| !text.to_string_lossy().trim().is_empty())
+    };
+    if ["SYMMEM_SECRET_FILE", "SYMMEM_SECRET_FD"].iter().all(says) {
+        let problem = "SYMMEM_SECRET_FD is set as well. Hint: one secret, so one of the two";
+        return Err(Error::invalid("SYMMEM_SECRET_FILE", problem));
     }
     Ok(())
-}
-
-/// The size of a pad that was set in code.
-fn checked_pad_size(bytes: usize) -> Result<usize> {
-    let problem = || format!("{bytes} is not a multiple of 8 from 8 to 2^30");
-    is_pad_size(bytes).then_some(bytes).ok_or_else(|| Error::invalid("signal pad size", problem()))
 }
 
 #[cfg(test)]
@@ -339,8 +315,8 @@ mod tests {
         assert_eq!(value("SYMMEM_LANES"), ("16".to_owned(), Origin::Code));
     }
 
-    #[test]
-    fn the_readme_has_the_table_of_settings() {
+    /// The table of docs/settings.md.
+    fn table() -> String {
         let mut table = "| variable | default | values | meaning |\n|---|---|---|---|\n".to_owned();
         for (row, [default, values, more]) in Config::documented() {
             // As it is written in a variable.
@@ -352,8 +328,29 @@ mod tests {
             };
             table += &format!("| `{}` | {shown} | {values} | {}{more} |\n", row.variable, row.meaning);
         }
-        let readme = include_str!("../../../README.md");
-        let settings = readme.split("\n\n").find(|part| part.starts_with("| variable |")).unwrap_or_default();
-        assert!(settings == table.trim_end(), "README.md must have this table:\n{table}");
+        table
+    }
+
+    fn has_the_table(page: &str) -> bool {
+        let settings = page.split("\n\n").find(|part| part.starts_with("| variable |")).unwrap_or_default();
+        settings == table().trim_end()
+    }
+
+    #[test]
+    fn the_page_of_settings_has_their_table() {
+        let page = include_str!("../../../docs/settings.md");
+        assert!(has_the_table(page), "docs/settings.md must have this table:\n{}", table());
+    }
+
+    #[test]
+    fn a_wrong_cell_of_the_table_is_noticed() {
+        let right = format!("Text.\n\n{}\nMore.", table());
+        assert!(has_the_table(&right));
+        for (planted, cell) in
+            [("| 301 |", "| 300 |"), ("| `SYMMEM_TIMEOUTS` |", "| `SYMMEM_TIMEOUT` |"), ("", "bytes of ")]
+        {
+            let wrong = right.replacen(cell, planted, 1);
+            assert!(wrong != right && !has_the_table(&wrong), "{cell}");
+        }
     }
 }

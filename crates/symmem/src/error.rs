@@ -143,7 +143,7 @@ pub enum Error {
         rank: usize,
     },
     /// The group is dead; `culprit` is the first cause.
-    #[error("{context}: the group has failed because rank {culprit} {cause}{}{reason}. Hint: the group stays failed; look at rank {culprit}, then use Group::survivors or start anew", if reason.is_empty() { "" } else { ": " })]
+    #[error("{context}: the group has failed because rank {culprit} {cause}{}{reason}. Hint: the group stays failed; look at rank {culprit}, then use Group::survivors or start again", if reason.is_empty() { "" } else { ": " })]
     GroupFailed {
         /// Where.
         context: Box<Context>,
@@ -174,8 +174,8 @@ pub enum Error {
         /// What its own error said.
         message: String,
     },
-    /// Ranks that have not proven that they belong to this job: they are on other hosts and there is no job secret, or their
-    /// proof is missing or wrong.
+    /// Ranks that have not proven that they belong to this job: they are on other hosts and there is no job
+    /// secret, or their proof is missing or wrong.
     #[error("{context}: ranks {ranks:?} are not proven to belong to this job: {problem}")]
     Unproven {
         /// Where.
@@ -223,7 +223,7 @@ pub enum Error {
     },
     /// A group failed while it was using the memory.
     #[error(
-        "{op}: the memory is poisoned: {cause}. Hint: `salvage` copies the bytes out; allocate anew for a new group"
+        "{op}: the memory is poisoned: {cause}. Hint: `salvage` copies the bytes out; allocate again for a new group"
     )]
     Poisoned {
         /// The operation.
@@ -407,7 +407,7 @@ pub enum Error {
         problem: String,
     },
     /// An operation failed on the device; its lane stays poisoned on all ranks, with the same first cause.
-    #[error("{context}: the lane is poisoned because rank {culprit} {cause}{}{detail}. Hint: look at rank {culprit}; the lane stays poisoned, so make a new group and engine, and allocate anew", if detail.is_empty() { "" } else { ": " })]
+    #[error("{context}: the lane is poisoned because rank {culprit} {cause}{}{detail}. Hint: look at rank {culprit}; the lane stays poisoned, so make a new group and engine, and allocate again", if detail.is_empty() { "" } else { ": " })]
     Device {
         /// Where.
         context: Box<Context>,
@@ -418,7 +418,8 @@ pub enum Error {
         /// What the device wrote down about it.
         detail: String,
     },
-    /// A foreign library (NCCL, NVRTC) cannot be used at all: there is none, or what was found is something else.
+    /// A foreign library (NCCL, NVRTC) cannot be used at all: there is none, or what was found is something
+    /// else.
     #[error("{library} cannot be used: {problem}")]
     NoLibrary {
         /// Its name.
@@ -508,9 +509,10 @@ impl Error {
 
     /// Whether the group that the error is about has failed for good: every later operation on it fails too.
     ///
-    /// A `Timeout` or `Cancelled` of a collective has ended the group, and that of a wait for a signal or for mail has not; the
-    /// same holds for every other variant: the error says how it was. An error of a join is about no group, because there is
-    /// none yet, and [`Error::Poisoned`] is about memory: the group that poisoned it has said so in its own error.
+    /// A `Timeout` or `Cancelled` of a collective has ended the group, and that of a wait for a signal or for
+    /// mail has not; the same holds for every other variant: the error says how it was. An error of a join is
+    /// about no group, because there is none yet, and [`Error::Poisoned`] is about memory: the group that
+    /// poisoned it has said so in its own error.
     pub fn is_group_failure(&self) -> bool {
         match self {
             Self::GroupFailed { .. } | Self::Device { .. } => true,

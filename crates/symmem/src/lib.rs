@@ -1,8 +1,9 @@
 //! Symmetric memory: every rank allocates the same buffer, and after one collective rendezvous every rank can
 //! load, store, signal and reduce over everybody's.
 //!
-//! Ranks are threads ([`spawn`]), processes ([`spawn_processes`]) or whatever a launcher like `torchrun` started
-//! ([`Group::from_env`]). Memory is host shared memory: anonymous, sealed, gone when the last process is.
+//! Ranks are threads ([`spawn`]), processes ([`spawn_processes`]) or whatever a launcher like `torchrun`
+//! started ([`Group::from_env`]). Memory is host shared memory: anonymous, sealed, gone when the last process
+//! is. Or it is that of GPUs: [`cuda`].
 //!
 //! ```
 //! # fn main() -> symmem::Result<()> {
@@ -19,12 +20,46 @@
 //! # Ok(())
 //! # }
 //! ```
-
+//!
+//! # Where to look
+//!
+//! | you want to | look at |
+//! |---|---|
+//! | start ranks, or join those of a launcher | [`spawn`], [`spawn_processes`], [`ProcessSpawner`], [`Group::from_env`], [`Launcher`] |
+//! | allocate and rendezvous memory of the host | [`Group::alloc`], [`Allocation`], [`SymmetricMemory`], [`PeerView`] |
+//! | reduce, gather and scatter symmetric memory | methods of [`SymmetricMemory`]; [`ReduceOp`], [`Element`] |
+//! | the same on any slice | methods of [`Group`] |
+//! | start an operation and wait for it later | methods that end in `_start`; [`Pending`], which is a future |
+//! | send messages with tags | [`Mailbox`] |
+//! | go on after a rank died | [`Error::culprit`], [`Group::survivors`] |
+//! | share memory with a process that is no rank | [`Allocation::share`], [`SharedView`] |
+//! | use GPUs: memory, collectives on streams and in graphs, kernels of your own | [`cuda`]: `Device`, `Engine`, `SymmetricMemory`, `Module` |
+//! | write one function for the host and for GPUs | [`Symmetric`], [`cuda::SymmetricMemory::on`] |
+//! | call NCCL, or have it carry what ranks cannot reach | [`nccl`] |
+//! | know how GPUs are connected | [`topology`] |
+//! | look at jobs that run, and record them | [`inspect`], [`trace`] |
+//! | choose settings and algorithms | [`Config`], [`RankContext`], [`tuning`] |
+//! | meet without a launcher | [`store`]: in memory, in a file, over TCP |
+//!
+//! CUDA and NCCL are found at run time. Nothing needs them to build.
+//!
+//! The same is there for Python (numpy, torch, jax, cupy): `pip install .` in a checkout.
+//!
+//! The book is the folder `docs` of the repository: tutorials, concepts with drawings, guides ("a rank died,
+//! what now?", debugging a stuck job, kernels of your own), and reference (errors, settings, numerics, memory
+//! model). `cargo xtask book` builds it.
+#![cfg_attr(doctest, doc = include_str!("../../../docs/tutorials/rust.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../../docs/concepts/signals.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../../docs/guides/rank-died.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../../docs/guides/inference-cpu.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../../docs/guides/cuda-kernels.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../../docs/guides/nccl.md"))]
 // A file that needs it allows it at its head; `cargo xtask fences` keeps the list.
 #![deny(unsafe_code)]
 
 mod collective;
 mod config;
+mod device;
 mod engine;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -36,6 +71,7 @@ pub mod inspect;
 pub mod machine;
 mod mail;
 mod memory;
+mod named;
 pub mod nccl;
 mod numeric;
 mod operation;
@@ -47,7 +83,7 @@ pub mod topology;
 pub mod trace;
 pub mod tuning;
 
-pub use collective::{Received, Strided};
+pub use collective::{Received, Strided, Symmetric};
 pub use config::{Config, ConfigRow, DEFAULT_SIGNAL_PAD_SIZE, Origin};
 pub use error::{Cause, Context, Error, Result};
 pub use group::{
@@ -56,7 +92,8 @@ pub use group::{
 };
 pub use mail::{Delivery, Mailbox, PendingReceive, PendingSend};
 pub use memory::{
-    Allocation, Layout, Local, LocalMut, PadView, PeerView, ShareHandle, SharedView, SymmetricMemory,
+    Allocation, AtomicElement, Atomics, Layout, Local, LocalMut, PadView, PeerView, Pool, PoolUsage,
+    ShareHandle, SharedView, SymmetricMemory,
 };
 pub use numeric::{Bool, DType, Element, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 pub use symmem_store as store;
@@ -65,16 +102,16 @@ pub use symmem_store::{CancelToken, Deadline};
 /// The one table of collectives, for the program, the Python package and tests. Not part of the interface.
 #[doc(hidden)]
 pub mod collectives {
-    pub use crate::operation::{Output, ROWS, Row};
+    pub use crate::operation::{CollectiveRow, Output, ROWS};
 }
 
 pub mod cuda {
     //! CUDA: devices, streams, graphs, memory that GPUs share, and the engine that works on it.
     //!
-    //! Nothing here needs CUDA to build: the driver is looked for when the first [`Device`] is asked for, and where there
-    //! is none that call returns [`Error::NoCuda`](crate::Error::NoCuda). What all calls guarantee: the caller's current
-    //! context is what it was before, nothing is a panic, and a forked child gets
-    //! [`Error::Forked`](crate::Error::Forked).
+    //! Nothing here needs CUDA to build: the driver is looked for when the first [`Device`] is asked for, and
+    //! where there is none that call returns [`Error::NoCuda`](crate::Error::NoCuda). What all calls
+    //! guarantee: the caller's current context is what it was before, nothing is a panic, and a forked child
+    //! gets [`Error::Forked`](crate::Error::Forked).
     //!
     //! ```no_run
     //! # fn main() -> symmem::Result<()> {
@@ -117,11 +154,13 @@ pub mod cuda {
     pub use self::module::{Function, Module, device_headers};
     pub use self::owner::Owner;
     pub use self::stream::{Capture, Stream};
+    pub use crate::collective::device::{LocalRanks, OnStream};
     pub use crate::config::{Place, Provider};
+    pub use crate::device::status::Status;
     #[doc(hidden)]
     #[cfg(feature = "bench-support")]
     pub use crate::engine::cuda::bench_support::{self, Tune};
-    pub use crate::engine::cuda::{Algorithm, Engine, Form, LocalRanks, OnError, Plan, Settings, Status};
+    pub use crate::engine::cuda::{Algorithm, Engine, Form, OnError, Plan, Settings};
     pub use crate::memory::device::{Allocation, SymmetricMemory};
     pub use crate::topology;
 }
@@ -129,15 +168,15 @@ pub mod cuda {
 /// Collectives as data, for the Python bindings.
 #[doc(hidden)]
 pub mod erased {
-    pub use crate::collective::erased::{Buffer, Call};
+    pub use crate::collective::erased::{Call, ErasedBuffer, Rows};
 }
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// Whether this process was forked from one that had made a group. It is none of its ranks, and calls on what they have
-/// give [`Error::Forked`].
+/// Whether this process was forked from one that had made a group. It is none of its ranks, and calls on what
+/// they have give [`Error::Forked`].
 pub fn is_forked_rank() -> bool {
     sys::fork::is_child()
 }

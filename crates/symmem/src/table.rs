@@ -1,14 +1,15 @@
 //! How a rank reaches one memory of every rank: addresses by rank, and what keeps them valid.
 //!
-//! Made by `provider/share.rs`, kept by the tables of a rendezvous and by engines for their control blocks. It knows neither
-//! providers nor elements: an address is a number until who works on it, on the host or on a device, gives it a type.
+//! Made by `provider/share.rs`, kept by the tables of a rendezvous and by engines for their control blocks.
+//! It knows neither providers nor elements: an address is a number until who works on it, on the host or on a
+//! device, gives it a type.
 
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// Whatever must live as long as an address is used.
+/// Anything that must live as long as an address is used.
 pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
 
 /// How this rank reaches the memory of one rank.
@@ -47,7 +48,7 @@ pub(crate) struct Column {
     /// By rank.
     pub(crate) reach: Vec<Reach>,
     /// Whether every rank reaches every other's: the same on all of them.
-    pub(crate) is_direct: bool,
+    pub(crate) reaches_all: bool,
     /// One address that reaches everybody's at once, which all ranks have or none; or why there is none.
     pub(crate) multicast: Result<u64, String>,
     /// Keeps `multicast` valid. Before the memory: drivers want it gone first.
@@ -62,7 +63,7 @@ impl Column {
     /// Addresses that are valid as long as `keep` lives, before the ranks have agreed on anything.
     pub(crate) fn new(reach: Vec<Reach>, registration: Option<Keep>, keep: Vec<Keep>) -> Self {
         let multicast = Err("nobody has asked for it".to_owned());
-        Self { reach, is_direct: false, multicast, multicast_keep: None, registration, _keep: keep }
+        Self { reach, reaches_all: false, multicast, multicast_keep: None, registration, _keep: keep }
     }
 
     /// By rank; 0 for those that loads and stores do not reach.
@@ -71,12 +72,22 @@ impl Column {
     }
 }
 
+/// Everybody's memory and pad, as this rank reaches them: what every rendezvous ends in, whatever the
+/// provider.
+#[derive(Debug)]
+pub(crate) struct PeerTable {
+    pub(crate) data: Column,
+    pub(crate) pads: Column,
+    /// Which rendezvous of the group this is, the same on every rank.
+    pub(crate) number: u64,
+}
+
 impl fmt::Debug for Column {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reach, is_direct, multicast, .. } = self;
+        let Self { reach, reaches_all, multicast, .. } = self;
         f.debug_struct("Column")
             .field("reach", reach)
-            .field("is_direct", is_direct)
+            .field("reaches_all", reaches_all)
             .field("multicast", multicast)
             .finish_non_exhaustive()
     }

@@ -263,16 +263,20 @@ mod injected {
     use super::*;
     use std::io;
     use symmem::ProcessSpawner;
-    use symmem::fault::{Failure, inject};
+    use symmem::fault::{FailingCall, inject};
 
-    const KINDS: [(Failure, i32); 3] =
-        [(Failure::Map, libc::EMFILE), (Failure::Map, libc::ENOMEM), (Failure::Socket, libc::EMFILE)];
+    const KINDS: [(FailingCall, i32); 3] = [
+        (FailingCall::Map, libc::EMFILE),
+        (FailingCall::Map, libc::ENOMEM),
+        (FailingCall::Socket, libc::EMFILE),
+    ];
 
     fn words(errno: i32) -> String {
         io::Error::from_raw_os_error(errno).to_string()
     }
 
-    /// Every rank in turn fails to map or to connect: all get its error, and then the very same allocations meet.
+    /// Every rank in turn fails to map or to connect: all get its error, and then the very same allocations
+    /// meet.
     fn fail_in_rendezvous(group: &Group) -> Result<()> {
         for (failure, errno) in KINDS {
             for victim in 0..group.size() {
@@ -340,7 +344,7 @@ mod injected {
         let join = |rank| Group::from_store_in(&context, Arc::clone(&store), rank, 2, "again");
         let rank = |rank| {
             if rank == 0 {
-                inject(Failure::Map, libc::EMFILE);
+                inject(FailingCall::Map, libc::EMFILE);
             }
             assert_error!(join(rank), Error::Rank { rank: 0, .. });
             join(rank).unwrap().barrier().unwrap();
@@ -393,10 +397,23 @@ mod fork {
         let mut x = group.alloc::<u32>(8)?;
         x.fill(group.rank() as u32)?;
         let mut mem = Some(x.rendezvous(&group)?);
+        let views = mem.as_ref().map(|mem| Ok::<_, Error>((mem.peer(group.next())?, mem.signal_pad(0)?)));
+        let (view, pad) = views.unwrap()?;
+        let (pool, cells) = (group.pool(), group.atomics::<u64>(1)?);
+        pool.alloc::<u8>(1)?;
         let mut owned = Some(group);
         let status = in_child(|| {
             let (group, mut mem) = (owned.take().unwrap(), mem.take().unwrap());
             assert_no_rank(&group, &mut mem);
+            // Nor do views that its parent had made: their memory may be another's by now.
+            assert_error!(view.read(0), Error::Forked { .. });
+            assert_error!(pad.read(0), Error::Forked { .. });
+            assert_error!(pad.to_vec(), Error::Forked { .. });
+            assert_error!(pad.write(0, 1), Error::Forked { .. });
+            assert_error!(pad.fill(1), Error::Forked { .. });
+            assert_error!(cells.add(0, 0, 1), Error::Forked { .. });
+            assert_error!(pool.alloc::<u8>(1), Error::Forked { .. });
+            assert_eq!(pool.usage().blocks, 1);
             assert_error!(x.rendezvous(&group), Error::Forked { .. });
             // Dropping the last handles must not look like leaving.
             drop((mem, group));

@@ -1,4 +1,5 @@
-//! Memory whose element type is known only at run time: bytes that rendezvous as something else, casts and parts.
+//! Memory whose element type is known only at run time: bytes that rendezvous as something else, casts and
+//! parts.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Groups from the environment: what a launcher may get wrong, and what earlier attempts may leave in its store.
+//! Groups from the environment: what a launcher may get wrong, and what earlier attempts may leave in its
+//! store.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Exchanges whose arguments differ by rank, collectives with a root, low-contention forms and one-sided writes: each against
-//! a plain reference, and what happens when ranks are wrong or disagree.
+//! Exchanges whose arguments differ by rank, collectives with a root, low-contention forms and one-sided
+//! writes: each against a plain reference, and what happens when ranks are wrong or disagree.
 
 mod common;
 
@@ -301,7 +301,8 @@ fn low_contention_copies_a_rank_before_it_hears_the_next() {
     symmem::spawn(3, |group| {
         let mem = memory(&group.within(PATIENCE), 100)?;
         let mut out = vec![GUARD; 300];
-        // Everybody starts with itself and goes backwards; what comes after the one that disagrees is not read.
+        // Everybody starts with itself and goes backwards; what comes after the one that disagrees is not
+        // read.
         let (result, copied) = match group.rank() {
             0 => (mem.barrier(0), [false; 3]),
             1 => (mem.low_contention_all_gather(&mut out), [false, true, false]),
@@ -316,7 +317,8 @@ fn low_contention_copies_a_rank_before_it_hears_the_next() {
     .unwrap();
 }
 
-/// The culprit gets its own error where it can see what is wrong by itself; all others are told that it is the culprit.
+/// The culprit gets its own error where it can see what is wrong by itself; all others are told that it is
+/// the culprit.
 fn check_blame(result: Result<()>, me: usize, culprit: usize) {
     match result.expect_err("the arguments are wrong") {
         Error::Rank { rank, .. } if rank == culprit => {}
@@ -325,7 +327,8 @@ fn check_blame(result: Result<()>, me: usize, culprit: usize) {
     }
 }
 
-/// Runs `call`, whose arguments are wrong on rank `culprit`; everybody must be told at once, with `out` as it was.
+/// Runs `call`, whose arguments are wrong on rank `culprit`; everybody must be told at once, with `out` as it
+/// was.
 fn blames(mem: &SymmetricMemory<u8>, culprit: usize, call: impl FnOnce(&mut [u8]) -> Result<()>) {
     let mut out = vec![GUARD; 100];
     let start = Instant::now();
@@ -500,13 +503,13 @@ fn puts(group: &Group) -> Result<()> {
     for (round, len) in [0, 1, 7, 8, 100, 4000].into_iter().enumerate() {
         let value = round as u64 + 1;
         // SAFETY: nobody holds a guard before it has waited for the signal, or after the barrier.
-        unsafe { mem.put_with_signal(next, 3, &input(me, len), 5, value)? };
-        mem.wait_for_signal(5, value)?;
+        unsafe { mem.put_with_flag(next, 3, &input(me, len), 5, value)? };
+        mem.wait_flag(5, value)?;
         assert_eq!(mem.local()?[3..3 + len], input(prev, len));
         assert_eq!(mem.local()?[3 + len..4999].iter().max(), Some(&0), "beyond what was put");
         assert_eq!(mem.local()?[..3], [0; 3]);
         // The word stays, and is a u64 of the pad.
-        mem.wait_for_signal(5, value)?;
+        mem.wait_flag(5, value)?;
         assert_eq!(mem.signal_pad_view::<u64>(me, &[1], 5)?.read(0)?, value);
         mem.barrier(0)?;
         mem.fill(0)?;
@@ -530,12 +533,12 @@ fn ping_pong(group: &Group) -> Result<()> {
     let mem = group.alloc::<u64>(64)?.rendezvous(group)?;
     for round in 1..=500 {
         // SAFETY: the receiver has said that it has read the last round.
-        unsafe { mem.put_with_signal(next, 0, &[round; 64], 0, round)? };
-        mem.wait_for_signal(0, round)?;
+        unsafe { mem.put_with_flag(next, 0, &[round; 64], 0, round)? };
+        mem.wait_flag(0, round)?;
         assert_eq!(*mem.local()?, [round; 64]);
         // SAFETY: nothing is written.
-        unsafe { mem.put_with_signal(prev, 0, &[], 1, round)? };
-        mem.wait_for_signal(1, round)?;
+        unsafe { mem.put_with_flag(prev, 0, &[], 1, round)? };
+        mem.wait_flag(1, round)?;
     }
     mem.close()
 }
@@ -556,9 +559,9 @@ fn wrong_puts(group: &Group) -> Result<()> {
         }
         assert_error!(mem.put(group.size(), 0, &[1]), Error::RankOutOfRange { .. });
         for word in [words, usize::MAX, usize::MAX / 8] {
-            let result = mem.put_with_signal(group.next(), 0, &[1], word, 1);
-            assert_error!(result, Error::OutOfBounds { op: "put_with_signal", .. });
-            assert_error!(mem.wait_for_signal(word, 1), Error::OutOfBounds { op: "wait_for_signal", .. });
+            let result = mem.put_with_flag(group.next(), 0, &[1], word, 1);
+            assert_error!(result, Error::OutOfBounds { op: "put_with_flag", .. });
+            assert_error!(mem.wait_flag(word, 1), Error::OutOfBounds { op: "wait_flag", .. });
         }
         let own = mem.local()?;
         assert_error!(mem.put(me, 0, &[1]), Error::Borrowed { .. });
@@ -567,14 +570,14 @@ fn wrong_puts(group: &Group) -> Result<()> {
     assert_eq!(*mem.local()?, [0; 10]);
     mem.barrier(0)?;
     // SAFETY: this rank's own.
-    unsafe { mem.put_with_signal(me, 0, &[1; 10], words - 1, 1)? };
-    mem.wait_for_signal(words - 1, 1)?;
+    unsafe { mem.put_with_flag(me, 0, &[1; 10], words - 1, 1)? };
+    mem.wait_flag(words - 1, 1)?;
     assert_eq!(*mem.local_mut()?, [1; 10]);
 
     let start = Instant::now();
     let short = Duration::from_millis(60);
-    assert_error!(mem.within(short).wait_for_signal(0, 1), Error::Timeout { missing, context }
-        if missing.is_empty() && context.op == "wait_for_signal");
+    assert_error!(mem.within(short).wait_flag(0, 1), Error::Timeout { missing, context }
+        if missing.is_empty() && context.op == "wait_flag");
     assert!(start.elapsed() >= short);
     assert_eq!(group.failure(), None);
     mem.close()
@@ -591,15 +594,15 @@ fn nobody_waits_for_a_signal_of_those_who_have_left() {
         let mem = group.alloc::<u32>(1)?.rendezvous(&group.within(PATIENCE))?;
         if group.rank() == 1 {
             // SAFETY: nothing is written.
-            return unsafe { mem.put_with_signal(0, 0, &[], 0, 1) };
+            return unsafe { mem.put_with_flag(0, 0, &[], 0, 1) };
         }
         if group.rank() == 2 {
             return Ok(());
         }
         // Somebody did set this one before leaving.
-        mem.wait_for_signal(0, 1)?;
+        mem.wait_flag(0, 1)?;
         let start = Instant::now();
-        assert_error!(mem.wait_for_signal(0, 2), Error::PeerLeft { .. });
+        assert_error!(mem.wait_flag(0, 2), Error::PeerLeft { .. });
         assert!(start.elapsed() < PATIENCE / 2);
         Ok(())
     })

@@ -1,8 +1,8 @@
 //! The hot path: a small all_reduce on ranks that have a core each makes no system call and no allocation.
 //!
-//! Each rank is a process on a core of its own. Once warm, it installs a filter that lets nothing through but the last two
-//! rungs of the wait ladder (yield, futex) and the end of the process; so it reports through memory that it shares with
-//! the launcher, and ends without another word.
+//! Each rank is a process on a core of its own. Once warm, it installs a filter that lets nothing through but
+//! the last two rungs of the wait ladder (yield, futex) and the end of the process; so it reports through
+//! memory that it shares with the launcher, and ends without another word.
 
 mod common;
 
@@ -73,7 +73,8 @@ impl Line {
 /// The lines of all ranks, in memory that launcher and ranks share.
 fn board(path: &str) -> &'static [Line; RANKS] {
     let file = OpenOptions::new().read(true).write(true).open(path).expect("the board");
-    // SAFETY: a new mapping of a file that is as long, never unmapped; lines are atomics, so any bytes are valid.
+    // SAFETY: a new mapping of a file that is as long, never unmapped; lines are atomics, so any bytes are
+    // valid.
     unsafe {
         let (bytes, access) = (size_of::<[Line; RANKS]>(), libc::PROT_READ | libc::PROT_WRITE);
         let map = libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -114,7 +115,8 @@ extern "C" fn trapped(_signal: libc::c_int, info: *mut libc::siginfo_t, _context
 
 /// From here on no thread of this process can make a system call but these.
 fn confine() {
-    // Who rings a bell asks for its core, which is a system call where there is neither rseq nor a vDSO for it.
+    // Who rings a bell asks for its core, which is a system call where there is neither rseq nor a vDSO for
+    // it.
     let rungs = [libc::SYS_futex, libc::SYS_sched_yield, libc::SYS_getcpu];
     let allowed = [rungs.as_slice(), &[libc::SYS_exit, libc::SYS_exit_group]].concat();
     let op = |code: u32, jump_if: u8, value: u32| libc::sock_filter {

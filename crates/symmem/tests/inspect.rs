@@ -1,4 +1,5 @@
-//! What `symmem::inspect` says of ranks that wait, are stopped, are dead, or are at work, and that they do not notice.
+//! What `symmem::inspect` says of ranks that wait, are stopped, are dead, or are at work, and that they do
+//! not notice.
 
 mod common;
 
@@ -94,7 +95,13 @@ fn a_rank_in_its_own_code_is_the_one_that_the_others_wait_for() {
         memory.close()
     };
     beside(4, work, |id| {
-        let group = until(id, |group| all_wait_for(group, 2) && group.is_stuck());
+        // Stuck is who has one rank that waited for a second; the one that is looked at may have come a
+        // little later.
+        let has_waited = |group: &GroupState| {
+            let wait = group.ranks[0].waiting.as_ref();
+            wait.is_some_and(|wait| wait.since >= Duration::from_secs(1))
+        };
+        let group = until(id, |group| all_wait_for(group, 2) && group.is_stuck() && has_waited(group));
         assert_eq!((&group.culprits[..], &group.cycle[..], group.world), (&[2][..], &[][..], 4));
         let waits = &group.ranks[0];
         let operation = waits.operation.as_ref().expect("it is in one");

@@ -1,8 +1,10 @@
-//! Ranks that die without a word, by `kill -9` from outside and at named crash points: every survivor must say who,
-//! soon, in whatever call it was or in its next one; then the survivors regroup, and nothing is left behind.
+//! Ranks that die without a word, by `kill -9` from outside and at named crash points: every survivor must
+//! say who, soon, in the call that it was in or in its next one; then the survivors regroup, and nothing is
+//! left behind.
 //!
-//! The time of death is taken just before the kill: by the launcher, or by the victim at its crash point. So no delay of
-//! the kernel or the scheduler is lost, and the times below are upper bounds of what the library needs.
+//! The time of death is taken just before the kill: by the launcher, or by the victim at its crash point. So
+//! no delay of the kernel or the scheduler is lost, and the times below are upper bounds of what the library
+//! needs.
 
 #[path = "kill/launch.rs"]
 mod launch;

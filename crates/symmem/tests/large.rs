@@ -1,6 +1,7 @@
 //! Memory beyond 32 bits, and how much memory a large collective needs.
 //!
-//! They take gigabytes, and are ignored in a build without optimisations: `cargo xtask test --only large` runs them.
+//! They take gigabytes, and are ignored in a build without optimisations: `cargo xtask test --only large`
+//! runs them.
 
 #[path = "trial/mod.rs"]
 mod trial;
@@ -73,9 +74,9 @@ struct Footprint {
 }
 
 impl Footprint {
-    /// Runs `work` twice and looks at what the process needs meanwhile, `excluded` bytes of it being the user's. What the
-    /// first run keeps is there when the second one starts; and all shared pages are mapped by then, so that nothing grows
-    /// but memory of its own.
+    /// Runs `work` twice and looks at what the process needs meanwhile, `excluded` bytes of it being the
+    /// user's. What the first run keeps is there when the second one starts; and all shared pages are mapped
+    /// by then, so that nothing grows but memory of its own.
     fn of(excluded: u64, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
         work()?;
         let status = |name| read("/proc/self/status", name);
@@ -111,7 +112,8 @@ fn segments() -> BTreeMap<u64, u64> {
     segments
 }
 
-/// Checks that all ranks together need what they reduce and 64 MiB each at most. `private`: what they reduce is their own.
+/// Checks that all ranks together need what they reduce and 64 MiB each at most. `private`: what they reduce
+/// is their own.
 fn check(what: &str, footprints: &[Footprint], private: bool) {
     let mut segments = BTreeMap::new();
     footprints.iter().for_each(|footprint| segments.extend(footprint.segments.clone()));

@@ -1,4 +1,5 @@
-//! Mail between ranks: order, tags, sizes, batches in any order, several threads, and what happens when things go wrong.
+//! Mail between ranks: order, tags, sizes, batches in any order, several threads, and what happens when
+//! things go wrong.
 
 mod common;
 
@@ -415,7 +416,8 @@ fn an_aborted_group_ends_what_waits_and_what_comes() {
     .unwrap();
 }
 
-/// Rank 1 is killed; rank 0 has a receive and a send to it pending, waits for it, and has mail with rank 2 as before.
+/// Rank 1 is killed; rank 0 has a receive and a send to it pending, waits for it, and has mail with rank 2 as
+/// before.
 #[test]
 fn a_killed_peer_fails_those_who_wait_for_it_and_nobody_else() {
     let test = "a_killed_peer_fails_those_who_wait_for_it_and_nobody_else";

@@ -1,5 +1,6 @@
-//! Ranks that bring nothing to a rendezvous: one array for all of them. What works there, and what does not; as threads and
-//! as processes. That every collective is refused is tested beside the wrong arguments (`tests/collectives/refusals.rs`).
+//! Ranks that bring nothing to a rendezvous: one array for all of them. What works there, and what does not;
+//! as threads and as processes. That every collective is refused is tested beside the wrong arguments
+//! (`tests/collectives/refusals.rs`).
 
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ fn what_works(group: &Group) -> Result<()> {
         // SAFETY: nothing is written.
         assert!(is_nothing(unsafe { mem.put(rank, 0, &[]) }, rank));
         // SAFETY: as above.
-        assert!(is_nothing(unsafe { mem.put_with_signal(rank, 0, &[], 0, 1) }, rank));
+        assert!(is_nothing(unsafe { mem.put_with_flag(rank, 0, &[], 0, 1) }, rank));
     }
     match me {
         OWNER => assert_eq!((mem.local()?.len(), mem.salvage().len()), (LEN, LEN)),
@@ -102,7 +103,8 @@ fn a_second_rendezvous_is_collective_and_both_handles_stay() {
         assert_eq!(second.peer(OWNER)?.read(3)?, 0);
         second.barrier(0)?;
         second.close()?;
-        // Where all ranks bring memory the next time, that is kept, also when the handle from before is closed.
+        // Where all ranks bring memory the next time, that is kept, also when the handle from before is
+        // closed.
         let third = meet()?;
         let own = x.map_or_else(|| group.alloc::<u32>(LEN), Ok)?;
         let mut whole = own.rendezvous(&group)?;

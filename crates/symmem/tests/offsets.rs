@@ -1,4 +1,5 @@
-//! Handles that begin at different places of the ranks' allocations: what the ranks know of each other, and with which table.
+//! Handles that begin at different places of the ranks' allocations: what the ranks know of each other, and
+//! with which table.
 
 mod common;
 
@@ -25,8 +26,8 @@ fn what_is_put_lands_behind_the_peers_offset() -> Result<()> {
         // SAFETY: nobody holds a guard before the barrier.
         unsafe { mem.put(next, 1, &[1000 + me as u32])? };
         // SAFETY: nobody holds a guard before it has waited for the signal.
-        unsafe { mem.part(2, 3)?.put_with_signal(next, 0, &[2000 + me as u32], 0, 7)? };
-        mem.wait_for_signal(0, 7)?;
+        unsafe { mem.part(2, 3)?.put_with_flag(next, 0, &[2000 + me as u32], 0, 7)? };
+        mem.wait_flag(0, 7)?;
         mem.barrier(0)?;
         let first = 100 * me as u32 + 5 * me as u32;
         assert_eq!(mem.local()?[..4], [first, 1000 + prev as u32, 2000 + prev as u32, first + 3]);
@@ -40,9 +41,10 @@ fn what_is_put_lands_behind_the_peers_offset() -> Result<()> {
     .map(drop)
 }
 
-/// Rank 0 brings memory that all ranks have a table of, the others bring other memory: no rank can use a table that it has.
+/// Rank 0 brings memory that all ranks have a table of, the others bring other memory: no rank can use a
+/// table that it has.
 #[test]
-fn memory_that_not_all_ranks_have_a_table_of_meets_anew() -> Result<()> {
+fn memory_that_not_all_ranks_have_a_table_of_meets_again() -> Result<()> {
     symmem::spawn(3, |group| {
         let group = group.within(PATIENCE);
         let x = numbered(&group, 20)?;

@@ -1,5 +1,5 @@
-//! Ranks that are threads, one of which panics: the others must blame it, soon, and can go on without it. One that catches
-//! its panic and goes on is no better off: what it left midway ends the group, and is poisoned.
+//! Ranks that are threads, one of which panics: the others must blame it, soon, and can go on without it. One
+//! that catches its panic and goes on is no better off: what it left midway ends the group, and is poisoned.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -34,7 +34,8 @@ impl Drop for Stamp<'_> {
     }
 }
 
-/// Runs `work` again and again on 4 ranks, one of which panics at `point`, and checks what the others make of it.
+/// Runs `work` again and again on 4 ranks, one of which panics at `point`, and checks what the others make of
+/// it.
 fn panics_at(point: Point, victim: usize, work: impl Fn(&Group) -> Result<()> + Sync) {
     let died = Mutex::new(None);
     let seen = Mutex::new(Vec::new());
@@ -156,12 +157,13 @@ fn wait_for(flag: &AtomicBool) {
 
 type MemoryOp = fn(&mut SymmetricMemory<f32>) -> Result<()>;
 
-const MEMORY_OPS: [(&str, MemoryOp); 14] = [
+const MEMORY_OPS: [(&str, MemoryOp); 15] = [
     ("all_reduce by push", |mem| mem.using(Algorithm::Push).first(4)?.all_reduce(ReduceOp::Sum)),
     ("all_reduce by staging", |mem| mem.using(Algorithm::Staged).all_reduce(ReduceOp::Sum)),
     ("all_reduce in two shots", |mem| mem.using(Algorithm::TwoShot).all_reduce(ReduceOp::Sum)),
     ("all_reduce_out", |mem| mem.using(Algorithm::Direct).all_reduce_out(ReduceOp::Sum, &mut [0.0; 1024])),
     ("reduce_scatter", |mem| mem.reduce_scatter(ReduceOp::Sum, &mut [0.0; 512])),
+    ("scan", |mem| mem.using(Algorithm::Direct).scan(ReduceOp::Sum, &mut [0.0; 1024])),
     ("all_gather", |mem| mem.using(Algorithm::Direct).all_gather(&mut [0.0; 2048])),
     ("broadcast", |mem| mem.using(Algorithm::Direct).broadcast(1)),
     ("gather", |mem| mem.gather(0, &mut [0.0; 2048])),
@@ -171,11 +173,12 @@ const MEMORY_OPS: [(&str, MemoryOp); 14] = [
     }),
     ("barrier", |mem| mem.barrier(0)),
     ("wait_signal", |mem| mem.wait_signal(1, 0)),
-    ("wait_for_signal", |mem| mem.wait_for_signal(0, 7)),
+    ("wait_flag", |mem| mem.wait_flag(0, 7)),
     ("close", |mem| mem.part(0, 1)?.close()),
 ];
 
-/// Runs `op` on rank 0, whose wait panics because rank 1 is late, and on rank 1 once rank 0 has caught the panic.
+/// Runs `op` on rank 0, whose wait panics because rank 1 is late, and on rank 1 once rank 0 has caught the
+/// panic.
 fn caught_on_memory(name: &str, op: MemoryOp) {
     let caught = AtomicBool::new(false);
     let outcome = symmem::spawn(2, |group| {

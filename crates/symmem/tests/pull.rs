@@ -1,5 +1,6 @@
-//! Private memory that is read through the kernel: what is read is right, of threads and of processes; a refusal on any rank sends
-//! all ranks through the pipeline, at the first call or at a later one, and nobody tries again.
+//! Private memory that is read through the kernel: what is read is right, of threads and of processes; a
+//! refusal on any rank sends all ranks through the pipeline, at the first call or at a later one, and nobody
+//! tries again.
 
 mod common;
 

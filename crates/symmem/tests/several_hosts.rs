@@ -1,4 +1,5 @@
-//! Ranks that count as on different hosts: they exchange through the store, and share memory within a host only.
+//! Ranks that count as on different hosts: they exchange through the store, and share memory within a host
+//! only.
 
 mod common;
 
@@ -62,7 +63,8 @@ fn exchange_runs_through_a_tcp_store_and_leaves_little_behind() {
     on_hosts(|| connect(server.port()), exchange);
     let keys = connect(server.port()).list_keys(&common::patiently()).unwrap();
     let parts = keys.iter().filter(|key| key.contains("/x/")).count();
-    assert!(parts <= HOSTS.len(), "{keys:?}");
+    // The last exchange's: what each rank gave, and that it has read the others'.
+    assert!(parts <= 2 * HOSTS.len(), "{keys:?}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Ranks that are threads and share an allocation: memory is that of one rank of a group, and the others are refused.
+//! Ranks that are threads and share an allocation: memory is that of one rank of a group, and the others are
+//! refused.
 
 mod common;
 

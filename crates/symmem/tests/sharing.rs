@@ -1,4 +1,5 @@
-//! Memory that is shared by a handle, outside of groups: another process opens it, whatever becomes of the one that shares it.
+//! Memory that is shared by a handle, outside of groups: another process opens it, whatever becomes of the
+//! one that shares it.
 //!
 //! The process that shares is this program again (`Keeper`), which is killed, stopped, or forks.
 
@@ -80,7 +81,8 @@ fn rerun(test: &str, role: &str) -> Command {
     command
 }
 
-/// The rest of the first line that starts with `word`, which may come after something of the test harness' own.
+/// The rest of the first line that starts with `word`, which may come after something of the test harness'
+/// own.
 fn line(output: &mut impl BufRead, word: &str) -> String {
     loop {
         let mut line = String::new();
@@ -285,7 +287,8 @@ fn the_process_that_shares_it_opens_the_very_memory() {
     assert!(problem(&handle, PATIENCE).contains("no longer shares it"));
 }
 
-/// The stranger's part: it has the handle, secret included, and must get nothing, also if it does not look whom it asks.
+/// The stranger's part: it has the handle, secret included, and must get nothing, also if it does not look
+/// whom it asks.
 fn be_a_stranger(text: &str) {
     let handle = text.parse::<ShareHandle>().unwrap();
     assert!(problem(&handle, PATIENCE).contains("belongs to another user"));

@@ -20,7 +20,8 @@ fn leave_a_process_behind(_group: Group) -> Result<u32> {
 
 fn end(pids: &[u32]) {
     for pid in pids {
-        // SAFETY: sends a signal; the number is that of a `sleep` which the rank started and which runs for long.
+        // SAFETY: sends a signal; the number is that of a `sleep` which the rank started and which runs for
+        // long.
         unsafe { libc::kill(*pid as i32, libc::SIGKILL) };
     }
 }

@@ -1,5 +1,5 @@
-//! Started collectives: they return before the peers came, run in order, hold their memory, give what the blocking ones
-//! give, and leave no thread behind.
+//! Started collectives: they return before the peers came, run in order, hold their memory, give what the
+//! blocking ones give, and leave no thread behind.
 
 mod common;
 
@@ -74,7 +74,8 @@ fn memory_is_borrowed_from_start_to_end() {
                 // Other memory is free.
                 other.fill(1)?;
             }
-            // Memory that is borrowed at the start is this rank's error, and told to the other rank in its turn.
+            // Memory that is borrowed at the start is this rank's error, and told to the other rank in its
+            // turn.
             let refused = (group.rank() == 0).then(|| mem.all_reduce_start(ReduceOp::Sum)).transpose()?;
             if group.rank() == 0 {
                 checked.wait();
@@ -119,6 +120,23 @@ fn compare_all(group: &Group) -> Result<()> {
         assert_eq!(private.wait()?, whole);
         mem.reduce_scatter(op, &mut chunk)?;
         assert_eq!(mem.reduce_scatter_start(op, vec![0; len / world])?.wait()?, chunk);
+        let mut prefix = vec![0; len];
+        mem.scan(op, &mut prefix)?;
+        assert_eq!(mem.scan_start(op, vec![0; len])?.wait()?, prefix);
+        let mut before = vec![0; len];
+        mem.exclusive_scan(op, &mut before)?;
+        assert_eq!(mem.exclusive_scan_start(op, vec![0; len])?.wait()?, before);
+        let counts: Vec<usize> = (0..world).map(|rank| len / (rank + 1)).collect();
+        let mut packed = vec![0; counts.iter().sum()];
+        mem.all_gather_v(&counts, &mut packed)?;
+        assert_eq!(mem.all_gather_v_start(counts.clone(), vec![0; packed.len()])?.wait()?, packed);
+        let at_root = if rank == root { packed.clone() } else { vec![0; packed.len()] };
+        assert_eq!(mem.gather_v_start(root, counts.clone(), vec![0; packed.len()])?.wait()?, at_root);
+        let parts: Vec<usize> =
+            (0..world).map(|rank| if rank == root { len - len / 2 } else { len / 2 / world }).collect();
+        let mut part = vec![0; parts[rank]];
+        mem.scatter_v(root, &parts, &mut part)?;
+        assert_eq!(mem.scatter_v_start(root, parts.clone(), vec![0; part.len()])?.wait()?, part);
         mem.all_gather(&mut all)?;
         assert_eq!(mem.all_gather_start(vec![0; len * world])?.wait()?, all);
         let reduced = mem.reduce_start(op, root, vec![0; len])?.wait()?;
@@ -133,6 +151,14 @@ fn compare_all(group: &Group) -> Result<()> {
         assert_eq!(group.all_gather_into_start(own.clone(), vec![0; len * world])?.wait()?, all);
         let reduced = group.reduce_start(op, root, own.clone())?.wait()?;
         assert_eq!(reduced, if rank == root { whole.clone() } else { own.clone() });
+        assert_eq!(group.scan_start(op, own.clone(), vec![0; len])?.wait()?, prefix);
+        assert_eq!(group.exclusive_scan_start(op, own.clone(), vec![0; len])?.wait()?, before);
+        let mine = own[..counts[rank]].to_vec();
+        assert_eq!(group.all_gather_v_start(mine, counts.clone(), vec![0; packed.len()])?.wait()?, packed);
+        let mine = own[..counts[rank]].to_vec();
+        assert_eq!(group.gather_v_start(root, mine, counts.clone(), vec![0; packed.len()])?.wait()?, at_root);
+        let given = own[..parts.iter().sum()].to_vec();
+        assert_eq!(group.scatter_v_start(root, given, parts.clone(), vec![0; part.len()])?.wait()?, part);
         assert_eq!(group.all_to_all_start(own.clone(), vec![0; len])?.wait()?, exchanged);
         assert_eq!(group.broadcast_into_start(root, own)?.wait()?, all[root * len..]);
 

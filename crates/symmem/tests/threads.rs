@@ -1,12 +1,14 @@
 //! The thread-rank suite: everything that threads of one process do at once, as ranks and within a rank.
 //!
-//! It also runs under ThreadSanitizer (`cargo xtask test --only tsan`), and is written for it: plain memory is written
-//! by one thread and read by another wherever the library promises an order. Each rank maps each segment at an address
-//! of its own, so what the sanitizer sees of ranks is the state they share on the heap (stores, results); what it sees
-//! of one rank's threads is all they share. The order between ranks is what the loom models check.
+//! It also runs under ThreadSanitizer (`cargo xtask test --only tsan`), and is written for it: plain memory
+//! is written by one thread and read by another wherever the library promises an order. Each rank maps each
+//! segment at an address of its own, so what the sanitizer sees of ranks is the state they share on the heap
+//! (stores, results); what it sees of one rank's threads is all they share. The order between ranks is what
+//! the loom models check.
 //!
-//! The sanitizer must see mappings end, or it takes an address that the kernel gives out again for the old memory: the
-//! run needs `--cfg rustix_use_libc`, because it cannot see system calls that do not go through libc.
+//! The sanitizer must see mappings end, or it takes an address that the kernel gives out again for the old
+//! memory: the run needs `--cfg rustix_use_libc`, because it cannot see system calls that do not go through
+//! libc.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Several threads per rank: the same bits as with one, threads only where they are worth it, and none left behind.
+//! Several threads per rank: the same bits as with one, threads only where they are worth it, and none left
+//! behind.
 
 mod common;
 

@@ -9,7 +9,8 @@ use symmem::inspect::GroupState;
 use symmem::trace::{Operation, Trace, Tracer, Track};
 use symmem::{DType, Error, Group, Mailbox, ProcessSpawner, ReduceOp, Result};
 
-/// How late ranks and messages are; much more than a rank has to wait for a processor on a machine with other work.
+/// How late ranks and messages are; much more than a rank has to wait for a processor on a machine with other
+/// work.
 const LATE: Duration = Duration::from_millis(200);
 
 /// How long something may take that happens soon.
@@ -235,7 +236,8 @@ fn mail(trace: &Trace, rank: usize) -> &Track {
 
 const ROUNDS: u64 = 20;
 
-/// Messages in all ways: two threads of rank 0 to those of rank 1, from anybody, started, to itself, and one that never comes.
+/// Messages in all ways: two threads of rank 0 to those of rank 1, from anybody, started, to itself, and one
+/// that never comes.
 fn exchange(group: Group) -> Result<()> {
     let mailbox = Mailbox::new(&group)?;
     if group.rank() == 0 {

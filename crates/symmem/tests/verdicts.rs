@@ -62,7 +62,7 @@ fn waits_for_signals_and_mail_that_timed_out_leave_their_group() {
             let brief = memory.within(SOON);
             let error = is_right(&group, brief.wait_signal(1, 0), false);
             assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
-            is_right(&group, brief.wait_for_signal(0, 7), false);
+            is_right(&group, brief.wait_flag(0, 7), false);
             is_right(&group, mailbox.within(SOON).receive(1, 0, &mut [0u8; 4]), false);
         }
         group.barrier()?;
@@ -121,14 +121,14 @@ fn an_abort_is_the_end_on_every_rank() {
 #[test]
 fn a_rank_whose_own_part_failed_for_good_says_that_the_group_is_over_and_why() {
     use std::os::fd::AsFd;
-    use symmem::fault::{Failure, inject};
+    use symmem::fault::{FailingCall, inject};
 
     symmem::spawn(2, |group| {
         // Connections stay open, so that only a new group makes new ones; what a join needs is done by then.
         let doomed = group.try_clone()?.within(PATIENCE);
         let file = std::fs::File::open("/dev/null").unwrap();
         if group.rank() == 0 {
-            inject(Failure::Socket, libc::EMFILE);
+            inject(FailingCall::Socket, libc::EMFILE);
         }
         let passed = doomed.all_gather_fds(file.as_fd());
         if passed.is_err() {

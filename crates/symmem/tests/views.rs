@@ -1,5 +1,5 @@
-//! Properties of views: any shape, element and offset within bounds gives exactly the peer's bytes, anything else is
-//! an error and never a panic.
+//! Properties of views: any shape, element and offset within bounds gives exactly the peer's bytes, anything
+//! else is an error and never a panic.
 
 mod common;
 
@@ -30,7 +30,8 @@ impl World<'_> {
     }
 }
 
-/// Checks `property` for many values of `strategy`, on rank 0 of two threads; the other wrote the pattern and waits.
+/// Checks `property` for many values of `strategy`, on rank 0 of two threads; the other wrote the pattern and
+/// waits.
 fn check<S>(strategy: S, property: impl Fn(&World<'_>, S::Value) -> TestCaseResult + Sync)
 where
     S: Strategy + Sync,
@@ -95,7 +96,8 @@ fn elements(shape: &[usize]) -> Option<u128> {
     shape.iter().try_fold(1u128, |len, side| len.checked_mul(*side as u128))
 }
 
-/// Checks a view of `shape` elements of `U` that was asked for at byte `start` of `size` bytes holding `bytes`.
+/// Checks a view of `shape` elements of `U` that was asked for at byte `start` of `size` bytes holding
+/// `bytes`.
 fn check_view<U: Element>(
     shape: &[usize],
     start: u128,
@@ -165,8 +167,8 @@ fn a_handle_starts_within_the_allocation_or_not_at_all() {
     });
 }
 
-/// Both ranks rendezvous at offsets of their own: each sees the other's bytes from the other's offset on, up to the farthest one, and
-/// nothing behind its memory.
+/// Both ranks rendezvous at offsets of their own: each sees the other's bytes from the other's offset on, up
+/// to the farthest one, and nothing behind its memory.
 #[test]
 fn a_handle_sees_its_peers_from_their_offsets_on_and_not_beyond_their_memory() {
     let case = (number(2 * BYTES), number(2 * BYTES), number(BYTES), 0usize..300);
@@ -209,7 +211,8 @@ fn a_handle_sees_its_peers_from_their_offsets_on_and_not_beyond_their_memory() {
         .unwrap();
 }
 
-/// Handles of parts may differ in length, so that a peer's part ends before this rank's does: what is not in the peer's memory is refused.
+/// Handles of parts may differ in length, so that a peer's part ends before this rank's does: what is not in
+/// the peer's memory is refused.
 #[test]
 fn a_longer_part_does_not_reach_beyond_its_peers_memory() {
     symmem::spawn(2, |group| {
@@ -306,7 +309,8 @@ fn get_is_read_into() {
     });
 }
 
-/// Writes `count` elements at `start` of a view in the middle of the peer's memory, then puts everything back.
+/// Writes `count` elements at `start` of a view in the middle of the peer's memory, then puts everything
+/// back.
 fn check_write<U: Element>(world: &World<'_>, offset: usize, start: usize, count: usize) -> TestCaseResult {
     let view = world.mem.buffer::<U>(PEER, &[64], offset).unwrap();
     let values: Vec<U> = vec![bytemuck::pod_read_unaligned(&[0xa5; 8][..size_of::<U>()]); count];

@@ -1,7 +1,8 @@
-//! How ranks wait when there is no core for each of them: never by keeping the core from the one they wait for.
+//! How ranks wait when there is no core for each of them: never by keeping the core from the one they wait
+//! for.
 //!
-//! Times are bounds that a rank that spins, or yields to a busy loop, is far beyond, and the best of a few tries: other programs
-//! may take the cores away at any moment.
+//! Times are bounds that a rank that spins, or yields to a busy loop, is far beyond, and the best of a few
+//! tries: other programs may take the cores away at any moment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

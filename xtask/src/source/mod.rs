@@ -1,6 +1,7 @@
 //! The source of a crate as tokens, for lints that no compiler has: `layers` and `fences` read it.
 //!
-//! Comments and strings are no tokens, so a word in them is never found; what macros are given is read as any other code.
+//! Comments and strings are no tokens, so a word in them is never found; what macros are given is read as any
+//! other code.
 
 mod file;
 mod marked;

@@ -1,4 +1,4 @@
-//! Takes test code out of a file: whatever `#[cfg(test)]` stands before.
+//! Takes test code out of a file: whatever `#[cfg(test)]` or `#[cfg(doctest)]` stands before.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ impl Attribute {
 /// Whether a condition holds in tests only.
 fn needs_test(condition: &[Token]) -> bool {
     match condition {
-        [word] => word.is("test"),
+        [word] => word.is("test") || word.is("doctest"),
         [word, open, inside @ .., _] if open.is("(") => {
             let mut parts = split(inside).into_iter();
             match word.text.as_str() {
@@ -199,6 +199,7 @@ mod tests {
         assert!(left("#[cfg(not(test))] use a;").ends_with("use a ;"));
         assert_eq!(left("#[cfg(all(test, unix))] use a; b"), "b");
         assert_eq!(left("#[cfg(any(test, all(test, unix)))] use a; b"), "b");
+        assert_eq!(left("#[cfg(doctest)] #[doc = \"a\"] struct A; b"), "b");
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl fmt::Display for Address {
 
 /// The address that `text` names.
 pub(crate) fn parse(text: &str) -> Result<Address, String> {
-    let wrong = || format!("{text:?} is no address, such as node0:29500 or [::1]:29500");
+    let wrong = || format!("{text:?} is not an address, such as node0:29500 or [::1]:29500");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or_else(wrong)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, value_parser};
+use serde::{Deserialize, Serialize};
 use symmem::DType;
 use symmem::cuda::{Place, Provider};
 
@@ -48,13 +49,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
     #[arg(value_parser = value_parser!(u16).range(2..=64))]
     pub(crate) ranks: Vec<u16>,
-    /// Where the memory comes from: shm is the host's, vmm and nccl that of GPUs, by the driver or in windows of NCCL.
+    /// Where the memory comes from: shm is the host's, vmm and nccl that of GPUs, by the driver or in windows
+    /// of NCCL.
     #[arg(long, default_value = Provider::ALL[0].name(), value_parser = provider_names())]
     pub(crate) provider: Provider,
     /// What to measure [default: everything that the provider has].
     #[arg(long, value_name = "OP,...", value_delimiter = ',')]
     ops: Vec<Op>,
-    /// Bytes of the collectives: K, KB and KiB are 1024 each, M and G 1024 of the one before [default: 8,1K,8K,64K,1M,16M; vmm: 2K to 32M].
+    /// Bytes of the collectives: K, KB and KiB are 1024 each, M and G 1024 of the one before [default:
+    /// 8,1K,8K,64K,1M,16M; vmm: 2K to 32M].
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = size::parse)]
     sizes: Vec<usize>,
     /// Every power of four of bytes up to 256M, and 8.
@@ -78,16 +81,18 @@ pub(crate) struct BenchArgs {
     /// A short run: shows that everything works, its times are rough.
     #[arg(long)]
     quick: bool,
-    /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; on GPUs: torch, nccl, and vmm beside --provider nccl).
+    /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; on GPUs: torch,
+    /// nccl, and vmm beside --provider nccl).
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
-    /// The folder that peers are installed in [default: .peers here, in a folder above, or above the program].
+    /// The folder that peers are installed in [default: .peers here, in a folder above, or above the
+    /// program].
     #[arg(long, value_name = "DIR")]
     pub(crate) peers_dir: Option<PathBuf>,
     /// Launches of every system in a comparison [default: 11, vmm 9, with --quick 2].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Seconds after which a launch is given up.
+    /// Give up a launch after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = value_parser!(u32).range(1..))]
     peer_timeout: u32,
     /// Blocks of operations per measurement [default: 21, collectives up to 11, with --quick 3].
@@ -146,7 +151,8 @@ impl BenchArgs {
         self.iters.unwrap_or(if self.is_quick() { 300 } else { 20_000 }) as usize
     }
 
-    /// How long to measure each system beside `load` busy loops, where that and not a number of operations was asked for.
+    /// How long to measure each system beside `load` busy loops, where that and not a number of operations
+    /// was asked for.
     pub(crate) fn timed(&self, load: usize) -> Option<Duration> {
         (load > 0 && self.iters.is_none() && !self.is_quick()).then_some(Duration::from_millis(500))
     }
@@ -163,7 +169,8 @@ impl BenchArgs {
         (blocks, self.iters.map_or((total / blocks).max(3), |iters| iters as usize))
     }
 
-    /// How long one collective of one size may take; it may be late by a block. A plain run is for having a look.
+    /// How long one collective of one size may take; it may be late by a block. A plain run is for having a
+    /// look.
     pub(crate) fn case_limit(&self) -> Option<Duration> {
         if self.blocks.is_some() {
             return None;
@@ -206,7 +213,7 @@ impl BenchArgs {
         Duration::from_secs(self.peer_timeout.into())
     }
 
-    /// Where the elements of collectives lie.
+    /// Which memory holds the elements of collectives.
     pub(crate) fn memories(&self) -> Vec<Memory> {
         let all = if self.peers.is_empty() { 1 } else { 2 };
         let default = &[Memory::Symmetric, Memory::Private][..all];
@@ -226,38 +233,93 @@ fn provider_names() -> impl TypedValueParser<Value = Provider> {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Provider>())
 }
 
-/// What `symmem bench` can measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum Op {
-    /// The handle's barrier, beside the barest possible one.
-    Barrier,
-    /// put_signal and wait_signal, there and back.
-    Signal,
-    /// Reading a peer's buffer.
-    Copy,
-    /// Everybody's memory becomes the sum of all (f32: beside the barest possible loop).
-    AllReduce,
-    /// Everybody gets the sum of all in private memory.
-    AllReduceOut,
-    /// The first rank gets the sum of all.
-    Reduce,
-    /// Everybody gets its part of the sum of all.
-    ReduceScatter,
-    /// Everybody gets everybody's memory.
-    AllGather,
-    /// Everybody's memory becomes the first rank's.
-    Broadcast,
-    /// Everybody gets everybody's part for it.
-    AllToAll,
-    /// vmm: from the first allocation to the end of its rendezvous.
-    Startup,
-    /// vmm: small all-reduces that are launched one by one, not by a graph.
-    Eager,
-    /// vmm: an all-reduce of memory that is aligned to one element only, beside an aligned one.
-    Misaligned,
-    /// vmm: an all-reduce of 512 MB on two ranks, beside copies of as much.
-    Bandwidth,
+/// Makes the enum of what `symmem bench` can measure, and that of the collectives among it, by their names in
+/// the library's table, and the one other thing that peers have a match for.
+macro_rules! measured {
+    (
+        {$($(#[$before_doc:meta])* $before:ident,)*}
+        collectives and $other:ident = $other_name:literal: {$($(#[$doc:meta])* $collective:ident = $name:literal,)*}
+        {$($(#[$after_doc:meta])* $after:ident,)*}
+    ) => {
+        /// What `symmem bench` can measure.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+        #[value(rename_all = "snake_case")]
+        pub(crate) enum Op {
+            $($(#[$before_doc])* $before,)*
+            $($(#[$doc])* $collective,)*
+            $($(#[$after_doc])* $after,)*
+        }
+
+        /// The collectives, and the one other thing that peers have a match for. What a collective is says
+        /// the library's table.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub(crate) enum Collective {
+            $($(#[$doc])* $collective,)*
+            /// See [`Op`].
+            $other,
+        }
+
+        impl Collective {
+            /// The collectives.
+            pub(crate) const ALL: &[Self] = &[$(Self::$collective),*];
+
+            /// Its name in reports and jobs.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$collective => $name,)*
+                    Self::$other => $other_name,
+                }
+            }
+        }
+    };
+}
+
+measured! {
+    {
+        /// The handle's barrier, beside the barest possible one.
+        Barrier,
+        /// put_signal and wait_signal, there and back.
+        Signal,
+        /// Reading a peer's buffer.
+        Copy,
+    }
+    collectives and Signal = "signal": {
+        /// Everybody's memory becomes the sum of all (f32: beside the barest possible loop).
+        AllReduce = "all_reduce",
+        /// Everybody gets the sum of all in private memory.
+        AllReduceOut = "all_reduce_out",
+        /// The first rank gets the sum of all.
+        Reduce = "reduce",
+        /// Everybody gets its part of the sum of all.
+        ReduceScatter = "reduce_scatter",
+        /// Everybody gets everybody's memory.
+        AllGather = "all_gather",
+        /// Everybody's memory becomes the first rank's.
+        Broadcast = "broadcast",
+        /// Everybody gets everybody's part for it.
+        AllToAll = "all_to_all",
+        /// Every rank gets the sum of those up to it.
+        Scan = "scan",
+        /// Every rank gets the sum of those before it.
+        ExclusiveScan = "exclusive_scan",
+        /// Everybody gets everybody's memory, as much of each as counts say (here as much).
+        AllGatherV = "all_gather_v",
+        /// The first rank gets everybody's memory, as much of each as counts say (here as much).
+        GatherV = "gather_v",
+        /// Everybody gets its part of the first rank's memory, as much as counts say (here as much).
+        ScatterV = "scatter_v",
+    }
+    {
+        /// vmm: from the first allocation to the end of its rendezvous.
+        Startup,
+        /// vmm: small all-reduces that are launched one by one, not by a graph.
+        Eager,
+        /// vmm: an all-reduce of memory that is aligned to one element only, beside an aligned one.
+        Misaligned,
+        /// vmm: an all-reduce of 512 MB on two ranks, beside copies of as much.
+        Bandwidth,
+    }
 }
 
 impl std::fmt::Display for Op {

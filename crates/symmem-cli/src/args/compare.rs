@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 /// What `symmem bench` can do with reports.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Say what got slower or faster from one report to another. Exit status 1: something is slower beyond the threshold.
+    /// Show what got slower or faster from one report to another. Exit status 1: something is slower beyond
+    /// the threshold.
     Compare(CompareArgs),
 }
 
@@ -23,11 +24,11 @@ A row is slower if the whole interval of its change lies beyond the threshold, a
 (the limit) got slower by. With 95 % confidence all intervals hold, given the noise within the two runs. What makes a
 whole run slower, such as a machine with other work, is in no interval: repeat a run that matters.")]
 pub(crate) struct CompareArgs {
-    /// The report that is the measure, from `symmem bench --json OLD`.
+    /// The report to compare with, from `symmem bench --json OLD`.
     pub(crate) old: PathBuf,
     /// The report to judge.
     pub(crate) new: PathBuf,
-    /// How much more time is still no alarm.
+    /// How much more time is accepted.
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
     pub(crate) threshold: f64,
     /// Print JSON instead of a table.

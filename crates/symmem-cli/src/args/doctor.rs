@@ -19,7 +19,7 @@ pub(crate) struct DoctorArgs {
     /// Do not start processes that try each provider.
     #[arg(long)]
     pub(crate) no_self_test: bool,
-    /// Seconds after which a part that does not answer is given up [default: 10, GPUs 60].
+    /// Seconds to wait for a part that does not answer [default: 10, GPUs 60].
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
     timeout: Option<u32>,
     /// Print JSON instead of text.

@@ -14,7 +14,7 @@ pub(crate) struct GpuArgs {
     #[arg(long, value_name = "FORM,...", value_delimiter = ',')]
     #[arg(default_values_t = [Form::InPlace, Form::Out, Form::Private], hide_default_value = true)]
     pub(crate) forms: Vec<Form>,
-    /// Measure memory that is in no cache too.
+    /// Also measure memory that is in no cache.
     #[arg(long)]
     pub(crate) cold: bool,
     /// Shares of the multiprocessors that MPS gives every rank: unset, 100/n or a percentage.
@@ -29,8 +29,8 @@ pub(crate) struct GpuArgs {
     /// Threads in a block of ours, to compare [default: the engine's].
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) threads: Vec<u32>,
-    /// On the host: also measure what calls cost from Python, by this one, which has the package. On GPUs: the Python with PyTorch
-    /// [default: SYMMEM_PYTHON, else python3].
+    /// On the host: also measure what calls cost from Python, by this one, which has the package. On GPUs:
+    /// the Python with PyTorch [default: SYMMEM_PYTHON, else python3].
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "python3")]
     pub(crate) python: Option<PathBuf>,
 }
@@ -48,13 +48,19 @@ pub(crate) enum Form {
     Private,
 }
 
+impl From<Form> for symmem::cuda::Form {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::InPlace => Self::InPlace,
+            Form::Out => Self::Out,
+            Form::Private => Self::Private,
+        }
+    }
+}
+
 impl std::fmt::Display for Form {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::InPlace => "in_place",
-            Self::Out => "out",
-            Self::Private => "private",
-        })
+        f.write_str(symmem::cuda::Form::from(*self).name())
     }
 }
 

@@ -16,8 +16,8 @@ const EXAMPLES: &str = "Examples:
 pub(crate) struct InspectArgs {
     /// A group's name, a process (or one above it), or the beginning of a group's id [default: all groups].
     pub(crate) job: Option<String>,
-    /// Print JSON instead of tables: the groups, how many processes could not be read, and how many ranks of other versions there
-    /// are. With --watch a line for each look.
+    /// Print JSON instead of tables: the groups, how many processes could not be read, and how many ranks of
+    /// other versions there are. With --watch a line for each look.
     #[arg(long)]
     pub(crate) json: bool,
     /// Look again and again, on a page of its own where there is a terminal. Comes after JOB.
@@ -29,5 +29,5 @@ fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| "it is no number of seconds from 0.1 to 3600; JOB comes before --watch".to_owned())
+        .ok_or_else(|| "it is not a number of seconds from 0.1 to 3600; JOB comes before --watch".to_owned())
 }

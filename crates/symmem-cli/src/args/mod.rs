@@ -22,7 +22,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, FromArgMatches, Parser, Subcommand, value_parser};
 
 pub(crate) use self::address::Address;
-pub(crate) use self::bench::{BenchArgs, Op};
+pub(crate) use self::bench::{BenchArgs, Collective, Op};
 pub(crate) use self::compare::{BenchCommand, CompareArgs};
 pub(crate) use self::doctor::{DoctorArgs, DoctorPart, PartArgs};
 pub(crate) use self::gpu::Form;
@@ -38,7 +38,7 @@ pub(crate) use self::store::{
 pub(crate) use self::terms::{Condition, Memory};
 pub(crate) use self::trace::TraceArgs;
 
-/// Symmetric memory of hosts and GPUs: runs jobs, shows what they do, measures, and knows the machine.
+/// Symmetric memory for hosts and GPUs: run jobs, see what they do, measure them, and check the machine.
 #[derive(Parser)]
 #[command(name = "symmem", version, after_help = examples::PROGRAM)]
 pub(crate) struct Cli {
@@ -47,7 +47,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What this program was told. A wrong word ends it, with the commands that may be meant, none of which is hidden.
+    /// What this program was told. A wrong word ends it, with the commands that may be meant, none of which
+    /// is hidden.
     pub(crate) fn read() -> Self {
         let told = program().try_get_matches().and_then(|told| Self::from_arg_matches(&told));
         told.unwrap_or_else(|mut error| {
@@ -83,10 +84,10 @@ pub(crate) enum Command {
     /// One rank of a comparison on GPUs, led over stdin and stdout.
     #[command(hide = true)]
     BenchGpuRank,
-    /// Compile the kernels ahead, for machines with GPUs and without a compiler.
+    /// Compile the kernels in advance, for machines that have GPUs and no compiler.
     #[command(hide = true)]
     CompileKernels(CompileArgs),
-    /// Measure up to which sizes each algorithm is the best here, and keep that.
+    /// Measure up to which size each algorithm is the fastest here, and save that.
     ///
     /// Later groups on this machine with as many ranks choose by what was measured.
     #[command(after_help = examples::TUNE)]
@@ -95,7 +96,7 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Run a job and record what its ranks do and whom they wait for, for Perfetto.
     Trace(TraceArgs),
-    /// Look at what this machine offers and what stands in the way, and try each provider.
+    /// Check what this machine offers and what is missing, and try each provider.
     #[command(after_help = examples::DOCTOR)]
     Doctor(DoctorArgs),
     /// A part of the doctor's work that may hang or crash.
@@ -126,7 +127,7 @@ pub(crate) struct CompileArgs {
 fn capability(text: &str) -> Result<(u32, u32), String> {
     let parts =
         text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    parts.ok_or_else(|| format!("{text:?} is no compute capability, such as 9.0"))
+    parts.ok_or_else(|| format!("{text:?} is not a compute capability, such as 9.0"))
 }
 
 /// Options of `symmem bench-rank`.
@@ -153,7 +154,11 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
     #[arg(value_parser = value_parser!(u16).range(2..=64))]
     pub(crate) ranks: Vec<u16>,
-    /// The book to write into [default: that of SYMMEM_TUNING, else the one in the user's cache folder].
+    /// Measure the algorithms of GPUs instead of those of the host.
+    #[arg(long)]
+    pub(crate) device: bool,
+    /// The tuning file to write into [default: that of SYMMEM_TUNING, else the one in the user's cache
+    /// folder].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Print what was found, and keep nothing.

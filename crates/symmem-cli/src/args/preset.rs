@@ -11,11 +11,11 @@ use super::terms::Memory;
 pub(crate) enum Preset {
     /// Everything, in a short run whose times are rough: the same as --quick.
     Quick,
-    /// What a model that answers waits for: all_reduce, all_gather, reduce_scatter and broadcast of 8 KB to 1 MB, bf16 and f32, in
-    /// symmetric and private memory. On GPUs: all_reduce, by graphs and one by one.
+    /// What a model that answers waits for: all_reduce, all_gather, reduce_scatter and broadcast of 8 KB to 1
+    /// MB, bf16 and f32, in symmetric and private memory. On GPUs: all_reduce, by graphs and one by one.
     Inference,
-    /// What DDP and FSDP wait for: all_reduce, broadcast, all_gather and reduce_scatter of 1 MB to 256 MB, f32 and bf16. On GPUs:
-    /// all_reduce.
+    /// What DDP and FSDP wait for: all_reduce, broadcast, all_gather and reduce_scatter of 1 MB to 256 MB,
+    /// f32 and bf16. On GPUs: all_reduce.
     Training,
 }
 

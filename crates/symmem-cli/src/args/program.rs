@@ -1,7 +1,7 @@
 //! The program as a whole: its commands in groups, and its help no wider than a page.
 //!
-//! The derived command is the truth; this only says how it is shown. What is hidden is hidden everywhere: in the help, in completions
-//! and in the manual.
+//! The derived command is the truth; this only says how it is shown. What is hidden is hidden everywhere: in
+//! the help, in completions and in the manual.
 
 use clap::{Command, CommandFactory};
 

@@ -40,7 +40,8 @@ pub(crate) struct RunArgs {
     /// Which of the machines this is, from 0. Its ranks follow those of the machines before it.
     #[arg(long, value_name = "R", default_value_t = 0, alias = "node_rank")]
     pub(crate) node_rank: u32,
-    /// Where the ranks meet: an address of node 0, which serves the store there [default: any port of 127.0.0.1; for several nodes the port is 29500].
+    /// Where the ranks meet: an address of node 0, which serves the store there [default: any port of
+    /// 127.0.0.1; for several nodes the port is 29500].
     #[arg(long, value_name = "HOST[:PORT]", value_parser = address::parse)]
     pub(crate) master: Option<Address>,
     /// Seconds that nodes wait for each other at the start.
@@ -61,7 +62,8 @@ pub(crate) struct RunArgs {
     /// Write how each rank ended as JSON to this file at the end; "-" is stderr.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Make a file with a new random secret, for jobs on several machines. With a program, its ranks use it; without one, that is all.
+    /// Make a file with a new random secret, for jobs on several machines. With a program, its ranks use it;
+    /// without one, only the file is made.
     #[arg(long, value_name = "FILE")]
     pub(crate) new_secret: Option<PathBuf>,
     /// The program, and its arguments.
@@ -98,5 +100,5 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let read = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     // A year is for ever, and can be added to any time.
     let most = Duration::from_secs(365 * 24 * 3600);
-    read.map(|time| time.min(most)).ok_or_else(|| format!("{text:?} is no number of seconds, such as 2.5"))
+    read.map(|time| time.min(most)).ok_or_else(|| format!("{text:?} is not a number of seconds, such as 2.5"))
 }

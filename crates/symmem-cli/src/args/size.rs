@@ -2,8 +2,8 @@
 
 const UNITS: [(&str, usize); 3] = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
 
-/// The number of bytes of "8", "64K", "64KB", "64KiB", "1M" or "2G". A unit is 1024 of the one before, however it is written: sizes
-/// of messages are powers of two, in every table of this program.
+/// The number of bytes of "8", "64K", "64KB", "64KiB", "1M" or "2G". A unit is 1024 of the one before,
+/// however it is written: sizes of messages are powers of two, in every table of this program.
 pub(super) fn parse(text: &str) -> Result<usize, String> {
     let upper = text.trim().to_ascii_uppercase();
     let plain = ["IB", "B"].iter().find_map(|end| upper.strip_suffix(end)).unwrap_or(&upper);

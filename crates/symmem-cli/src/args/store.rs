@@ -46,7 +46,8 @@ pub(crate) enum StoreCommand {
 /// Options of `symmem store serve`.
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// Address to serve at; "*" is every one of this machine. Whoever reaches it may read and write the store.
+    /// Address to serve at; "*" is every one of this machine. Whoever reaches it may read and write the
+    /// store.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Port to serve at; 0 is any free one.

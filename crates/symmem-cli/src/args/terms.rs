@@ -55,8 +55,9 @@ pub(crate) struct TermsArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "0")]
     #[arg(value_parser = value_parser!(u16).range(0..=256))]
     load: Vec<u16>,
-    /// Pin rank r to the r-th core, modulo their number (yes, the default), or let ranks run on any core (no); ranks of
-    /// other systems too. On GPUs: the thread that launches, on a physical core of its own, where there are enough.
+    /// Pin rank r to the r-th core, modulo their number (yes, the default), or let ranks run on any core
+    /// (no); ranks of other systems too. On GPUs: the thread that launches, on a physical core of its own,
+    /// where there are enough.
     #[arg(long, value_name = "yes|no,...", value_delimiter = ',', num_args = 0..=1, default_missing_value = "yes")]
     #[arg(overrides_with = "no_pin")]
     pin: Vec<Pin>,

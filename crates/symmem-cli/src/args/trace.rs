@@ -25,7 +25,8 @@ pub(crate) struct TraceArgs {
     /// How long a job that runs already is traced [default: until it ends, or Ctrl-C].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "program")]
     pub(crate) seconds: Option<Duration>,
-    /// A job that runs already: a group's name, the process of a rank, or how a group's id begins [default: all groups].
+    /// A job that runs already: a group's name, the process of a rank, or how a group's id begins [default:
+    /// all groups].
     #[arg(value_name = "JOB", conflicts_with = "program")]
     pub(crate) job: Option<String>,
     /// The program that starts the ranks, or is one, and its arguments.
@@ -36,5 +37,5 @@ pub(crate) struct TraceArgs {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("{text:?} is no number of seconds above 0"))
+    time.ok_or_else(|| format!("{text:?} is not a number of seconds above 0"))
 }

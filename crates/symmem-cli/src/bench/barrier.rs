@@ -1,5 +1,5 @@
-//! Barrier of the handle, beside the limit: blocks of both by turns in the same processes, on the same cores. Beside busy
-//! loops the limit is that of [`super::futex`].
+//! Barrier of the handle, beside the limit: blocks of both by turns in the same processes, on the same cores.
+//! Beside busy loops the limit is that of [`super::futex`].
 
 use symmem::{Result, SymmetricMemory};
 

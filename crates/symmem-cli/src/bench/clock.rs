@@ -1,6 +1,7 @@
 //! The clock of all measurements: the processor's counter where it runs at one speed, else the system's.
 //!
-//! Both systems of a comparison pay for it, so it must cost little next to a barrier of a hundred nanoseconds.
+//! Both systems of a comparison pay for it, so it must cost little next to a barrier of a hundred
+//! nanoseconds.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Peer copies: every rank reads from the next one, all at once.
 //!
-//! The owner writes its buffer anew before every copy, so no reader finds an old copy in its cache, and every copy is
-//! compared with what the owner must have written.
+//! The owner writes its buffer again before every copy, so no reader finds an old copy in its cache, and
+//! every copy is compared with what the owner must have written.
 
 use symmem::{Result, SymmetricMemory};
 
@@ -65,7 +65,8 @@ fn one_size(lab: &Lab<'_>, mem: &mut SymmetricMemory<u64>, bytes: usize) -> Resu
 /// The words that `rank` writes before its `copy`-th copy: different for every rank, copy and position.
 fn pattern(rank: usize, copy: usize) -> impl Iterator<Item = u64> {
     let seed = (rank as u64) << 56 ^ (copy as u64) << 32;
-    // An odd factor and a shift spread every bit of the position; both can be undone, so no two words are equal.
+    // An odd factor and a shift spread every bit of the position; both can be undone, so no two words are
+    // equal.
     (0..).map(move |position: u64| {
         let word = (seed ^ position).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         word ^ word >> 29

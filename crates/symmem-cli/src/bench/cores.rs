@@ -3,7 +3,8 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use symmem::{Pin, Placement};
 
-/// The cores this process may use: one of each physical one first, so that ranks share one only when they have to.
+/// The cores this process may use: one of each physical one first, so that ranks share one only when they
+/// have to.
 pub(super) fn available() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let all = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core));
@@ -27,7 +28,8 @@ pub(super) fn pin(cores: &[usize], rank: usize) -> bool {
     sched_setaffinity(None, &set).is_ok()
 }
 
-/// A core for each of `ranks`, none of which shares a physical one with another; none where there are not enough.
+/// A core for each of `ranks`, none of which shares a physical one with another; none where there are not
+/// enough.
 pub(super) fn apart(ranks: usize) -> Vec<usize> {
     let Ok(placement) = Placement::new(ranks, Some(Pin::Cores)) else { return Vec::new() };
     spread((0..ranks).map(|rank| placement.cores(rank)).collect())

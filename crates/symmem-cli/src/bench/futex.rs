@@ -1,11 +1,13 @@
-//! The limit beside busy loops: ranks that tell each other by futex, and sleep at once while there is nothing to hear.
+//! The limit beside busy loops: ranks that tell each other by futex, and sleep at once while there is nothing
+//! to hear.
 //!
-//! Where other work wants the cores, who waits must give its core away, and a futex is the barest way to be called
-//! back. Nothing else is here: no spinning, no payload, nobody noticed dying. Two forms are measured:
-//! - `futex ping-pong`: the even rank of a pair tells the odd one, which answers. Two wakes, one after the other: what a
-//!   signal there and back is, and an operation with two meetings. Ratios to the limit are ratios to this one.
-//! - `futex exchange`: everybody tells everybody, then hears from everybody. One wake each, at the same time: what a
-//!   barrier is, and an operation with one meeting.
+//! Where other work wants the cores, who waits must give its core away, and a futex is the barest way to be
+//! called back. Nothing else is here: no spinning, no payload, nobody noticed dying. Two forms are measured:
+//! - `futex ping-pong`: the even rank of a pair tells the odd one, which answers. Two wakes, one after the
+//!   other: what a signal there and back is, and an operation with two meetings. Ratios to the limit are
+//!   ratios to this one.
+//! - `futex exchange`: everybody tells everybody, then hears from everybody. One wake each, at the same time:
+//!   what a barrier is, and an operation with one meeting.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

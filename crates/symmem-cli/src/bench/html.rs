@@ -1,4 +1,5 @@
-//! The report for people: one HTML file that needs nothing else, readable on light and dark screens and on paper.
+//! The report for people: one HTML file that needs nothing else, readable on light and dark screens and on
+//! paper.
 //!
 //! It is XML too, so that programs can read it.
 

@@ -10,8 +10,8 @@ use super::report::Row;
 use super::stats::{Percentiles, slowest};
 use crate::args::{BenchArgs, Condition};
 
-/// Parts of a measurement that are reported for themselves: as many as collectives have blocks. More of them would be shorter than
-/// what disturbs a machine, and not be independent of each other.
+/// Parts of a measurement that are reported for themselves: as many as collectives have blocks. More of them
+/// would be shorter than what disturbs a machine, and not be independent of each other.
 const PARTS: usize = 11;
 
 /// A rank's place of work.
@@ -28,8 +28,8 @@ pub(super) struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    /// Settles this rank on its core. Comes after the group was made: a group whose rank is pinned to one core
-    /// already takes that for the only one, and does not spin.
+    /// Settles this rank on its core. Comes after the group was made: a group whose rank is pinned to one
+    /// core already takes that for the only one, and does not spin.
     pub(super) fn new(
         group: &'a Group,
         args: &'a BenchArgs,
@@ -57,7 +57,8 @@ impl<'a> Lab<'a> {
         self.bar.inc(1);
     }
 
-    /// Times each of `count` calls of `op`, with two looks at the clock each; the slowest rank counts for every call.
+    /// Times each of `count` calls of `op`, with two looks at the clock each; the slowest rank counts for
+    /// every call.
     pub(super) fn time(&self, count: usize, mut op: impl FnMut() -> Result<()>) -> Result<Vec<u64>> {
         let mut samples = Vec::with_capacity(count);
         for _ in 0..count {

@@ -1,7 +1,7 @@
 //! The limit: a barrier with nothing in it but the exchange of flags that every barrier needs.
 //!
-//! No deadline, no check of arguments, nobody noticed dying, no word about who waits. What a barrier of the library
-//! costs beside it is the price of all that.
+//! No deadline, no check of arguments, nobody noticed dying, no word about who waits. What a barrier of the
+//! library costs beside it is the price of all that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

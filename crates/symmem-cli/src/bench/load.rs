@@ -1,7 +1,7 @@
-//! Busy loops beside the ranks: processes that do nothing but compute, on whatever core they are given.
+//! Busy loops beside the ranks: processes that do nothing but compute, on any core they are given.
 //!
-//! They are as nice as the ranks are, run from before the first launch of a measurement to after its last, and end with
-//! this process however it ends.
+//! They are as nice as the ranks are, run from before the first launch of a measurement to after its last,
+//! and end with this process however it ends.
 
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;

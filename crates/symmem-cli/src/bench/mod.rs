@@ -1,8 +1,8 @@
 //! `symmem bench`: verifies and times symmetric memory on host memory, ranks being processes of this program.
 //!
-//! The launcher starts the program again for every rank; a rank comes to [`measure`] with the same arguments, and all
-//! it reports are rows. The slowest rank counts for every single operation. A comparison with [`peers`] comes after
-//! that, and starts each system anew for every round.
+//! The launcher starts the program again for every rank; a rank comes to [`measure`] with the same arguments,
+//! and all it reports are rows. The slowest rank counts for every single operation. A comparison with
+//! [`peers`] comes after that, and starts each system again for every round.
 
 mod barrier;
 mod clock;
@@ -51,7 +51,8 @@ use self::sheet::Sheet;
 pub(crate) use self::tune::run as run_tune;
 use crate::args::{BenchArgs, BenchCommand, Condition, Op, short};
 
-/// Tells ranks how much of the work was done before they came, in how many milliseconds, and under which condition they work.
+/// Tells ranks how much of the work was done before they came, in how many milliseconds, and under which
+/// condition they work.
 const DONE: &str = "SYMMEM_BENCH_DONE";
 const ELAPSED: &str = "SYMMEM_BENCH_ELAPSED";
 const CONDITION: &str = "SYMMEM_BENCH_CONDITION";
@@ -179,8 +180,9 @@ fn steps(args: &BenchArgs, ranks: usize) -> usize {
     args.ops().iter().map(of).sum()
 }
 
-/// The rows of `ranks` ranks. All calls have one name, so that a rank's process takes part in the first it comes to:
-/// how many ranks there are it knows from its group, and which condition it works under from its environment.
+/// The rows of `ranks` ranks. All calls have one name, so that a rank's process takes part in the first it
+/// comes to: how many ranks there are it knows from its group, and which condition it works under from its
+/// environment.
 fn measure(
     args: &BenchArgs,
     ranks: usize,

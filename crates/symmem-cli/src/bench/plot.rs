@@ -1,5 +1,5 @@
-//! Latency and bus bandwidth of collectives over their size, as SVG: one row of panels for each collective, type and
-//! number of ranks, one line for each system.
+//! Latency and bus bandwidth of collectives over their size, as SVG: one row of panels for each collective,
+//! type and number of ranks, one line for each system.
 
 use std::fmt::Write;
 

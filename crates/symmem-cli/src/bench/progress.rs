@@ -1,5 +1,5 @@
-//! The line on stderr that says what is measured now, how much of how much is done, and how long the rest may take; only if stderr is
-//! a terminal.
+//! The line on stderr that says what is measured now, how much of how much is done, and how long the rest may
+//! take; only if stderr is a terminal.
 //!
 //! Nobody draws it in the background: it changes between measurements, and disturbs none.
 

@@ -1,7 +1,7 @@
 //! The Python package beside the program: what the same calls cost from there.
 //!
-//! `python -m symmem.bench` does the measuring, with loops in Python and in Rust that alternate in the same processes; this asks for
-//! its rows.
+//! `python -m symmem.bench` does the measuring, with loops in Python and in Rust that alternate in the same
+//! processes; this asks for its rows.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

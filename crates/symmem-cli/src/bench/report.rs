@@ -1,5 +1,5 @@
-//! The results: rows, and where they go. Both benches print through this; their tables are in [`super::table`] and
-//! [`super::gpu`].
+//! The results: rows, and where they go. Both benches print through this; their tables are in
+//! [`super::table`] and [`super::gpu`].
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -41,7 +41,8 @@ pub(super) struct Row {
     /// The same times the collective's factor: what the busiest link carries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bus_gb_per_s: Option<f64>,
-    /// This system's time over the limit's. Beside busy loops the limit is a futex ping-pong, else a bare loop.
+    /// This system's time over the limit's. Beside busy loops the limit is a futex ping-pong, else a bare
+    /// loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio_to_limit: Option<f64>,
     /// The same of means.
@@ -53,7 +54,8 @@ pub(super) struct Row {
     /// Of private memory: its time over that of copying in and out by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) to_hand: Option<Ratio>,
-    /// Of a peer: symmem's typical time, in the first memory that was asked for, over this one's. Of symmem: over the best peer's.
+    /// Of a peer: symmem's typical time, in the first memory that was asked for, over this one's. Of symmem:
+    /// over the best peer's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio_to_peer: Option<f64>,
     /// The peer that symmem's ratio is about.
@@ -69,7 +71,8 @@ pub(super) struct Row {
     pub(super) p50_by_round: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) mean_by_round: Vec<f64>,
-    /// Of what is measured in one launch: the typical time of each of up to eleven parts of it, one after the other, in microseconds.
+    /// Of what is measured in one launch: the typical time of each of up to eleven parts of it, one after the
+    /// other, in microseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) p50_by_part: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -82,7 +85,8 @@ impl Row {
         self.bus_gb_per_s.is_some()
     }
 
-    /// What the busiest link carries, or the bytes over the time where there is no such thing, in gigabytes per second.
+    /// What the busiest link carries, or the bytes over the time where there is no such thing, in gigabytes
+    /// per second.
     pub(super) fn bandwidth(&self) -> Option<f64> {
         self.bus_gb_per_s.or(self.gb_per_s)
     }
@@ -118,7 +122,8 @@ pub(super) fn check_writable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints `table`, and `json` where it was asked for: a table that goes to stdout leaves it to no file but "-".
+/// Prints `table`, and `json` where it was asked for: a table that goes to stdout leaves it to no file but
+/// "-".
 pub(super) fn print(table: &str, json: &impl Serialize, path: Option<&Path>) -> Result<()> {
     let Some(path) = path else {
         return screen::print(table);

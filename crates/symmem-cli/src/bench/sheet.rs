@@ -6,7 +6,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 
 use crate::screen;
 
-/// A column: its name, how it is set, and what it says of a row. A column that says nothing of any row is left out.
+/// A column: its name, how it is set, and what it says of a row. A column that says nothing of any row is
+/// left out.
 pub(super) struct Column<'a, R> {
     name: String,
     set: Set,

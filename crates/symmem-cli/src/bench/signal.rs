@@ -1,7 +1,7 @@
 //! Signals, there and back: the even rank of a pair puts and waits, the odd one waits and puts.
 //!
-//! All pairs play at once; a rank without a partner sits out. The time is that of the round trip, two signals. Beside busy
-//! loops a bare ping-pong by futex takes turns with it.
+//! All pairs play at once; a rank without a partner sits out. The time is that of the round trip, two
+//! signals. Beside busy loops a bare ping-pong by futex takes turns with it.
 
 use symmem::{Element, Result, SymmetricMemory};
 

@@ -34,7 +34,8 @@ impl Percentiles<u64> {
     }
 }
 
-/// The largest of all ranks' samples, operation by operation; `all` holds `count` of each rank, one rank after the other.
+/// The largest of all ranks' samples, operation by operation; `all` holds `count` of each rank, one rank
+/// after the other.
 pub(super) fn slowest(all: &[u64], count: usize) -> Vec<u64> {
     let slowest = |at| all.iter().skip(at).step_by(count).copied().max().unwrap_or_default();
     (0..count).map(slowest).collect()
@@ -50,7 +51,8 @@ pub(super) struct Ratio {
 }
 
 impl Ratio {
-    /// The ratio of `ours` to `theirs`, of which each pair is of one round or block. None where there is no such pair.
+    /// The ratio of `ours` to `theirs`, of which each pair is of one round or block. None where there is no
+    /// such pair.
     pub(super) fn of<'a>(
         pairs: impl IntoIterator<Item = (&'a Percentiles<f64>, &'a Percentiles<f64>)>,
     ) -> Option<Self> {

@@ -1,7 +1,8 @@
-//! The results in short: a line for each collective and size, whoever carried it, narrow enough for a terminal.
+//! The results in short: a line for each collective and size, whoever carried it, narrow enough for a
+//! terminal.
 //!
-//! Times are medians, and means where busy loops ran beside the ranks. Below the lines: geometric mean and worst row of
-//! each ratio.
+//! Times are medians, and means where busy loops ran beside the ranks. Below the lines: geometric mean and
+//! worst row of each ratio.
 
 use super::report::Row;
 use super::sheet::{Column, Set, Sheet, grouped};

@@ -1,5 +1,5 @@
-//! The tables of a bench on host memory: for each number of ranks and condition the few columns that answer a person's question, or
-//! all of them, and what they come to in short.
+//! The tables of a bench on host memory: for each number of ranks and condition the few columns that answer a
+//! person's question, or all of them, and what they come to in short.
 
 use super::report::Row;
 use super::sheet::{Column, Set, Sheet, grouped};
@@ -16,7 +16,8 @@ pub(super) fn text(rows: &[Row], wide: bool) -> String {
     groups(rows).iter().map(of_group).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The rows of one table each: those on the same terms, and of one element type where collectives have several.
+/// The rows of one table each: those on the same terms, and of one element type where collectives have
+/// several.
 pub(super) fn groups(rows: &[Row]) -> Vec<Vec<&Row>> {
     let several = grouped(rows.iter().filter(|row| row.is_collective()), |row| row.dtype.clone()).len() > 1;
     let dtype = |row: &Row| (several && row.is_collective()).then(|| row.dtype.clone());

@@ -1,10 +1,11 @@
 //! `symmem tune`: measures up to which sizes each algorithm is the best, and keeps that for this machine.
 //!
-//! Every collective runs by each of its algorithms by turns, in the loop of the bench, over powers of two of bytes. A
-//! bound is put where the sum of what is lost beside the best algorithm, over all sizes, is least: one noisy size moves
-//! nothing.
+//! Every collective runs by each of its algorithms by turns, in the loop of the bench, over powers of two of
+//! bytes. A bound is put where the sum of what is lost beside the best algorithm, over all sizes, is least:
+//! one noisy size moves nothing.
 //!
-//! Of the algorithms for private memory the two that take any size are compared, by an all_gather.
+//! Of the algorithms for private memory the two that take any size are compared, by an all_gather. Those of
+//! devices are measured by the bench on GPUs (`gpu/tune.rs`), and their bounds are put by the same rule.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize};
 use symmem::collectives::Output;
-use symmem::tuning::{Algorithm, Book, Bounds, Collective as Tuned, Tuning, machine};
+use symmem::tuning::{Algorithm, Bounds, Collective as Tuned, Tuning, TuningFile, machine};
 use symmem::{Config, DType, Group, ProcessSpawner, RankContext};
 
 use super::collective::{Case, Collective, Contender, OurContender, Ours, Plan, open, race};
 use super::progress::Progress;
 use super::stats::Percentiles;
-use super::{clock::Clock, cores};
+use super::{clock::Clock, cores, gpu};
 use crate::args::{Memory, TuneArgs, short};
 
 /// Sizes of a rank's memory: from 2^3 to 2^17 bytes.
@@ -37,28 +38,44 @@ struct Finding {
 
 /// The typical time of each algorithm at one size.
 #[derive(Clone, Debug)]
-struct Sample {
-    bytes: usize,
+pub(super) struct Sample {
+    pub(super) bytes: usize,
     /// By the size of messages they are for; infinite where one cannot carry so much.
-    ticks: Vec<f64>,
+    pub(super) ticks: Vec<f64>,
 }
 
 /// Measures, prints and keeps.
 pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     let path = path(args)?;
-    let mut book = path.as_deref().map_or_else(|| Ok(Book::default()), Book::open)?;
+    let mut file = path.as_deref().map_or_else(|| Ok(TuningFile::default()), TuningFile::open)?;
+    let whose = if args.device { tune_devices(args, &mut file)? } else { tune_host(args, &mut file)? };
+    if let Some(path) = path {
+        file.save(&path)?;
+        eprintln!("kept for \"{whose}\" in {}", path.display());
+    }
+    Ok(())
+}
+
+/// What was found is for this machine.
+fn tune_host(args: &TuneArgs, file: &mut TuningFile) -> Result<String> {
     let mut findings = Vec::new();
     for ranks in &args.ranks {
         let found = measure((*ranks).into(), args.quick)?;
-        book.keep(tuning((*ranks).into(), &found));
+        file.keep(tuning((*ranks).into(), &found));
         findings.extend(found);
     }
     print(args, &findings)?;
-    if let Some(path) = path {
-        book.save(&path)?;
-        eprintln!("kept for \"{}\" in {}", machine(), path.display());
+    Ok(machine().to_owned())
+}
+
+/// What was found is for devices of this kind.
+fn tune_devices(args: &TuneArgs, file: &mut TuningFile) -> Result<String> {
+    let findings = gpu::tune(args)?;
+    for found in &findings {
+        file.keep_devices(&found.devices, found.ranks, found.bounds.clone());
     }
-    Ok(())
+    gpu::print_tuned(args, &findings)?;
+    Ok(findings.into_iter().map(|found| found.devices).next().unwrap_or_default())
 }
 
 /// Where to keep what is found; `None` for a dry run.
@@ -73,7 +90,7 @@ fn path(args: &TuneArgs) -> Result<Option<PathBuf>> {
     let setting =
         rows.iter().find(|row| row.variable == "SYMMEM_TUNING").context("there is no such setting")?;
     if setting.value == "off" {
-        bail!("SYMMEM_TUNING is off, so there is no book to write into: give --out or --dry-run");
+        bail!("SYMMEM_TUNING is off, so there is no tuning file to write into: give --out or --dry-run");
     }
     Ok(Some(PathBuf::from(&setting.value)))
 }
@@ -122,7 +139,8 @@ fn measure(ranks: usize, quick: bool) -> Result<Vec<Finding>> {
     Ok(by_rank.into_iter().next().unwrap_or_default())
 }
 
-/// Up to where private memory is pipelined, by the first of two groups, and pulled by the second beyond; what smaller messages take stays as it is built in.
+/// Up to where private memory is pipelined, by the first of two groups, and pulled by the second beyond; what
+/// smaller messages take stays as it is built in.
 fn measure_private(
     groups: &[Group; 2],
     built_in: Bounds,
@@ -209,8 +227,9 @@ fn fits(ranks: usize, tuned: Tuned, algorithm: Algorithm, bytes: usize) -> bool 
     tuning.force(tuned, algorithm).is_ok() && tuning.choose(tuned, bytes) == algorithm
 }
 
-/// Up to how many bytes each algorithm but the last is used, so that least is lost: from the last but one down, each beside what runs beyond it.
-fn bounds(samples: &[Sample]) -> Vec<usize> {
+/// Up to how many bytes each algorithm but the last is used, so that least is lost: from the last but one
+/// down, each beside what runs beyond it.
+pub(super) fn bounds(samples: &[Sample]) -> Vec<usize> {
     let last = samples.first().map_or(0, |sample| sample.ticks.len().saturating_sub(1));
     let mut bounds = vec![0; last];
     for algorithm in (0..last).rev() {
@@ -236,6 +255,10 @@ fn bound(samples: &[Sample], small: impl Fn(&Sample) -> f64, large: impl Fn(&Sam
     let loss = |bound: usize| -> f64 {
         let lost = samples.iter().map(|sample| {
             let (small, large) = (small(sample), large(sample));
+            // Where neither can, nothing is lost by the choice.
+            if small.min(large) == f64::INFINITY {
+                return 0.0;
+            }
             (if sample.bytes <= bound { small } else { large } / small.min(large)).ln()
         });
         lost.sum()

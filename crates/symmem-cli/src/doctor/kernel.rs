@@ -37,11 +37,7 @@ fn version(release: &str) -> Fact {
     let found = match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor),
         _ => {
-            return Fact::warn(
-                "version",
-                format!("Linux {release}"),
-                "this is no version that is known here",
-            );
+            return Fact::warn("version", format!("Linux {release}"), "this version is unknown here");
         }
     };
     match found {

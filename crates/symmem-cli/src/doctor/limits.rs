@@ -30,7 +30,8 @@ pub(super) fn facts(ranks: usize) -> Vec<Fact> {
     ]
 }
 
-/// What a process must be able to open: a pidfd and descriptors under way for each rank of the machine; the rest is for the program.
+/// What a process must be able to open: a pidfd and descriptors under way for each rank of the machine; the
+/// rest is for the program.
 fn files_needed(ranks: usize) -> (u64, u64) {
     let ranks = ranks as u64;
     (24 + 3 * ranks, 256 + 8 * ranks)

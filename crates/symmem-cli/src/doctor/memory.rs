@@ -33,7 +33,8 @@ fn chosen(text: &str) -> Option<&str> {
     Some(rest.split_once(']')?.0)
 }
 
-/// Transparent huge pages of shared memory, which is what segments are; those of private memory are told beside it.
+/// Transparent huge pages of shared memory, which is what segments are; those of private memory are told
+/// beside it.
 fn transparent_pages(shared: Option<&str>, private: Option<&str>, asked: bool) -> Fact {
     const NAME: &str = "huge pages";
     let private =

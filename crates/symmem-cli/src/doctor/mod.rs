@@ -1,7 +1,8 @@
 //! `symmem doctor`: what this machine offers and what stands in the way.
 //!
-//! A section is a function that gives facts, in a file of its own; how to read a text of the kernel is apart from reading it, so that tests
-//! give it any machine's. What may hang or crash (GPUs, Python, the self-tests) runs as processes with a limit on their time.
+//! A section is a function that gives facts, in a file of its own; how to read a text of the kernel is apart
+//! from reading it, so that tests give it any machine's. What may hang or crash (GPUs, Python, the
+//! self-tests) runs as processes with a limit on their time.
 
 mod gpu;
 mod kernel;

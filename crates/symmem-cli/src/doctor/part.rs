@@ -1,4 +1,5 @@
-//! Parts that may hang or crash run as processes of this program: a driver that does not answer is a row, not the end of the doctor.
+//! Parts that may hang or crash run as processes of this program: a driver that does not answer is a row, not
+//! the end of the doctor.
 
 use std::process::Command;
 use std::time::Duration;

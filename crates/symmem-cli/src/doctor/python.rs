@@ -1,6 +1,7 @@
 //! A Python, and what the packages in it are good for here.
 //!
-//! The interpreter answers a short script within a limit; one that hangs is a warning, since the program itself needs none.
+//! The interpreter answers a short script within a limit; one that hangs is a warning, since the program
+//! itself needs none.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Containers and what guards processes from each other: what each means for ranks, and for who looks at them.
+//! Containers and what guards processes from each other: what each means for ranks, and for who looks at
+//! them.
 
 use std::path::Path;
 
@@ -65,7 +66,8 @@ impl Marks {
     }
 }
 
-/// The kind of container, and by what it is known. The outer one first: Kubernetes says more than the Docker below it.
+/// The kind of container, and by what it is known. The outer one first: Kubernetes says more than the Docker
+/// below it.
 fn kind(marks: &Marks) -> Option<(String, String)> {
     let known = |kind: &str, by: &str| Some((kind.to_owned(), by.to_owned()));
     let variable = VARIABLES.iter().find(|(name, _)| marks.variables.contains(name));

@@ -1,6 +1,6 @@
 //! The settings that a program started here would have: are they understood, and does each mean something?
 
-use symmem::tuning::Book;
+use symmem::tuning::TuningFile;
 use symmem::{Config, ConfigRow, Origin};
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -51,9 +51,9 @@ fn tuning(rows: &[ConfigRow], ranks: usize) -> Fact {
     let Some(path) = path.filter(|path| !matches!(*path, "" | "off" | "none")) else {
         return Fact::ok(NAME, "off: built-in choices count");
     };
-    match Book::open(path.as_ref()) {
+    match TuningFile::open(path.as_ref()) {
         Err(error) => Fact::failure(NAME, &error.to_string()),
-        Ok(book) if book.has(ranks) => Fact::ok(NAME, format!("{path} has this machine with {ranks} ranks")),
+        Ok(file) if file.has(ranks) => Fact::ok(NAME, format!("{path} has this machine with {ranks} ranks")),
         Ok(_) => Fact::ok(
             NAME,
             format!("nothing measured for {ranks} ranks, so built-in choices count; `symmem tune` measures"),

@@ -57,7 +57,8 @@ fn fact_lines(fact: &Fact, width: usize) -> Vec<String> {
     lines
 }
 
-/// `text` in lines of at most `width` characters where its words allow; at least one line. A longer word is cut.
+/// `text` in lines of at most `width` characters where its words allow; at least one line. A longer word is
+/// cut.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;

@@ -1,5 +1,5 @@
-//! The live page: the terminal's other screen, drawn anew in place, until q, Ctrl-C or a signal. The terminal is as before
-//! afterwards, however this ends.
+//! The live page: the terminal's other screen, drawn again in place, until q, Ctrl-C or a signal. The
+//! terminal is as before afterwards, however this ends.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use crate::screen::{Tone, paint};
 /// How long nobody looks at signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Why the page is left or drawn anew.
+/// Why the page is left or drawn again.
 enum Event {
     End(ExitCode),
     Draw,
@@ -62,7 +62,8 @@ fn wait(screen: &OtherScreen, signals: &mut Signals, interval: Duration) -> Resu
     }
 }
 
-/// The terminal's other screen, with keys that come at once and are not shown. The first one comes back on drop.
+/// The terminal's other screen, with keys that come at once and are not shown. The first one comes back on
+/// drop.
 struct OtherScreen {
     /// How the terminal was, if keys come from one.
     before: Option<Termios>,

@@ -1,6 +1,7 @@
 //! `symmem inspect`: who waits for whom in the groups that run on this machine.
 //!
-//! What there is to see comes from [`symmem::inspect`], which disturbs nobody; here it is chosen, drawn and watched.
+//! What there is to see comes from [`symmem::inspect`], which disturbs nobody; here it is chosen, drawn and
+//! watched.
 
 mod live;
 mod page;
@@ -46,8 +47,8 @@ fn once(snapshot: &Snapshot, job: Option<&str>, as_list: bool) -> Result<()> {
     }
 }
 
-/// A [`Snapshot`] with the groups that were asked for, as JSON has it: without the counts, an empty list could also mean that nothing
-/// may be looked at.
+/// A [`Snapshot`] with the groups that were asked for, as JSON has it: without the counts, an empty list
+/// could also mean that nothing may be looked at.
 #[derive(Serialize)]
 struct Seen<'a> {
     groups: &'a [&'a GroupState],

@@ -2,7 +2,8 @@
 
 use symmem::inspect::GroupState;
 
-/// The groups that `job` means: those of that name, else those of that process, else those whose id begins so; all if nothing is said.
+/// The groups that `job` means: those of that name, else those of that process, else those whose id begins
+/// so; all if nothing is said.
 pub(crate) fn of_job<'a>(groups: &'a [GroupState], job: Option<&str>) -> Vec<&'a GroupState> {
     let Some(job) = job else { return groups.iter().collect() };
     let pid: Option<u32> = job.parse().ok();
@@ -31,7 +32,7 @@ pub(crate) fn not_found(groups: &[GroupState], job: &str) -> anyhow::Error {
         names.push(format!("and {} more", groups.len() - MOST));
     }
     anyhow::anyhow!(
-        "{job:?} is no group's name, no process of one, and no beginning of an id; there are: {}",
+        "{job:?} is neither the name of a group, nor a process of one, nor the beginning of an id; there are: {}",
         names.join(", ")
     )
 }

@@ -3,8 +3,9 @@
 use rustix::process::Pid;
 use symmem::inspect;
 
-/// The last operation of the process `failed` in words, if it is known. `all` are the processes of this machine's ranks: what a dead
-/// one has written lies in memory that the living ones still have, so this is asked before they are ended.
+/// The last operation of the process `failed` in words, if it is known. `all` are the processes of this
+/// machine's ranks: what a dead one has written lies in memory that the living ones still have, so this is
+/// asked before they are ended.
 pub(super) fn last_operation(failed: Pid, all: &[Pid]) -> Option<String> {
     let number = |pid: &Pid| pid.as_raw_nonzero().get() as u32;
     let pids: Vec<u32> = all.iter().map(number).collect();

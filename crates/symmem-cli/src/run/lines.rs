@@ -1,7 +1,7 @@
 //! Whole lines out of the bytes of one stream, each with its rank before it.
 //!
-//! Lines of different ranks are never mixed. All bytes are kept as they are. A line that does not end is shown after a while, or when it
-//! is very long, and what follows of it is a line of its own.
+//! Lines of different ranks are never mixed. All bytes are kept as they are. A line that does not end is
+//! shown after a while, or when it is very long, and what follows of it is a line of its own.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ const LONGEST: usize = 64 << 10;
 /// One stream of one rank.
 pub(super) struct Lines {
     prefix: Vec<u8>,
-    /// Whether people see the output move: a carriage return goes back to before the prefix, so it is followed by one more.
+    /// Whether people see the output move: a carriage return goes back to before the prefix, so it is
+    /// followed by one more.
     terminal: bool,
     begun: Vec<u8>,
     since: Option<Instant>,

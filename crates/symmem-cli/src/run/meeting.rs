@@ -1,8 +1,9 @@
 //! Where the ranks of a job meet: who serves the store, and which ranks each node has.
 //!
-//! On one node that is any port of the loopback interface. On several, node 0 serves the store at the master's address, every launcher
-//! writes down how many ranks it has, and reads from the others' notes which ranks its own are. What is in the store is no secret, and no
-//! proof either: ranks prove themselves to each other.
+//! On one node that is any port of the loopback interface. On several, node 0 serves the store at the
+//! master's address, every launcher writes down how many ranks it has, and reads from the others' notes which
+//! ranks its own are. What is in the store is no secret, and no proof either: ranks prove themselves to each
+//! other.
 
 use std::collections::hash_map::RandomState;
 use std::error::Error as StdError;
@@ -141,7 +142,7 @@ fn agree(store: &TcpStore, args: &RunArgs, own: &str) -> Result<String> {
         store.set(&key, own.as_bytes(), &wait)?;
         return Ok(own.to_owned());
     }
-    String::from_utf8(store.get(&key, &wait)?).context("the run id in the store is no text")
+    String::from_utf8(store.get(&key, &wait)?).context("the run id in the store is not text")
 }
 
 fn note_key(node: u32) -> String {
@@ -150,7 +151,7 @@ fn note_key(node: u32) -> String {
 
 fn read_note(bytes: &[u8], node: u32) -> Result<Note> {
     serde_json::from_slice(bytes)
-        .with_context(|| format!("what node {node} wrote into the store is no note of symmem run"))
+        .with_context(|| format!("what node {node} wrote into the store is not a note of symmem run"))
 }
 
 /// Tells people what takes long.

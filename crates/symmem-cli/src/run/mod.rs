@@ -4,15 +4,15 @@
 //! - `rank`: one process
 //! - `lines`, `output`: what ranks write
 //! - `signals`, `watch`: the main loop
-//! - `crew`: the launchers of other nodes
+//! - `nodes`: the launchers of other nodes
 //! - `report`, `last_operation`: what is told at the end
 //!
 //! The environment of the ranks is `symmem::Launcher`'s, plus what torchrun's scripts may ask for.
 
-mod crew;
 mod last_operation;
 mod lines;
 mod meeting;
+mod nodes;
 mod output;
 mod rank;
 mod report;
@@ -26,8 +26,8 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use symmem::{Config, Placement, Seat};
 
-use self::crew::Crew;
 use self::meeting::Meeting;
+use self::nodes::OtherNodes;
 use self::output::Streams;
 pub(crate) use self::rank::How;
 use self::rank::Rank;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             if let Some(store) = &meeting.store {
                 let what = format!("failed first: {}", failed.problem);
                 let (node, status) = (args.node_rank, failed.status);
-                crew::give_up(store, &Failure { node, rank: None, what, status, last_operation: None });
+                nodes::give_up(store, &Failure { node, rank: None, what, status, last_operation: None });
             }
             return Ok(ExitCode::from(failed.status));
         }
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let wake = Arc::new(output::event()?);
     let output = streams.map(|streams| streams.carry(Arc::clone(&wake))).transpose()?;
     let store = meeting.store.clone();
-    let crew = store.map(|store| Crew::new(store, args.node_rank, args.nnodes, Arc::clone(&wake)));
-    let mut watch = Watch::new(started, args.node_rank, args.grace, signals, wake, crew.transpose()?);
+    let nodes = store.map(|store| OtherNodes::new(store, args.node_rank, args.nnodes, Arc::clone(&wake)));
+    let mut watch = Watch::new(started, args.node_rank, args.grace, signals, wake, nodes.transpose()?);
     watch.until_the_end(output.as_ref());
     report(args, &meeting, &watch)
 }

@@ -1,7 +1,8 @@
 //! Carries what ranks write to stdout and stderr of this program, line by line.
 //!
-//! One thread reads the pipes of all ranks, so that whoever watches processes and signals never waits for a slow reader of this program's
-//! output. When that reader is gone, the pipes are closed, and ranks that go on writing get SIGPIPE as they would without a launcher.
+//! One thread reads the pipes of all ranks, so that whoever watches processes and signals never waits for a
+//! slow reader of this program's output. When that reader is gone, the pipes are closed, and ranks that go on
+//! writing get SIGPIPE as they would without a launcher.
 
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,8 +18,8 @@ use rustix::io::Errno;
 use super::lines::Lines;
 
 const CHUNK: usize = 64 << 10;
-/// How long streams may stay open after all ranks have ended: `tee` in the background may have something to say, and a daemon that a rank
-/// left behind must not keep this program.
+/// How long streams may stay open after all ranks have ended: `tee` in the background may have something to
+/// say, and a daemon that a rank left behind must not keep this program.
 const AFTERWARDS: Duration = Duration::from_secs(1);
 /// Most bytes of a stream that are read after that: more than a pipe holds.
 const LAST: usize = 2 << 20;

@@ -28,7 +28,8 @@ impl How {
         self != Self::Exited(0)
     }
 
-    /// The exit status of a program that ends as this process did: 128 and the signal of one that was killed, as a shell says it.
+    /// The exit status of a program that ends as this process did: 128 and the signal of one that was killed,
+    /// as a shell says it.
     pub(crate) fn status(self) -> u8 {
         match self {
             Self::Exited(code) => (code & 0xff) as u8,
@@ -76,7 +77,7 @@ pub(super) struct CannotStart {
     pub(super) problem: String,
 }
 
-/// A started rank. Its process stays a zombie until [`Rank::bury`], so its number is nobody else's.
+/// A started rank. Its process stays a zombie until [`Rank::reap`], so its number is nobody else's.
 pub(super) struct Rank {
     pub(super) rank: usize,
     pub(super) pid: Pid,
@@ -88,8 +89,8 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// Starts `program` as the rank of `seat`. With `streams` its lines are carried there, else it writes by itself. Call from the main
-    /// thread, with which the process dies.
+    /// Starts `program` as the rank of `seat`. With `streams` its lines are carried there, else it writes by
+    /// itself. Call from the main thread, with which the process dies.
     pub(super) fn start(
         mut command: Command,
         launcher: &Launcher,
@@ -122,7 +123,8 @@ impl Rank {
         })
     }
 
-    /// Sends `signal` to the rank, and to what it has started. From a terminal, those in the launcher's group have it already.
+    /// Sends `signal` to the rank, and to what it has started. From a terminal, those in the launcher's group
+    /// have it already.
     pub(super) fn signal(&self, signal: i32, by_terminal: bool) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         // It is no error to come too late.
@@ -153,11 +155,11 @@ impl Rank {
     }
 
     /// Takes the ended process off the system's list.
-    pub(super) fn bury(&mut self) {
+    pub(super) fn reap(&mut self) {
         let _ = self.child.wait();
     }
 
-    /// Whether something that the rank has started still runs. Call after [`Rank::bury`].
+    /// Whether something that the rank has started still runs. Call after [`Rank::reap`].
     pub(super) fn left_something(&self) -> bool {
         self.leads && test_kill_process_group(self.pid).is_ok()
     }
@@ -165,7 +167,7 @@ impl Rank {
     /// Kills what runs of it, and waits for the process itself.
     pub(super) fn kill(&mut self) {
         self.signal(Signal::KILL.as_raw(), false);
-        self.bury();
+        self.reap();
     }
 }
 
@@ -180,7 +182,7 @@ fn cannot_start(command: &Command, error: &std::io::Error) -> CannotStart {
             (126, "it is not executable. Hint: chmod +x, or name its interpreter".to_owned())
         }
         _ if error.raw_os_error() == Some(8) => {
-            (126, "it is no program. Hint: a script needs a first line such as #!/bin/sh".to_owned())
+            (126, "it is not a program. Hint: a script needs a first line such as #!/bin/sh".to_owned())
         }
         _ => (126, error.to_string()),
     };

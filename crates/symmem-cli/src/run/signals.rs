@@ -1,7 +1,7 @@
 //! The signals that this program gets, for its main loop.
 //!
-//! Signals that were ignored when it was started stay ignored, here and in the ranks: that is how `nohup` and shells keep
-//! background jobs alive.
+//! Signals that were ignored when it was started stay ignored, here and in the ranks: that is how `nohup` and
+//! shells keep background jobs alive.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -50,7 +50,8 @@ impl Signals {
     pub(super) fn take(&mut self) -> Vec<Came> {
         let came = self.0.pending().map(|info| match info.si_signo {
             SIGCHLD => {
-                // SAFETY: the information of a SIGCHLD has a pid. (One that a process sent by hand has its sender's.)
+                // SAFETY: the information of a SIGCHLD has a pid. (One that a process sent by hand has its
+                // sender's.)
                 Came::Child(Pid::from_raw(unsafe { info.si_pid() }))
             }
             signal => Came::ForRanks { signal, by_terminal: info.si_code == SI_KERNEL },

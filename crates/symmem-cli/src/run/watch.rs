@@ -1,7 +1,7 @@
 //! Watches the ranks of this node from their start to their end.
 //!
-//! The main loop: signals are passed on, the first failure ends the other ranks (SIGTERM, and SIGKILL after a grace), and nothing that ranks
-//! leave behind keeps it.
+//! The main loop: signals are passed on, the first failure ends the other ranks (SIGTERM, and SIGKILL after a
+//! grace), and nothing that ranks leave behind keeps it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP};
 
-use super::crew::{Crew, News};
 use super::last_operation::last_operation;
+use super::nodes::{News, OtherNodes};
 use super::output::{Output, readable};
 use super::rank::{How, Rank};
 use super::report::Failure;
@@ -30,7 +30,7 @@ pub(super) struct Watch {
     pub(super) signals: Signals,
     /// Rung by other threads.
     pub(super) wake: Arc<OwnedFd>,
-    pub(super) crew: Option<Crew>,
+    pub(super) nodes: Option<OtherNodes>,
     /// The first failure of the job.
     pub(super) failure: Option<Failure>,
     /// The first signal that ends programs.
@@ -49,11 +49,11 @@ impl Watch {
         grace: Duration,
         signals: Signals,
         wake: Arc<OwnedFd>,
-        crew: Option<Crew>,
+        nodes: Option<OtherNodes>,
     ) -> Self {
         let (failure, interrupt, kill_at) = (None, None, None);
-        let over = crew.is_none();
-        Self { ranks, node, grace, signals, wake, crew, failure, interrupt, insisted: 0, kill_at, over }
+        let over = nodes.is_none();
+        Self { ranks, node, grace, signals, wake, nodes, failure, interrupt, insisted: 0, kill_at, over }
     }
 
     /// Returns when all ranks have ended, those of other nodes too, and `output` is written.
@@ -63,10 +63,10 @@ impl Watch {
             self.wait(self.kill_at);
             self.kill_if_late();
         }
-        self.ranks.iter_mut().for_each(Rank::bury);
+        self.ranks.iter_mut().for_each(Rank::reap);
         self.end_what_is_left();
-        if let Some(crew) = &self.crew {
-            crew.done();
+        if let Some(nodes) = &self.nodes {
+            nodes.done();
         }
         if let Some(output) = output {
             output.finish();
@@ -141,8 +141,8 @@ impl Watch {
             let what = format!("{} after {:.1} s", end.how.words(false), end.after.as_secs_f64());
             let (status, last_operation) = (end.how.status(), last_operation(pid, &all));
             let failure = Failure { node: self.node, rank: Some(rank), what, status, last_operation };
-            if let Some(crew) = &self.crew {
-                crew.failed(failure.clone());
+            if let Some(nodes) = &self.nodes {
+                nodes.failed(failure.clone());
             }
             self.failure = Some(failure);
             self.end_ranks();
@@ -151,7 +151,7 @@ impl Watch {
 
     /// Hears what other nodes say.
     fn hear(&mut self) {
-        let news: Vec<News> = self.crew.iter().flat_map(Crew::news).collect();
+        let news: Vec<News> = self.nodes.iter().flat_map(OtherNodes::news).collect();
         for news in news {
             match news {
                 News::Failed(failure) => {

@@ -45,7 +45,8 @@ fn from_environment() -> Result<Address> {
     let (Some(host), Some(port)) = (set("MASTER_ADDR"), set("MASTER_PORT")) else {
         bail!("which store? Hint: name it by --store HOST:PORT, or set MASTER_ADDR and MASTER_PORT");
     };
-    let port = port.trim().parse().with_context(|| format!("MASTER_PORT is {port:?}, which is no port"))?;
+    let port =
+        port.trim().parse().with_context(|| format!("MASTER_PORT is {port:?}, which is not a port"))?;
     Ok(Address { host, port: Some(port) })
 }
 

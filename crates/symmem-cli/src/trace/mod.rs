@@ -1,8 +1,8 @@
 //! `symmem trace`: writes what the ranks of a job did to a file that Perfetto opens.
 //!
-//! Of a program that it starts, whose ranks may be started by any launcher below it: they find the tracer by their environment. Or of a
-//! job that runs already, which goes on after it. The trace is written however the job ends; the exit status is the job's, if
-//! it was started here.
+//! Of a program that it starts, whose ranks may be started by any launcher below it: they find the tracer by
+//! their environment. Or of a job that runs already, which goes on after it. The trace is written however the
+//! job ends; the exit status is the job's, if it was started here.
 
 mod perfetto;
 mod rows;
@@ -27,7 +27,8 @@ use crate::inspect::{not_found, of_job};
 use crate::run::How;
 use crate::screen;
 
-/// How long ranks may write before the tracer looks again: a fraction of what a ring holds of the quickest operations.
+/// How long ranks may write before the tracer looks again: a fraction of what a ring holds of the quickest
+/// operations.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Runs the job, and writes its trace.
@@ -35,7 +36,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
     let path = args.out.display();
     let file = OpenOptions::new().create(true).append(true).open(&args.out);
     file.with_context(|| format!("{path} cannot be written"))?;
-    // Ctrl-C reaches a job that was started here too, which has the same terminal; the tracer stays to write what there was.
+    // Ctrl-C reaches a job that was started here too, which has the same terminal; the tracer stays to write
+    // what there was.
     let signals = Signals { interrupt: flag_of(SIGINT)?, end: flag_of(SIGTERM)? };
     let (tracer, code) = match args.program.is_empty() {
         true => (watch(args, &signals)?, ExitCode::SUCCESS),

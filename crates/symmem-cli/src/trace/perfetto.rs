@@ -1,8 +1,8 @@
 //! A trace in the JSON of the Trace Event Format, which Perfetto and chrome://tracing read.
 //!
-//! Every rank's process is a process there, and every group, device and mailbox of it a thread, or several where operations overlap
-//! ([`Rows`]). Operations are slices; an arrow leads from the last rank to arrive at a meeting to each of those that were waiting for
-//! it, and from a send to the receive that got its message.
+//! Every rank's process is a process there, and every group, device and mailbox of it a thread, or several
+//! where operations overlap ([`Rows`]). Operations are slices; an arrow leads from the last rank to arrive at
+//! a meeting to each of those that were waiting for it, and from a send to the receive that got its message.
 
 use std::io::{self, Write};
 
@@ -129,8 +129,8 @@ fn waits(trace: &Trace) -> Vec<Arrow> {
     found
 }
 
-/// From sends to the receives that got their messages. Not where somebody waited for a started send only after its message had been
-/// received: an arrow does not lead back in time.
+/// From sends to the receives that got their messages. Not where somebody waited for a started send only
+/// after its message had been received: an arrow does not lead back in time.
 fn messages(trace: &Trace) -> Vec<Arrow> {
     let arrow = |message: symmem::trace::Message| {
         let (from, to) = (message.sent, message.received);

@@ -39,7 +39,8 @@ impl Rows {
     }
 }
 
-/// The row of each of these times, from 0 on, and how many rows there are: the first row that is free when one begins.
+/// The row of each of these times, from 0 on, and how many rows there are: the first row that is free when
+/// one begins.
 fn arrange(times: &[(u64, u64)]) -> (Vec<usize>, usize) {
     let mut in_order: Vec<usize> = (0..times.len()).collect();
     in_order.sort_by_key(|at| times[*at]);

@@ -1,4 +1,5 @@
-//! What a trace says at a glance: per group and operation, how long it took, how long ranks waited, and who came last.
+//! What a trace says at a glance: per group and operation, how long it took, how long ranks waited, and who
+//! came last.
 
 use std::collections::BTreeMap;
 

@@ -147,8 +147,8 @@ fn reports_that_cannot_be_compared_are_named() {
     let mut wrong = row("symmem", 1024, 4.0);
     wrong["verified"] = json!(false);
     for (new, words) in [
-        ("no JSON", "new.json is no report of `symmem bench --json`: it is not JSON"),
-        ("{}", "new.json is no report of `symmem bench --json`: it has no list of results"),
+        ("no JSON", "new.json is not a report of `symmem bench --json`: it is not JSON"),
+        ("{}", "new.json is not a report of `symmem bench --json`: it has no list of results"),
         (&report("cpu", &[json!({"system": "symmem", "op": "barrier"})]), "this row has no time"),
         (&report("cpu", &[wrong]), "this row was not verified"),
         (&report("cpu", &[row("symmem", 8, 4.0)]), "have no row of symmem in common"),

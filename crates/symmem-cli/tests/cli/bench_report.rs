@@ -144,7 +144,7 @@ fn a_line_of_progress_is_on_terminals_only() {
         .expect("bsdutils are everywhere");
     let mut terminal = vt100::Parser::new(50, 120, 0);
     let mut lines = BTreeSet::new();
-    // What was on the screen before each time the line was drawn anew.
+    // What was on the screen before each time the line was drawn again.
     for piece in output.stdout.split_inclusive(|byte| *byte == b'\r') {
         terminal.process(piece);
         lines.extend(terminal.screen().contents().lines().map(str::to_owned));

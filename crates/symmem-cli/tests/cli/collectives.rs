@@ -1,4 +1,5 @@
-//! `symmem bench` on collectives: every one is verified, f32 all_reduce runs beside the limit, and it can be drawn.
+//! `symmem bench` on collectives: every one is verified, f32 all_reduce runs beside the limit, and it can be
+//! drawn.
 
 use std::fs;
 
@@ -6,8 +7,20 @@ use crate::bench::{check_row, rows};
 use crate::program::{TempFile, symmem};
 use serde_json::Value;
 
-const OPS: [&str; 7] =
-    ["all_reduce", "all_reduce_out", "reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"];
+const OPS: [&str; 12] = [
+    "all_reduce",
+    "all_reduce_out",
+    "reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "all_to_all",
+    "scan",
+    "exclusive_scan",
+    "all_gather_v",
+    "gather_v",
+    "scatter_v",
+];
 
 fn bench(args: &[&str]) -> Value {
     let fixed = ["bench", "--quick", "--json", "-"];
@@ -31,8 +44,8 @@ fn every_collective_is_verified_with_two_and_three_ranks() {
             let found: Vec<&Value> = rows(&report).iter().filter(of_op).collect();
             assert_eq!(found.len(), 3, "{op} {ranks}");
             let factor = match op {
-                "all_reduce" | "all_reduce_out" => 2.0 * (ranks - 1.0) / ranks,
-                "reduce" | "broadcast" => 1.0,
+                "all_reduce" | "all_reduce_out" | "scan" | "exclusive_scan" => 2.0 * (ranks - 1.0) / ranks,
+                "reduce" | "broadcast" | "gather_v" | "scatter_v" => 1.0,
                 _ => (ranks - 1.0) / ranks,
             };
             for row in found {

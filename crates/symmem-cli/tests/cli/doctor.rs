@@ -1,4 +1,5 @@
-//! `symmem doctor`: on this machine, under limits, with wrong settings, with Pythons of all kinds, and with a GPU that is none.
+//! `symmem doctor`: on this machine, under limits, with wrong settings, with Pythons of all kinds, and with a
+//! GPU that is none.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -183,7 +184,7 @@ fn a_real_python_answers() {
 }
 
 /// A folder with the fake driver under the names that the loader asks for, and its environment.
-fn fake_driver(name: &str) -> (TempFolder, Vec<(String, String)>) {
+pub(crate) fn fake_driver(name: &str) -> (TempFolder, Vec<(String, String)>) {
     let program = std::env::current_exe().expect("this program");
     let library: PathBuf = program.with_file_name("libsymmem_fakecuda.so");
     assert!(library.exists(), "{} is not there", library.display());

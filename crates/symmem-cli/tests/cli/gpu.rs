@@ -1,5 +1,6 @@
 //! `symmem bench --provider vmm` on machines without a GPU, and what it says about input it cannot use.
 
+use crate::doctor::fake_driver;
 use crate::program::symmem;
 
 #[test]
@@ -19,6 +20,32 @@ fn without_a_driver_there_is_one_clear_sentence() {
             "{preset} is for GPUs too"
         );
     }
+}
+
+#[test]
+fn devices_are_not_tuned_without_a_driver_and_nothing_is_kept() {
+    let file = std::env::temp_dir().join(format!("symmem-tune-device-{}.json", std::process::id()));
+    let path = file.to_str().expect("a path");
+    let hidden = [("CUDA_VISIBLE_DEVICES", "")];
+    let complaint = symmem(&["tune", "--device", "--quick", "--out", path], &hidden).complaint();
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(complaint.contains("CUDA") || complaint.contains("device"), "{complaint}");
+    assert!(!file.exists());
+}
+
+#[test]
+fn devices_whose_kernels_do_nothing_are_not_tuned_and_nothing_is_kept() {
+    // Those of the fake driver.
+    let (folder, env) = fake_driver("tune-device");
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let file = folder.0.join("tuning.json");
+    let args = ["tune", "--device", "--ranks", "2", "--out", file.to_str().expect("a path")];
+    let outcome = symmem(&args, &env);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    let last = outcome.stderr.lines().last().unwrap_or_default();
+    assert!(last.starts_with("error: symmem could not start: rank "), "{last}");
+    assert!(last.ends_with("the bench's fill kernel does not do what it must"), "{last}");
+    assert!(!file.exists());
 }
 
 #[test]
@@ -50,5 +77,5 @@ fn kernels_are_not_compiled_ahead_without_a_compiler() {
     let complaint = symmem(&["compile-kernels", "/nowhere/either"], &nowhere).complaint();
     assert!(complaint.contains("NVRTC") && complaint.lines().count() == 1, "{complaint}");
     let complaint = symmem(&["compile-kernels", "/nowhere", "--capability", "sm_90"], &[]).complaint();
-    assert!(complaint.contains("is no compute capability, such as 9.0"), "{complaint}");
+    assert!(complaint.contains("is not a compute capability, such as 9.0"), "{complaint}");
 }

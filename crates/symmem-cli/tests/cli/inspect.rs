@@ -1,4 +1,5 @@
-//! `symmem inspect`: ranks that are stopped, dead, busy or fine, as their user sees them from another terminal.
+//! `symmem inspect`: ranks that are stopped, dead, busy or fine, as their user sees them from another
+//! terminal.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -31,7 +32,8 @@ fn sleep_until_over() {
     }
 }
 
-/// A job of `world` processes of the test `test`, each of which does `work` in a group whose name `look` is given.
+/// A job of `world` processes of the test `test`, each of which does `work` in a group whose name `look` is
+/// given.
 fn job<R: Send>(
     test: &str,
     world: usize,
@@ -349,7 +351,7 @@ fn the_live_page_shows_the_culprit_and_leaves_the_terminal_as_it_was() {
 fn bad_input_is_refused() {
     for wrong in ["0", "soon", "-1"] {
         let complaint = symmem(&["inspect", &format!("--watch={wrong}")], &[]).complaint();
-        assert!(complaint.contains("no number of seconds"), "{complaint}");
+        assert!(complaint.contains("not a number of seconds"), "{complaint}");
     }
     let help = symmem(&["inspect", "--help"], &[]).ok().stdout;
     assert!(help.contains("Examples:") && help.contains("--watch"), "{help}");

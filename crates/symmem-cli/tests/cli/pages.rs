@@ -1,4 +1,5 @@
-//! Help, completions and manual pages: what is generated of the command line, and that nothing hidden is in it.
+//! Help, completions and manual pages: what is generated of the command line, and that nothing hidden is in
+//! it.
 
 use std::process::Command;
 

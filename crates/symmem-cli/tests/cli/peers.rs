@@ -1,5 +1,5 @@
-//! `symmem bench --peers`: systems that are launched by turns, and what happens when one fails. The peers here are shell
-//! scripts that answer with numbers of their own.
+//! `symmem bench --peers`: systems that are launched by turns, and what happens when one fails. The peers
+//! here are shell scripts that answer with numbers of their own.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use crate::bench::rows;
 use crate::program::{Outcome, TempFolder, symmem};
 use serde_json::{Value, json};
 
-/// A script that leaves a log, makes sure to be alone, and answers that an all_reduce of 1 KB took it `p50` microseconds.
+/// A script that leaves a log, makes sure to be alone, and answers that an all_reduce of 1 KB took it `p50`
+/// microseconds.
 fn answering(name: &str, p50: f64) -> String {
     let us = json!({"min": p50 / 2.0, "p50": p50, "p90": p50 * 2.0, "p99": p50 * 3.0, "mean": p50 * 1.5});
     let row =

@@ -1,4 +1,5 @@
-//! `symmem bench` on other terms than the best: private memory, ranks that are not pinned, busy loops beside them.
+//! `symmem bench` on other terms than the best: private memory, ranks that are not pinned, busy loops beside
+//! them.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -124,7 +124,7 @@ fn bad_input_is_one_sentence() {
     let outcome = symmem(&["trace", "-o", path.to_str().expect("UTF-8"), "no such group"], &[]);
     assert!(outcome.complaint().contains("no such group"));
     let outcome = symmem(&["trace", "--seconds", "0"], &[]);
-    assert!(outcome.complaint().contains("no number of seconds"));
+    assert!(outcome.complaint().contains("not a number of seconds"));
     let outcome = symmem(&["trace", "job", "--", "true"], &[]);
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
 }
@@ -166,7 +166,8 @@ fn a_job_that_runs_already_is_traced_for_as_long_as_one_wants_and_goes_on() {
 /// Messages that [`be_a_rank_that_sends`] sends with each of its threads.
 const MESSAGES: u64 = 30;
 
-/// No test: what a rank of another test runs. Two threads of rank 0 send to those of rank 1, which wait for them at the same time.
+/// No test: what a rank of another test runs. Two threads of rank 0 send to those of rank 1, which wait for
+/// them at the same time.
 #[test]
 #[ignore = "is a rank of other tests"]
 fn be_a_rank_that_sends() {

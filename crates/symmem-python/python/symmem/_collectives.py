@@ -13,6 +13,42 @@ from symmem._groups import current_group
 from symmem._symmem import Envelope, Group, NonMember, Pending
 from symmem.typing import Kind, Op, Operand, Same
 
+__all__ = [
+    "all_gather",
+    "all_gather_object",
+    "all_gather_v",
+    "all_reduce",
+    "all_reduce_object",
+    "all_to_all",
+    "all_to_all_v",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "exclusive_scan",
+    "gather",
+    "gather_object",
+    "gather_v",
+    "iprobe",
+    "irecv",
+    "isend",
+    "probe",
+    "recv",
+    "recv_object",
+    "reduce",
+    "reduce_object",
+    "reduce_scatter",
+    "scan",
+    "scatter",
+    "scatter_object",
+    "scatter_v",
+    "send",
+    "send_object",
+    "sendrecv",
+    "sendrecv_object",
+    "split",
+    "subgroup",
+]
+
 
 def _of(group: Group | None) -> Group:
     return current_group() if group is None else group
@@ -79,6 +115,32 @@ def reduce_scatter(
 
 
 @overload
+def scan(x: Kind, op: Op = "sum", group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Kind: ...
+@overload
+def scan(x: Operand, op: Op = "sum", group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Any: ...
+@overload
+def scan(x: Operand, op: Op, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def scan(x: Operand, op: Op = "sum", group: Group | None = None, *, out: Same, timeout_ms: int = 0) -> Same: ...
+def scan(x: Any, op: Op = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. Reduces the `x` of the ranks up to this one with `op`, its own included."""
+    return _of(group).scan(x, op, out, timeout_ms=timeout_ms)
+
+
+@overload
+def exclusive_scan(x: Kind, op: Op = "sum", group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Kind: ...
+@overload
+def exclusive_scan(x: Operand, op: Op = "sum", group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Any: ...
+@overload
+def exclusive_scan(x: Operand, op: Op, group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def exclusive_scan(x: Operand, op: Op = "sum", group: Group | None = None, *, out: Same, timeout_ms: int = 0) -> Same: ...
+def exclusive_scan(x: Any, op: Op = "sum", group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
+    """Collective. Reduces the `x` of the ranks before this one with `op`; rank 0 gets the value that changes no other."""
+    return _of(group).exclusive_scan(x, op, out, timeout_ms=timeout_ms)
+
+
+@overload
 def all_gather(x: Kind, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Kind: ...
 @overload
 def all_gather(x: Operand, group: Group | None = None, out: None = None, *, timeout_ms: int = 0) -> Any: ...
@@ -89,6 +151,63 @@ def all_gather(x: Operand, group: Group | None = None, *, out: Same, timeout_ms:
 def all_gather(x: Any, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0) -> Any:
     """Collective. Every rank gets everybody's `x`, in rank order."""
     return _of(group).all_gather(x, out, timeout_ms=timeout_ms)
+
+
+@overload
+def all_gather_v(
+    x: Kind, counts: Sequence[int], group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Kind: ...
+@overload
+def all_gather_v(
+    x: Operand, counts: Sequence[int], group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Any: ...
+@overload
+def all_gather_v(x: Operand, counts: Sequence[int], group: Group | None, out: Same, *, timeout_ms: int = 0) -> Same: ...
+@overload
+def all_gather_v(
+    x: Operand, counts: Sequence[int], group: Group | None = None, *, out: Same, timeout_ms: int = 0
+) -> Same: ...
+def all_gather_v(
+    x: Any, counts: Sequence[int], group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+) -> Any:
+    """Collective. Every rank gets everybody's `x`, in rank order; that of rank r has `counts[r]` rows."""
+    return _of(group).all_gather_v(x, counts, out, timeout_ms=timeout_ms)
+
+
+@overload
+def gather_v(
+    x: Kind, counts: Sequence[int], root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Kind | None: ...
+@overload
+def gather_v(
+    x: Operand, counts: Sequence[int], root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+) -> Any: ...
+def gather_v(
+    x: Any, counts: Sequence[int], root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+) -> Any:
+    """Collective. `root` gets everybody's `x` in rank order, the others None; that of rank r has `counts[r]` rows."""
+    return _of(group).gather_v(x, counts, root, out, timeout_ms=timeout_ms)
+
+
+@overload
+def scatter_v(
+    x: Kind, counts: Sequence[int], root: int = 0, group: Group | None = None, out: None = None, *, timeout_ms: int = 0
+) -> Kind: ...
+@overload
+def scatter_v(
+    x: Operand | None,
+    counts: Sequence[int],
+    root: int = 0,
+    group: Group | None = None,
+    out: Any = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any: ...
+def scatter_v(
+    x: Any, counts: Sequence[int], root: int = 0, group: Group | None = None, out: Any = None, *, timeout_ms: int = 0
+) -> Any:
+    """Collective. The next `counts[r]` rows of the `x` of `root` go to rank r; elsewhere `x` is None and `out` takes them."""
+    return _of(group).scatter_v(x, counts, root, out, timeout_ms=timeout_ms)
 
 
 def broadcast(x: Same, root: int = 0, group: Group | None = None, *, timeout_ms: int = 0) -> Same:

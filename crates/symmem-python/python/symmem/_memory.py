@@ -31,6 +31,6 @@ def rendezvous(x: Any, group: Group | None = None, *, timeout_ms: int = 0) -> Sy
     return _symmem.rendezvous(x, current_group() if group is None else group, timeout_ms=timeout_ms)
 
 
-def get_symm_mem_workspace(group: Group | None, min_size: int) -> SymmetricMemory:
-    """Collective. The group's workspace of at least `min_size` bytes; made once, and made anew when it must grow."""
-    return _symmem.get_symm_mem_workspace(current_group() if group is None else group, min_size)
+def get_symm_mem_workspace(group: Group | None, min_size: int, device: Any = None) -> SymmetricMemory:
+    """Collective. The group's workspace of at least `min_size` bytes on `device` ("cpu" by default); made once, and made again when it must grow."""
+    return _symmem.get_symm_mem_workspace(current_group() if group is None else group, min_size, device)

@@ -63,7 +63,8 @@ pub(crate) fn empty(
     array::make(py, address, keep, shape, dtype, Place::Cuda(ordinal))
 }
 
-fn allocate(context: &RankContext, ordinal: i32, bytes: usize) -> Result<Arc<Block>> {
+/// `bytes` on the device `ordinal`.
+pub(crate) fn allocate(context: &RankContext, ordinal: i32, bytes: usize) -> Result<Arc<Block>> {
     prune();
     let allocation = context.alloc_on::<u8>(&device(ordinal)?, bytes)?;
     Ok(registry::register(Memory::Cuda(allocation), context))

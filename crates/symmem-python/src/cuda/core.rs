@@ -14,11 +14,12 @@ use symmem::{Error, Group, ReduceOp, Result};
 use super::engine::{Engines, Whole};
 use super::moved;
 use super::parts::{Parts, Range};
-use super::reduced::{Choice, Elements};
+use super::private::Private;
+use super::reduced::{Choice, ReducedElements};
 use super::stream::ordinal_of;
 use crate::array::Keep;
 use crate::dtype::dispatch;
-use crate::memory::{Facts, Span};
+use crate::memory::{MemoryFacts, Span};
 use crate::registry::{Block, Registered};
 
 /// One rank's end of symmetric memory on devices.
@@ -26,7 +27,7 @@ pub(crate) struct Core {
     pub(crate) span: Span,
     pub(crate) device: Device,
     pub(crate) rank: usize,
-    pub(crate) facts: Facts,
+    pub(crate) facts: MemoryFacts,
     /// Until it is closed.
     live: Mutex<Option<Arc<Live>>>,
 }
@@ -51,7 +52,7 @@ impl Core {
         let numbers = |addresses: &[u64]| addresses.iter().map(|address| *address as usize).collect();
         let live = Live { whole, engines: engines.share(), span: Parts::new(memory) };
         let memory = &live.span.memory;
-        let facts = Facts {
+        let facts = MemoryFacts {
             buffer_size: memory.buffer_size(),
             signal_pad_size: memory.signal_pad_size(),
             buffers: numbers(memory.base_ptrs()),
@@ -96,7 +97,8 @@ impl Core {
         ordinal_of(&self.device)
     }
 
-    /// The byte of rank `rank`'s allocation at which its part of the span starts; where this rank's does, if that is out of reach.
+    /// The byte of rank `rank`'s allocation at which its part of the span starts; where this rank's does, if
+    /// that is out of reach.
     pub(crate) fn start_of(&self, rank: usize) -> usize {
         let there = self.live("get_buffer").and_then(|live| live.span.memory.peer_ptr(rank));
         there.map_or(self.span.offset, |there| there as usize - self.facts.buffers[rank])
@@ -126,6 +128,10 @@ impl Core {
     pub(crate) fn barrier(&self, channel: usize, within: Option<Duration>, stream: &Stream) -> Result<()> {
         let live = self.enter("barrier", within, stream)?;
         live.span.memory.barrier(channel, stream)
+    }
+
+    pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
+        self.enter("order_behind", None, stream)?.span.memory.order_behind(stream)
     }
 
     pub(crate) fn put_signal(
@@ -203,7 +209,7 @@ impl Core {
         &self,
         range: Range,
         op: ReduceOp,
-        elements: Elements,
+        elements: ReducedElements,
         choice: Choice,
         within: Option<Duration>,
         stream: &Stream,
@@ -216,13 +222,14 @@ impl Core {
         unsafe { parts.all_reduce(range, op, elements, choice, stream) }
     }
 
-    /// Puts another collective of the span on `stream`; `out` is the address and the number of elements of its output.
+    /// Puts another collective of the span on `stream`; `out` is the address and the number of elements of
+    /// its output.
     ///
     /// # Safety
     /// As for [`DeviceSliceMut::from_raw`] of `out` on this device.
     pub(crate) unsafe fn run(
         &self,
-        call: Call,
+        call: Call<'_>,
         out: Option<(u64, usize)>,
         within: Option<Duration>,
         stream: &Stream,
@@ -231,6 +238,53 @@ impl Core {
         let bytes = &live.span.memory;
         // SAFETY: as the caller promises.
         dispatch!(self.span.dtype, T => unsafe { moved::run(&bytes.cast::<T>()?, call, out, stream) })
+    }
+
+    /// Puts a collective of `len` private elements on `stream`, by way of the first ones of the allocation.
+    ///
+    /// # Safety
+    /// As for [`Private::run`](super::Private::run).
+    pub(crate) unsafe fn run_private(
+        &self,
+        asked: &Private<'_>,
+        len: usize,
+        within: Option<Duration>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter(asked.call.name(), within, stream)?;
+        let whole = &live.whole.parts;
+        // What is wrong with this rank's part before the library sees it: the others may wait already.
+        let refused = |error: Error| self.refuse(stream).map_or_else(|earlier| earlier, |()| error);
+        asked.check(len).map_err(refused)?;
+        if let (Call::AllReduce(op), Some((out, _))) = (asked.call, asked.out) {
+            let input = asked.input.map_or(out, |(input, _)| input);
+            let (range, elements) = ((0, len, asked.dtype), ReducedElements::Private(input, out));
+            // SAFETY: as the caller promises, and as long as each other.
+            return unsafe { whole.all_reduce(range, op, elements, Choice::Table, stream) };
+        }
+        let bytes = whole.memory.slice(0..len * asked.dtype.size()).map_err(refused)?;
+        let size = |(address, len): (u64, usize)| (address, len * asked.dtype.size());
+        let (brought, taken) = match asked.call {
+            Call::Broadcast(root) if root == self.rank => (asked.out, None),
+            Call::Broadcast(_) => (None, asked.out),
+            _ => (asked.input, None),
+        };
+        if let Some((from, len)) = brought.map(size) {
+            let owner = Registered(from);
+            // SAFETY: as the caller promises.
+            let input = unsafe { DeviceSlice::<u8>::from_owner(from, len, &self.device, &owner) };
+            input.and_then(|input| bytes.copy_in(0, input, stream)).map_err(refused)?;
+        }
+        let out = asked.out.filter(|_| !matches!(asked.call, Call::Broadcast(_)));
+        // SAFETY: as the caller promises.
+        dispatch!(asked.dtype, T => unsafe { moved::run(&bytes.cast::<T>()?, asked.call, out, stream) })?;
+        if let Some((to, len)) = taken.map(size) {
+            let owner = Registered(to);
+            // SAFETY: as the caller promises.
+            let out = unsafe { DeviceSliceMut::<u8>::from_owner(to, len, &self.device, &owner) }?;
+            bytes.copy_out(0, out, stream)?;
+        }
+        Ok(())
     }
 
     /// The start of every operation.

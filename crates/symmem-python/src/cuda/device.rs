@@ -10,6 +10,7 @@ use symmem::cuda::Device;
 use symmem::topology::{self, Topology};
 use symmem::{Error, Result};
 
+use crate::context;
 use crate::error::raise;
 
 static DEVICES: Mutex<Option<HashMap<i32, Device>>> = Mutex::new(None);
@@ -70,16 +71,18 @@ fn detect_dma_connectivity(
 }
 
 /// Whether a device can have addresses that reach the memory of all ranks at once. False, not an error, for
-/// whatever device there is not.
+/// whatever device there is not, and where it is switched off (`SYMMEM_MULTICAST`,
+/// `TORCH_SYMM_MEM_DISABLE_MULTICAST`).
 #[pyfunction]
 #[pyo3(signature = (device_type, index = 0))]
-fn has_multicast_support(py: Python<'_>, device_type: &str, index: usize) -> bool {
-    if device_type != "cuda" {
-        return false;
+fn has_multicast_support(py: Python<'_>, device_type: &str, index: usize) -> PyResult<bool> {
+    if device_type != "cuda" || !context::uses_multicast(&context::current(py)?) {
+        return Ok(false);
     }
     // Looks without making a context.
     let topology = py.detach(Topology::detect);
-    topology.is_ok_and(|topology| topology.devices().get(index).is_some_and(|device| device.has_multicast))
+    Ok(topology
+        .is_ok_and(|topology| topology.devices().get(index).is_some_and(|device| device.has_multicast)))
 }
 
 /// Number of CUDA devices that can be used; 0 where there is no driver.
@@ -88,7 +91,8 @@ fn _cuda_device_count(py: Python<'_>) -> usize {
     py.detach(Device::count).unwrap_or(0)
 }
 
-/// The headers for kernels of one's own, by name: `symmem.cuh` and what it includes. Put them on the include path, or give them to NVRTC.
+/// The headers for kernels of one's own, by name: `symmem.cuh` and what it includes. Put them on the include
+/// path, or give them to NVRTC.
 ///
 ///     for name, text in symmem.device_headers().items(): ...
 #[pyfunction]

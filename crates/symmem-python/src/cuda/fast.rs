@@ -13,7 +13,7 @@ use symmem::{DType, ReduceOp};
 
 use super::core::Core;
 use super::handle::check_private;
-use super::reduced::{Choice, Elements};
+use super::reduced::{Choice, ReducedElements};
 use super::stream;
 use crate::array;
 use crate::error::{invalid, raise};
@@ -77,10 +77,10 @@ impl DeviceMemory {
         stream: usize,
     ) -> PyResult<()> {
         let elements = match (input, out) {
-            (0, 0) => Elements::InPlace,
-            (0, out) => Elements::Out(out),
+            (0, 0) => ReducedElements::InPlace,
+            (0, out) => ReducedElements::Out(out),
             (_, 0) => return Err(invalid("out", "private input needs an address for the result")),
-            (input, out) => Elements::Private(input, out),
+            (input, out) => ReducedElements::Private(input, out),
         };
         let (Some(dtype), Some(op)) =
             (DType::ALL.get(usize::from(dtype)), ReduceOp::ALL.get(usize::from(op)))
@@ -133,7 +133,7 @@ impl DeviceMemory {
         // SAFETY: memory of Python objects, which is there as long as their library says; libraries order
         // frees by streams.
         py.detach(|| unsafe {
-            core.all_reduce(part, op, Elements::Private(from, to), choice, within, &stream)
+            core.all_reduce(part, op, ReducedElements::Private(from, to), choice, within, &stream)
         })
         .map_err(raise)?;
         Ok(result.clone())
@@ -141,7 +141,8 @@ impl DeviceMemory {
 
     /// Collective. `all_reduce` of the handle's elements by a chosen algorithm, one of `ALGORITHMS`: those of
     /// the library (`multimem` needs multicast, `one_shot` does not work in place), `auto`, `one_trip`
-    /// (`low_latency` or `one_shot`) or `try_multimem` (that or the usual choice). All ranks must choose alike.
+    /// (`low_latency` or `one_shot`) or `try_multimem` (that or the usual choice). All ranks must choose
+    /// alike.
     #[pyo3(signature = (algorithm, op = "sum", out = None, *, timeout_ms = 0, stream = None))]
     fn all_reduce_using(
         &self,
@@ -155,7 +156,7 @@ impl DeviceMemory {
         let core = &self.core;
         let span = &core.span;
         let elements = match out {
-            None => Elements::InPlace,
+            None => ReducedElements::InPlace,
             Some(out) => {
                 let out = Operand::output(out)?;
                 let address = check_private(core, span.dtype, "out", &out)?;
@@ -163,7 +164,7 @@ impl DeviceMemory {
                     let problem = format!("it has {} elements, the symmetric memory {}", out.len, span.len);
                     return Err(invalid("out", problem));
                 }
-                Elements::Out(address)
+                ReducedElements::Out(address)
             }
         };
         let (op, choice) = (parse_op(op)?, Choice::parse(Some(algorithm)).map_err(raise)?);
@@ -179,6 +180,13 @@ impl DeviceMemory {
     fn barrier_raw(&self, py: Python<'_>, channel: usize, stream: usize) -> PyResult<()> {
         let stream = self.adopt(stream)?;
         py.detach(|| self.core.barrier(channel, None, &stream)).map_err(raise)
+    }
+
+    /// What the stream gets from now on comes after the operations of this memory so far, on any streams.
+    #[pyo3(signature = (stream, /))]
+    fn order_behind(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        let stream = self.adopt(stream)?;
+        py.detach(|| self.core.order_behind(&stream)).map_err(raise)
     }
 
     /// Copies `bytes` of rank `rank` from byte `start` of the handle's elements on to the address `to`.

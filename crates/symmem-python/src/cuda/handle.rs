@@ -12,13 +12,13 @@ use symmem::{DType, Group, Received};
 
 use super::core::Core;
 use super::engine::Engines;
-use super::reduced::{Choice, Elements};
+use super::reduced::{Choice, ReducedElements};
 use super::stream;
 use crate::array::Keep;
 use crate::collectives::Plan;
 use crate::error::{invalid, raise};
 use crate::interrupt::blocking;
-use crate::memory::{Facts, Handle, Span, Terms};
+use crate::memory::{Handle, MemoryFacts, Span, Terms};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 use crate::registry::Block;
@@ -80,7 +80,7 @@ impl Handle for DeviceHandle {
         Place::Cuda(self.core.ordinal())
     }
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &MemoryFacts {
         &self.core.facts
     }
 
@@ -140,7 +140,7 @@ impl Handle for DeviceHandle {
             .map_err(raise)
     }
 
-    fn run(&self, plan: &Plan<'_>, terms: Terms<'_, '_>) -> PyResult<()> {
+    fn run(&self, plan: &Plan<'_, '_>, terms: Terms<'_, '_>) -> PyResult<()> {
         let (call, out) = (plan.call, plan.out.as_ref());
         let Call::AllReduce(op) = call else {
             let out = out.map(|out| self.private("out", out).map(|address| (address, out.len))).transpose();
@@ -154,14 +154,14 @@ impl Handle for DeviceHandle {
         };
         let span = &self.core.span;
         let elements = match out {
-            None => Elements::InPlace,
+            None => ReducedElements::InPlace,
             Some(out) if out.len != span.len => {
                 let problem = format!("it has {} elements, the symmetric memory {}", out.len, span.len);
                 return Err(self.refuse(invalid("out", problem), terms));
             }
             Some(out) => {
                 let out = self.private("out", out).map_err(|error| self.refuse(error, terms))?;
-                Elements::Out(out)
+                ReducedElements::Out(out)
             }
         };
         let part = (span.offset, span.len, span.dtype);
@@ -193,7 +193,7 @@ impl Handle for DeviceHandle {
         Err(not_there("all_to_all_v"))
     }
 
-    fn start(&self, plan: Plan<'_>, _: Terms<'_, '_>) -> PyResult<Pending> {
+    fn start(&self, plan: Plan<'_, '_>, _: Terms<'_, '_>) -> PyResult<Pending> {
         let name = plan.call.name();
         let problem = format!(
             "operations on devices never wait: they are in the order of a stream. Hint: {name}(stream=...), and an event"

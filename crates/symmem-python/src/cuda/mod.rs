@@ -12,6 +12,8 @@
 //! | `engine.rs` | what a group has on devices |
 //! | `core.rs`, `parts.rs`, `reduced.rs`, `moved.rs` | one rank's end of symmetric memory, and what it does |
 //! | `handle.rs`, `fast.rs` | the ways to it: the handle of `memory`, and `DeviceMemory` for `symmem.torch` |
+//! | `pool.rs` | what torch's memory pools call |
+//! | `private.rs` | collectives of a group on memory that is not symmetric |
 //! | `stream.rs` | the `stream` argument |
 //! | `words.rs` | memset32, stream_write_value32 |
 
@@ -23,24 +25,25 @@ mod fast;
 mod handle;
 mod moved;
 mod parts;
+mod pool;
+mod private;
 mod reduced;
 mod stream;
 mod words;
 
 use pyo3::prelude::*;
 
-pub(crate) use self::allocation::empty;
+pub(crate) use self::allocation::{allocate, empty};
 pub(crate) use self::device::device;
 pub(crate) use self::engine::Engines;
 pub(crate) use self::handle::DeviceHandle;
+pub(crate) use self::private::{Private, refuse_growth};
 pub(crate) use self::stream::{hand_over, stream};
-
-/// The name of what provides memory on devices.
-pub(crate) const BACKEND: &str = "CUDA";
 
 /// Adds what this module has to the extension module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     device::register(module)?;
+    pool::register(module)?;
     words::register(module)?;
     fast::register(module)
 }

@@ -2,7 +2,7 @@
 
 use symmem::cuda::{DeviceSliceMut, Stream, SymmetricMemory};
 use symmem::erased::Call;
-use symmem::{Element, Result};
+use symmem::{Element, Error, Result};
 
 use crate::registry::Registered;
 
@@ -12,7 +12,7 @@ use crate::registry::Registered;
 /// As for [`DeviceSliceMut::from_raw`] of `out`, on the memory's device.
 pub(super) unsafe fn run<T: Element>(
     memory: &SymmetricMemory<T>,
-    call: Call,
+    call: Call<'_>,
     out: Option<(u64, usize)>,
     stream: &Stream,
 ) -> Result<()> {
@@ -34,5 +34,10 @@ pub(super) unsafe fn run<T: Element>(
         Call::AllToAll => memory.all_to_all(output()?, stream),
         Call::Gather(root) => memory.gather(root, rooted()?, stream),
         Call::Scatter(root) => memory.scatter(root, output()?, stream),
+        // Refused before it comes here.
+        other => Err(Error::Invalid {
+            what: other.name().to_owned(),
+            problem: "devices do not have it".to_owned(),
+        }),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use symmem::cuda::{Form, Stream, SymmetricMemory};
 use symmem::{DType, ReduceOp, Result};
 
-use super::reduced::{Choice, Elements, Reduced};
+use super::reduced::{Choice, Reduced, ReducedElements};
 
 /// Parts that are remembered. More than models have tensors; fewer than would be felt.
 const MOST: usize = 4096;
@@ -15,12 +15,12 @@ const MOST: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) memory: SymmetricMemory<u8>,
-    known: Mutex<HashMap<Part, Arc<Reduced>>>,
+    known: Mutex<HashMap<ReducedPart, Arc<Reduced>>>,
 }
 
 /// A part, and how it is reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Part {
+struct ReducedPart {
     /// Bytes into the memory.
     start: usize,
     /// Elements.
@@ -55,18 +55,18 @@ impl Parts {
         &self,
         (start, len, dtype): Range,
         op: ReduceOp,
-        elements: Elements,
+        elements: ReducedElements,
         choice: Choice,
         stream: &Stream,
     ) -> Result<()> {
         let start = start - self.memory.offset();
-        let reduced = self.part(Part { start, len, dtype, form: elements.form(), choice })?;
+        let reduced = self.part(ReducedPart { start, len, dtype, form: elements.form(), choice })?;
         // SAFETY: as the caller promises.
         unsafe { reduced.all_reduce(op, elements, stream) }
     }
 
     #[inline]
-    fn part(&self, part: Part) -> Result<Arc<Reduced>> {
+    fn part(&self, part: ReducedPart) -> Result<Arc<Reduced>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(&part) {
             return Ok(Arc::clone(known));

@@ -56,7 +56,7 @@ fn wrong(what: &str, problem: String) -> Error {
 
 /// Where the elements of an all-reduce are, besides the symmetric memory: device addresses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Elements {
+pub(crate) enum ReducedElements {
     /// There alone.
     InPlace,
     /// The result goes here.
@@ -65,7 +65,7 @@ pub(crate) enum Elements {
     Private(u64, u64),
 }
 
-impl Elements {
+impl ReducedElements {
     pub(crate) fn form(self) -> Form {
         match self {
             Self::InPlace => Form::InPlace,
@@ -126,7 +126,12 @@ impl Reduced {
     ///
     /// # Safety
     /// As for [`DeviceSlice::from_raw`] of the addresses in `elements`, with as many elements as this has.
-    pub(crate) unsafe fn all_reduce(&self, op: ReduceOp, elements: Elements, stream: &Stream) -> Result<()> {
+    pub(crate) unsafe fn all_reduce(
+        &self,
+        op: ReduceOp,
+        elements: ReducedElements,
+        stream: &Stream,
+    ) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe {
             match self {
@@ -151,7 +156,7 @@ fn cast<T: Element>(bytes: &SymmetricMemory<u8>, algorithm: Option<Algorithm>) -
 unsafe fn all_reduce<T: Element>(
     memory: &SymmetricMemory<T>,
     op: ReduceOp,
-    elements: Elements,
+    elements: ReducedElements,
     stream: &Stream,
 ) -> Result<()> {
     let (len, device) = (memory.len(), memory.device());
@@ -159,9 +164,9 @@ unsafe fn all_reduce<T: Element>(
     // SAFETY: as the caller promises.
     let output = |address| unsafe { DeviceSliceMut::<T>::from_owner(address, len, device, &owners[1]) };
     match elements {
-        Elements::InPlace => memory.all_reduce(op, stream),
-        Elements::Out(out) => memory.all_reduce_out(op, output(out)?, stream),
-        Elements::Private(input, out) => {
+        ReducedElements::InPlace => memory.all_reduce(op, stream),
+        ReducedElements::Out(out) => memory.all_reduce_out(op, output(out)?, stream),
+        ReducedElements::Private(input, out) => {
             // SAFETY: as the caller promises.
             let input = unsafe { DeviceSlice::<T>::from_owner(input, len, device, &owners[0]) }?;
             memory.all_reduce_from(op, input, output(out)?, stream)

@@ -29,13 +29,13 @@ const LAST_DEFAULT: usize = 2;
 const MOST: usize = 1024;
 
 /// A stream of somebody else's, by what was its id when it was first seen.
-struct Known {
+struct KnownStream {
     id: u64,
     stream: Stream,
 }
 
 /// By ordinal of the device, and handle.
-type Streams = HashMap<(usize, usize), Known>;
+type Streams = HashMap<(usize, usize), KnownStream>;
 
 fn streams() -> MutexGuard<'static, Streams> {
     static STREAMS: OnceLock<Mutex<Streams>> = OnceLock::new();
@@ -45,7 +45,8 @@ fn streams() -> MutexGuard<'static, Streams> {
 /// The stream with the handle `raw` on `device`. One look-up where it was seen before.
 ///
 /// # Safety
-/// `raw` is a stream of the device's primary context, or a default one, and lives until the work it is given is done.
+/// `raw` is a stream of the device's primary context, or a default one, and lives until the work it is given
+/// is done.
 #[inline]
 pub(crate) unsafe fn adopt(device: &Device, raw: usize) -> Result<Stream> {
     let raw = if raw == LEGACY_TOO { LEGACY } else { raw };
@@ -63,15 +64,15 @@ pub(crate) unsafe fn adopt(device: &Device, raw: usize) -> Result<Stream> {
     if streams.len() >= MOST {
         streams.clear();
     }
-    streams.insert(key, Known { id, stream: stream.clone() });
+    streams.insert(key, KnownStream { id, stream: stream.clone() });
     Ok(stream)
 }
 
 type StreamId = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
 
 /// What tells a stream apart from an earlier one with the same handle. 0 for default streams, and where
-/// drivers do not tell: then it is on the caller that handles are not reused while work is under way. `None` while
-/// it is captured: the question itself would break the capture.
+/// drivers do not tell: then it is on the caller that handles are not reused while work is under way. `None`
+/// while it is captured: the question itself would break the capture.
 ///
 /// # Safety
 /// `raw` is a live stream.
@@ -112,7 +113,9 @@ pub(crate) fn handle(py: Python<'_>, ordinal: i32, argument: Option<&Bound<'_, P
         return current(py, ordinal);
     };
     if stream.is_instance_of::<PyInt>() && !stream.is_instance_of::<PyBool>() {
-        return stream.extract().map_err(|_| invalid("stream", format!("{stream} is no handle of a stream")));
+        return stream
+            .extract()
+            .map_err(|_| invalid("stream", format!("{stream} is not a handle of a stream")));
     }
     for name in [intern!(py, "cuda_stream"), intern!(py, "ptr")] {
         if let Some(handle) = stream.getattr_opt(name)? {
@@ -204,9 +207,8 @@ pub(crate) fn hand_over(py: Python<'_>, ordinal: i32, consumer: Option<i64>) -> 
                 "0 is ambiguous. Hint: DLPack has 1 for the legacy default stream, 2 for the per-thread one",
             ));
         }
-        Some(raw) => {
-            usize::try_from(raw).map_err(|_| invalid("stream", format!("{raw} is no handle of a stream")))?
-        }
+        Some(raw) => usize::try_from(raw)
+            .map_err(|_| invalid("stream", format!("{raw} is not a handle of a stream")))?,
     };
     let device = device(ordinal).map_err(raise)?;
     let producer = current(py, ordinal)?;

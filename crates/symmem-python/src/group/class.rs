@@ -1,8 +1,10 @@
-//! The Python class `Group`: how it is made, what it knows, and how it ends. Its other methods are where their work is: those on arrays
-//! in [`collectives`](super::collectives), of objects, messages and parts of a group in files of their own.
+//! The Python class `Group`: how it is made, what it knows, and how it ends. Its other methods are where
+//! their work is: those on arrays in [`collectives`](super::collectives), of objects, messages and parts of a
+//! group in files of their own.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyGeneratorExit, PySystemExit};
 use pyo3::prelude::*;
@@ -12,15 +14,18 @@ use super::{Membership, bound, join, lock, source};
 use crate::Any;
 use crate::collectives::{self, Maybe};
 use crate::context::{self, Context};
+use crate::cuda::Private;
 use crate::error::raise;
 use crate::interrupt::blocking;
+use crate::operand::{Operand, Place};
 use crate::pending::{Pending, Started};
 use crate::store;
 
 /// This rank's membership in an ordered set of ranks that meet in a store.
 ///
-/// Making one is collective. Every wait ends at a deadline (`timeout` seconds, 300 unless told otherwise), on Ctrl-C, or when a
-/// peer dies or leaves. One operation at a time: a second thread gets `Busy`; `clone` gives a group for it.
+/// Making one is collective. Every wait ends at a deadline (`timeout` seconds, 300 unless told otherwise), on
+/// Ctrl-C, or when a peer dies or leaves. One operation at a time: a second thread gets `Busy`; `clone` gives
+/// a group for it.
 ///
 ///     group = symmem.Group(symmem.TcpStore("host", 29500, rank == 0), rank, size)
 ///     with group:                       # the current group, left at the end
@@ -42,8 +47,8 @@ impl Group {
 
 #[pymethods]
 impl Group {
-    /// Collective. Joins `size` ranks that meet in `store` under `name`: one of symmem's stores or any object with the methods
-    /// of PyTorch's. `timeout` in seconds is for the join and for every later wait.
+    /// Collective. Joins `size` ranks that meet in `store` under `name`: one of symmem's stores or any object
+    /// with the methods of PyTorch's. `timeout` in seconds is for the join and for every later wait.
     #[new]
     #[pyo3(signature = (store, rank, size, name = "default", *, timeout = None, context = None))]
     fn new(
@@ -61,8 +66,8 @@ impl Group {
         Membership::new(&group, &context, Some(store.clone().unbind())).with_mail(py).map(Self::of)
     }
 
-    /// Collective. Joins the group that the environment describes, as `torchrun` sets it: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
-    /// `MASTER_PORT`.
+    /// Collective. Joins the group that the environment describes, as `torchrun` sets it: `RANK`,
+    /// `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`.
     #[staticmethod]
     #[pyo3(signature = (name = "default", timeout = None, *, context = None))]
     fn from_env(
@@ -77,7 +82,8 @@ impl Group {
         Membership::new(&group, &context, None).with_mail(py).map(Self::of)
     }
 
-    /// Collective. The ranks of a torch process group (by default torch's default one, also by name), who meet in its store.
+    /// Collective. The ranks of a torch process group (by default torch's default one, also by name), who
+    /// meet in its store.
     #[staticmethod]
     #[pyo3(signature = (process_group = None, *, timeout = None, context = None))]
     fn from_torch(
@@ -192,8 +198,9 @@ impl Group {
         self.related(py, "local", 0, &blocking(py, || group.local())?)
     }
 
-    /// Declares the group failed: everybody's running and later operations raise `GroupFailed` with this rank as the culprit and
-    /// `reason` as its words. Never blocks; on a group that was closed it does nothing, for this rank has left it.
+    /// Declares the group failed: everybody's running and later operations raise `GroupFailed` with this rank
+    /// as the culprit and `reason` as its words. Never blocks; on a group that was closed it does nothing,
+    /// for this rank has left it.
     #[pyo3(signature = (reason = ""))]
     fn abort(&self, reason: &str) {
         if let Ok(group) = self.membership.group("abort", 0) {
@@ -210,8 +217,9 @@ impl Group {
         self.related(py, "survivors", timeout_ms, &blocking(py, || group.survivors(deadline))?)
     }
 
-    /// The same membership, whose calls wait for at most `seconds` each. As a block it makes the group the current one, and
-    /// bounds every call of this thread on it and its handles that does not say another `timeout_ms`; its end closes nothing.
+    /// The same membership, whose calls wait for at most `seconds` each. As a block it makes the group the
+    /// current one, and bounds every call of this thread on it and its handles that does not say another
+    /// `timeout_ms`; its end closes nothing.
     ///
     ///     group.within(5).barrier()
     ///     with group.within(0.5):
@@ -221,16 +229,17 @@ impl Group {
         Ok(Self::of(Membership { timeout, ..self.membership.clone() }))
     }
 
-    /// The same membership, whose collectives compare numbers of elements, as those of torch do: arrays of other shapes are not a
-    /// `Mismatch` where they are as long. All ranks must say so.
+    /// The same membership, whose collectives compare numbers of elements, as those of torch do: arrays of
+    /// other shapes are not a `Mismatch` where they are as long. All ranks must say so.
     ///
     ///     group.any_shape().all_reduce(x)
     fn any_shape(&self) -> Self {
         Self::of(Membership { any_shape: true, ..self.membership.clone() })
     }
 
-    /// Leaves the group; local. Peers that still need this rank get `PeerLeft`. Later methods, also of handles made on the
-    /// group, raise `Closed`; arrays stay valid. The end of the outermost `with group:` calls it.
+    /// Leaves the group; local. Peers that still need this rank get `PeerLeft`. Later methods, also of
+    /// handles made on the group, raise `Closed`; arrays stay valid. The end of the outermost `with group:`
+    /// calls it.
     fn close(&self) {
         self.membership.close();
     }
@@ -293,18 +302,36 @@ impl Group {
         format!("<symmem.Group {:?}: rank {} of {}{state}>", self.name(), self.rank(), self.size())
     }
 
-    /// Collective, in place of a collective with `x` that this rank cannot make: the others raise `RankFailed` with these
-    /// words, where they can be told. For code around this package that checks more than it does.
+    /// The group's work on the device `ordinal` will go through the NCCL communicator at `address`, which
+    /// `keep` keeps: that of the NCCL in use, of the group's ranks in their order. Nobody else makes calls on
+    /// it meanwhile.
+    fn _adopt_nccl(&self, address: usize, ordinal: usize, keep: Py<PyAny>) -> PyResult<()> {
+        self.membership.engines().set_foreign(ordinal, address, Arc::new(keep)).map_err(raise)
+    }
+
+    /// Undoes `_adopt_nccl`. What works on it already keeps it.
+    fn _disown_nccl(&self, address: usize, ordinal: usize) {
+        self.membership.engines().forget_foreign(ordinal, address);
+    }
+
+    /// Collective, in place of a collective with `x` that this rank cannot make: the others raise
+    /// `RankFailed` with these words, where they can be told. For code around this package that checks more
+    /// than it does.
     #[pyo3(signature = (words, x = None, *, timeout_ms = 0))]
     fn _refuse(&self, words: &str, x: Maybe<'_, '_>, timeout_ms: u64, py: Python<'_>) -> PyResult<()> {
         let error = crate::error::refused(words);
         let known = x.map_or(Ok(None), |x| collectives::symmetric(&self.membership, x, timeout_ms))?;
         match known {
             Some(memory) => drop(memory.handle().refuse(error, memory.terms(py, timeout_ms, None))),
-            None if x.is_none_or(|x| self.membership.is_on_host(x)) => {
-                drop(self.membership.refuse(py, timeout_ms, error));
-            }
-            None => {}
+            None => match x.map(Operand::any) {
+                Some(Ok(Operand { device: Place::Cuda(ordinal), .. })) => {
+                    drop(Private::refuse(py, &self.membership, ordinal, error));
+                }
+                _ if x.is_none_or(|x| self.membership.is_on_host(x)) => {
+                    drop(self.membership.refuse(py, timeout_ms, error));
+                }
+                _ => {}
+            },
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Joining a group, interruptibly.
 //!
-//! A join waits for ranks that may not have been started yet, in the store and elsewhere, where no token reaches. So it runs on
-//! a thread of its own, and the calling one looks at Python's signals meanwhile. A join that was interrupted goes on; if it
-//! succeeds, the rank leaves the group at once, and its peers learn that.
+//! A join waits for ranks that may not have been started yet, in the store and elsewhere, where no token
+//! reaches. So it runs on a thread of its own, and the calling one looks at Python's signals meanwhile. A
+//! join that was interrupted goes on; if it succeeds, the rank leaves the group at once, and its peers learn
+//! that.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -21,10 +22,11 @@ pub(super) const DEFAULT_NAME: &str = "default";
 /// The longest time between two looks at Python's signals.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Where a rank makes its groups: the context as it is, or, with a timeout, one with that in its configuration.
+/// Where a rank makes its groups: the context as it is, or, with a timeout, one with that in its
+/// configuration.
 pub(super) fn with_timeout(context: &RankContext, timeout: Option<f64>) -> PyResult<RankContext> {
     let Some(timeout) = timeout else { return Ok(context.clone()) };
-    Ok(RankContext::new(context.config().clone().timeout(seconds(timeout)?)))
+    Ok(context.with_config(context.config().clone().timeout(seconds(timeout)?)))
 }
 
 /// How long calls on groups of this context wait; `None` is as long as it takes.
@@ -37,7 +39,7 @@ pub(crate) fn default_timeout(context: &RankContext) -> Option<Duration> {
 /// Seconds as Python counts them.
 pub(super) fn seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| invalid("timeout", format!("{seconds} is no number of seconds from 0 on")))
+        .map_err(|_| invalid("timeout", format!("{seconds} is not a number of seconds from 0 on")))
 }
 
 /// Joins in `store`.

@@ -1,4 +1,5 @@
-//! The messages of a group: a mailbox that is made with it, because making one is collective and sending is not.
+//! The messages of a group: a mailbox that is made with it, because making one is collective and sending is
+//! not.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,7 +10,7 @@ use pyo3::prelude::*;
 use super::{Group, Membership, lock};
 use crate::Any;
 use crate::error::{invalid, raise};
-use crate::mail::{Asked, Envelope, Mailbox, Src, Travel};
+use crate::mail::{Envelope, MailCall, Mailbox, Src, Travel};
 use crate::operand::Operand;
 use crate::pending::{Pending, Running, Sleeper};
 use crate::private::are_apart;
@@ -44,7 +45,7 @@ impl Membership {
 /// Receives into `x`, which it gives back, or a new array.
 fn receive<'py>(
     py: Python<'py>,
-    (mail, asked): (&Mailbox, Asked),
+    (mail, asked): (&Mailbox, MailCall),
     x: Option<&Any<'py>>,
     from: Src,
 ) -> PyResult<Any<'py>> {
@@ -56,23 +57,24 @@ fn receive<'py>(
 
 impl Group {
     /// The mailbox, and the call `op` on it, which was given `timeout_ms`.
-    fn post(&self, py: Python<'_>, op: &'static str, timeout_ms: u64) -> PyResult<(Py<Mailbox>, Asked)> {
+    fn post(&self, py: Python<'_>, op: &'static str, timeout_ms: u64) -> PyResult<(Py<Mailbox>, MailCall)> {
         let patience = self.membership().patience(timeout_ms);
-        Ok((self.membership().mail(py, op)?, Asked { op, patience }))
+        Ok((self.membership().mail(py, op)?, MailCall { op, patience }))
     }
 }
 
 #[pymethods]
 impl Group {
-    /// Sends `x` to rank `dst`, which must `recv` it with the same tag. Returns when it is on its way and `x` may change.
+    /// Sends `x` to rank `dst`, which must `recv` it with the same tag. Returns when it is on its way and `x`
+    /// may change.
     #[pyo3(signature = (x, dst, tag = 0, *, timeout_ms = 0))]
     fn send(&self, x: &Any<'_>, dst: usize, tag: u64, timeout_ms: u64) -> PyResult<()> {
         let (mail, asked) = self.post(x.py(), "send", timeout_ms)?;
         mail.get().send_array(asked, x, (dst, tag))
     }
 
-    /// Receives into `x` what rank `src` sends with the same tag; None is anybody, and any tag. Returns `x`. Without an `x` it returns a
-    /// new numpy array of what came, however long: its elements in one dimension.
+    /// Receives into `x` what rank `src` sends with the same tag; None is anybody, and any tag. Returns `x`.
+    /// Without an `x` it returns a new numpy array of what came, however long: its elements in one dimension.
     #[pyo3(
         signature = (x = None, src = None, tag = Some(0), *, timeout_ms = 0),
         text_signature = "($self, x=None, src=None, tag=0, *, timeout_ms=0)"
@@ -103,8 +105,8 @@ impl Group {
         Ok(pending(mail.get().receive_start(asked, x, (src, tag))?, x.clone().unbind()))
     }
 
-    /// Sends `x` to rank `dst` and receives from rank `src`, or anybody, at once, so that ranks can exchange in a ring. Returns as `recv`
-    /// does: `out`, or a new array of what came.
+    /// Sends `x` to rank `dst` and receives from rank `src`, or anybody, at once, so that ranks can exchange
+    /// in a ring. Returns as `recv` does: `out`, or a new array of what came.
     #[pyo3(
         signature = (x, dst, out = None, src = None, sendtag = 0, recvtag = Some(0), *, timeout_ms = 0),
         text_signature = "($self, x, dst, out=None, src=None, sendtag=0, recvtag=0, *, timeout_ms=0)"
@@ -176,7 +178,8 @@ impl Group {
         Ok(received)
     }
 
-    /// Waits for a message and says what it is; it stays there for a receive. By default one from anybody, with any tag.
+    /// Waits for a message and says what it is; it stays there for a receive. By default one from anybody,
+    /// with any tag.
     ///
     ///     found = group.probe()
     ///     x = group.recv(None, found.source, found.tag)
@@ -201,7 +204,7 @@ impl Group {
 }
 
 fn pending(travel: Arc<Travel>, result: Py<PyAny>) -> Pending {
-    Pending::new(Box::new(Message { travel, result }))
+    Pending::new(Box::new(StartedMessage { travel, result }))
 }
 
 fn is_remote(py: Python<'_>, error: &PyErr) -> bool {
@@ -209,12 +212,12 @@ fn is_remote(py: Python<'_>, error: &PyErr) -> bool {
 }
 
 /// A message on its way, and what waiting for it gives.
-struct Message {
+struct StartedMessage {
     travel: Arc<Travel>,
     result: Py<PyAny>,
 }
 
-impl Running for Message {
+impl Running for StartedMessage {
     fn poll(&mut self, _: &Waker) -> bool {
         self.travel.test()
     }

@@ -1,8 +1,8 @@
 //! Groups: ranks that know each other.
 //!
-//! [`Group`] is the Python class. What all its copies share is a [`Membership`]: the Rust group, which carries the token that
-//! makes waits end on Ctrl-C, and what was made on it. Closing gives all of that up at once, so that peers learn that this
-//! rank has left without waiting for Python's garbage collector.
+//! [`Group`] is the Python class. What all its copies share is a [`Membership`]: the Rust group, which
+//! carries the token that makes waits end on Ctrl-C, and what was made on it. Closing gives all of that up at
+//! once, so that peers learn that this rank has left without waiting for Python's garbage collector.
 
 mod bound;
 mod class;
@@ -35,14 +35,14 @@ pub(crate) use self::outside::NonMember;
 /// A rank's place in a group, and how long its calls wait.
 #[derive(Clone)]
 pub(crate) struct Membership {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMembership>,
     /// What `within` said; else the group's default.
     timeout: Option<Duration>,
     /// Whether collectives compare numbers of elements only, and not shapes.
     any_shape: bool,
 }
 
-struct Shared {
+struct SharedMembership {
     rank: usize,
     size: usize,
     name: String,
@@ -57,7 +57,7 @@ struct Shared {
     known: Mutex<HashMap<usize, Weak<Block>>>,
     /// Handles that still hold the membership.
     handles: Mutex<Vec<Weak<dyn Handle>>>,
-    workspace: Mutex<Option<Workspace>>,
+    workspaces: Mutex<Vec<Workspace>>,
     /// What the group has on devices.
     engines: Engines,
     /// The group's `Mailbox`.
@@ -67,7 +67,7 @@ struct Shared {
 }
 
 /// Which group something belongs to, without keeping it.
-pub(crate) struct Whose(Weak<Shared>);
+pub(crate) struct Whose(Weak<SharedMembership>);
 
 impl Whose {
     /// As [`Membership::bound`].
@@ -89,7 +89,7 @@ impl Membership {
     /// The membership that `group` is, made by a rank in `context`.
     pub(crate) fn new(group: &symmem::Group, context: &RankContext, store: Option<Py<PyAny>>) -> Self {
         let group = group.cancelled_by(&interrupt::token());
-        let shared = Shared {
+        let shared = SharedMembership {
             rank: group.rank(),
             size: group.size(),
             name: group.name().to_owned(),
@@ -100,7 +100,7 @@ impl Membership {
             group: Mutex::new(Some(Arc::new(group))),
             known: Mutex::default(),
             handles: Mutex::default(),
-            workspace: Mutex::default(),
+            workspaces: Mutex::default(),
             engines: Engines::default(),
             mail: Mutex::default(),
             entered: Mutex::default(),
@@ -135,8 +135,8 @@ impl Membership {
         self.open(op, self.patience(timeout_ms))
     }
 
-    /// The group on the terms of whatever is made by a call that was given `timeout_ms`, which end with the call. `None` if there are no
-    /// such terms.
+    /// The group on the terms of what is made by a call that was given `timeout_ms`, which end with the call.
+    /// `None` if there are no such terms.
     pub(crate) fn lasting(&self, op: &'static str, timeout_ms: u64) -> PyResult<Option<Arc<symmem::Group>>> {
         let of_the_call = given(timeout_ms).or_else(|| self.bound());
         of_the_call.map(|_| self.open(op, self.timeout)).transpose()
@@ -150,7 +150,8 @@ impl Membership {
         })
     }
 
-    /// `group`, on which collectives say that this rank's array has `shape`; none if this membership does not care.
+    /// `group`, on which collectives say that this rank's array has `shape`; none if this membership does not
+    /// care.
     #[inline]
     pub(crate) fn shaped(&self, group: &symmem::Group, shape: &[usize]) -> Option<symmem::Group> {
         (!self.any_shape).then(|| group.shaped(shape))
@@ -188,8 +189,8 @@ impl Membership {
         known.get(&block.address()).is_some_and(|known| known.as_ptr() == Arc::as_ptr(block))
     }
 
-    /// `block` was rendezvoused on this group, and `handle` holds the membership. Where a rank brought nothing, the memory is
-    /// private as far as collectives of the group go.
+    /// `block` was rendezvoused on this group, and `handle` holds the membership. Where a rank brought
+    /// nothing, the memory is private as far as collectives of the group go.
     pub(crate) fn remember(&self, block: &Arc<Block>, handle: &Arc<dyn Handle>) {
         let mut known = lock(&self.shared.known);
         known.retain(|_, block| block.strong_count() > 0);
@@ -212,9 +213,9 @@ impl Membership {
         lock(&self.shared.known).remove(&address);
     }
 
-    /// The group's workspace, if it has one.
-    pub(crate) fn workspace(&self) -> MutexGuard<'_, Option<Workspace>> {
-        lock(&self.shared.workspace)
+    /// The workspaces that the group has.
+    pub(crate) fn workspaces(&self) -> MutexGuard<'_, Vec<Workspace>> {
+        lock(&self.shared.workspaces)
     }
 
     /// What the group has on devices.
@@ -224,14 +225,14 @@ impl Membership {
 
     /// Local; never blocks. Gives up everything that makes this rank a member.
     pub(crate) fn close(&self) {
-        let workspace = self.workspace().take();
+        let workspaces = std::mem::take(&mut *self.workspaces());
         let handles = std::mem::take(&mut *lock(&self.shared.handles));
         handles.iter().filter_map(Weak::upgrade).for_each(|handle| handle.leave());
         lock(&self.shared.known).clear();
         self.shared.engines.clear();
         self.close_mail();
         let group = lock(&self.shared.group).take();
-        drop((workspace, group));
+        drop((workspaces, group));
     }
 }
 

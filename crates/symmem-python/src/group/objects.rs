@@ -1,10 +1,11 @@
 //! Python objects between ranks: pickled, and sent as bytes.
 //!
-//! A pickle is code. So objects travel in groups only whose ranks have all proven that they belong to the job: to the kernel
-//! of their host, or with the job secret, which then seals every part. Other groups refuse, on every rank alike.
+//! A pickle is code. So objects travel in groups only whose ranks have all proven that they belong to the
+//! job: to the kernel of their host, or with the job secret, which then seals every part. Other groups
+//! refuse, on every rank alike.
 //!
-//! To the library all of these are exchanges of bytes. Which of them a rank has called goes before its bytes, so that ranks that
-//! disagree get a `Mismatch` and not each other's objects.
+//! To the library all of these are exchanges of bytes. Which of them a rank has called goes before its bytes,
+//! so that ranks that disagree get a `Mismatch` and not each other's objects.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -32,7 +33,7 @@ pub(crate) fn load<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Any<'py>> {
 
 /// A collective of objects: its name, and the root of those that have one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Call {
+struct ObjectCall {
     name: &'static str,
     root: Option<isize>,
 }
@@ -49,7 +50,7 @@ const NAMES: [&str; 6] = [
 /// Bytes of what travels of a call.
 const HEAD: usize = 9;
 
-impl Call {
+impl ObjectCall {
     fn head(self) -> [u8; HEAD] {
         let mut head = [0; HEAD];
         head[0] = NAMES.iter().position(|name| *name == self.name).map_or(u8::MAX, |at| at as u8);
@@ -82,7 +83,7 @@ impl Call {
 /// A call that has begun.
 struct Begun<'py> {
     py: Python<'py>,
-    call: Call,
+    call: ObjectCall,
     group: std::sync::Arc<symmem::Group>,
     root: usize,
 }
@@ -158,7 +159,7 @@ impl Group {
     ) -> PyResult<Begun<'py>> {
         let group = self.membership().group(name, timeout_ms)?;
         group.check_authenticated(name).map_err(raise)?;
-        let begun = Begun { py, call: Call { name, root }, group, root: 0 };
+        let begun = Begun { py, call: ObjectCall { name, root }, group, root: 0 };
         let world = begun.group.size();
         let root = root_of(root.unwrap_or(0)).and_then(|rank| match rank < world {
             true => Ok(rank),
@@ -187,7 +188,8 @@ impl Group {
         self.begin(obj.py(), "gather_object", Some(root), timeout_ms)?.gathered(obj)
     }
 
-    /// Collective. This rank's one of the picklable `objs` of `root`, which has one for each rank; what the others pass is ignored.
+    /// Collective. This rank's one of the picklable `objs` of `root`, which has one for each rank; what the
+    /// others pass is ignored.
     #[pyo3(signature = (objs, root = 0, *, timeout_ms = 0))]
     fn scatter_object<'py>(&self, objs: &Any<'py>, root: isize, timeout_ms: u64) -> PyResult<Any<'py>> {
         let begun = self.begin(objs.py(), "scatter_object", Some(root), timeout_ms)?;
@@ -205,8 +207,8 @@ impl Group {
         }
     }
 
-    /// Collective. At `root` everybody's picklable `obj` reduced by the function `op` of two objects (None adds them), in rank order; None
-    /// elsewhere.
+    /// Collective. At `root` everybody's picklable `obj` reduced by the function `op` of two objects (None
+    /// adds them), in rank order; None elsewhere.
     #[pyo3(signature = (obj, op = None, root = 0, *, timeout_ms = 0))]
     fn reduce_object<'py>(
         &self,

@@ -1,7 +1,7 @@
 //! `NonMember`: what a rank gets in place of a group that it is not in.
 //!
-//! `None` would not do: in place of a group it means the current one, so a forgotten `if` would run a collective on the wrong
-//! ranks. This is falsy too, and everything else refuses it.
+//! `None` would not do: in place of a group it means the current one, so a forgotten `if` would run a
+//! collective on the wrong ranks. This is falsy too, and everything else refuses it.
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use super::{Group, Membership};
 use crate::error::invalid;
 
-/// What `subgroup` and `split` give a rank that is not in the group they made. It is falsy; whatever is asked of it, and every
-/// call that it is passed to as a group, raises `Invalid`.
+/// What `subgroup` and `split` give a rank that is not in the group they made. It is falsy; whatever is asked
+/// of it, and every call that it is passed to as a group, raises `Invalid`.
 ///
 ///     even = group.subgroup(range(0, group.size, 2))
 ///     if even:
@@ -61,7 +61,8 @@ impl NonMember {
         format!("<symmem.NonMember: {}>", self.sentence)
     }
 
-    /// Reached for what the class itself does not have. Names that Python and its tools ask for are just not there.
+    /// Reached for what the class itself does not have. Names that Python and its tools ask for are just not
+    /// there.
     fn __getattr__(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
         if name.starts_with('_') {
             let problem = format!("'NonMember' object has no attribute {name:?}");

@@ -1,4 +1,5 @@
-//! What a message is besides its bytes: an array of some type, or an object. It travels as the message's note.
+//! What a message is besides its bytes: an array of some type, or an object. It travels as the message's
+//! note.
 
 use pyo3::prelude::*;
 use symmem::{DType, Delivery};
@@ -6,8 +7,8 @@ use symmem::{DType, Delivery};
 use crate::dtype;
 use crate::error::mismatched;
 
-/// What the note of a message says: nothing, that it is a pickled object, or its element type, as `ARRAY` and the type's place in
-/// [`DType::ALL`].
+/// What the note of a message says: nothing, that it is a pickled object, or its element type, as `ARRAY` and
+/// the type's place in [`DType::ALL`].
 pub(super) const OBJECT: u64 = 1;
 const ARRAY: u64 = 2;
 

@@ -1,7 +1,7 @@
 //! `Mailbox`: messages between two ranks, of arrays and of objects.
 //!
-//! Used by Python, and by `group`, whose messages are those of a mailbox of its own. What they are besides bytes is in [`envelope`],
-//! what was started and has not ended in [`travel`].
+//! Used by Python, and by `group`, whose messages are those of a mailbox of its own. What they are besides
+//! bytes is in [`envelope`], what was started and has not ended in [`travel`].
 
 mod envelope;
 mod travel;
@@ -15,7 +15,7 @@ use symmem::CancelToken;
 pub(crate) use self::envelope::Envelope;
 use self::envelope::{OBJECT, check_kind, dtype_of, note_of};
 pub(crate) use self::travel::Travel;
-use self::travel::{Elements, Message, PendingMessage};
+use self::travel::{MailElements, MailMessage, PendingMessage};
 use crate::collectives::new_output;
 use crate::error::{invalid, raise};
 use crate::group::{Group, Whose, default_timeout, given, objects};
@@ -32,9 +32,10 @@ pub(crate) type Src = (Option<usize>, Option<u64>);
 
 /// Messages between two ranks of a group, matched by source and tag.
 ///
-/// Making one is collective; sending and receiving is between the two. Messages of one source and tag come in the order they were
-/// sent; the receiver's array must be as long as the message. Any number of threads may use a mailbox at once. A batch of `isend` and
-/// `irecv` in any order on all ranks comes to its end. Receives take `src=None` for anybody, and `tag=None` for any tag.
+/// Making one is collective; sending and receiving is between the two. Messages of one source and tag come in
+/// the order they were sent; the receiver's array must be as long as the message. Any number of threads may
+/// use a mailbox at once. A batch of `isend` and `irecv` in any order on all ranks comes to its end. Receives
+/// take `src=None` for anybody, and `tag=None` for any tag.
 ///
 ///     mail = symmem.Mailbox(group)
 ///     if group.rank == 0:
@@ -54,18 +55,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A call on a mailbox: its name, and how long it waits if not as the mailbox says.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct MailCall {
     pub(crate) op: &'static str,
     pub(crate) patience: Option<Duration>,
 }
 
 impl Mailbox {
     /// How long a call waits that was given `timeout_ms`.
-    fn asked(&self, op: &'static str, timeout_ms: u64) -> Asked {
-        Asked { op, patience: given(timeout_ms).or_else(|| self.group.bound()) }
+    fn asked(&self, op: &'static str, timeout_ms: u64) -> MailCall {
+        MailCall { op, patience: given(timeout_ms).or_else(|| self.group.bound()) }
     }
 
-    fn open(&self, asked: Asked) -> PyResult<symmem::Mailbox> {
+    fn open(&self, asked: MailCall) -> PyResult<symmem::Mailbox> {
         let mail = lock(&self.mail);
         let mail = mail.as_ref().ok_or_else(|| raise(symmem::Error::Closed { op: asked.op }))?;
         let mail = mail.cancelled_by(&token());
@@ -75,20 +76,20 @@ impl Mailbox {
         })
     }
 
-    /// For messages that are started: nothing of it ends by itself but at [`Travel`]'s deadline, where waiting once more, in vain, takes
-    /// it back.
-    fn patient(&self, asked: Asked) -> PyResult<symmem::Mailbox> {
+    /// For messages that are started: nothing of it ends by itself but at [`Travel`]'s deadline, where
+    /// waiting once more, in vain, takes it back.
+    fn patient(&self, asked: MailCall) -> PyResult<symmem::Mailbox> {
         Ok(self.open(asked)?.within(TAKING_BACK).cancelled_by(&CancelToken::new()))
     }
 
     /// The mailbox for objects.
-    fn for_objects(&self, asked: Asked) -> PyResult<symmem::Mailbox> {
+    fn for_objects(&self, asked: MailCall) -> PyResult<symmem::Mailbox> {
         let mail = self.open(asked)?;
         mail.group().check_authenticated(asked.op).map_err(raise)?;
         Ok(mail.noted(OBJECT))
     }
 
-    pub(crate) fn send_array(&self, asked: Asked, x: &Bound<'_, PyAny>, (dst, tag): Dst) -> PyResult<()> {
+    pub(crate) fn send_array(&self, asked: MailCall, x: &Bound<'_, PyAny>, (dst, tag): Dst) -> PyResult<()> {
         let mail = self.open(asked)?;
         let operand = on_host(Operand::input_or_copy(x)?)?;
         // SAFETY: on the host; other Python threads race with it as they do with numpy.
@@ -100,7 +101,7 @@ impl Mailbox {
     /// Receives into `x`; the rank that it is from.
     pub(crate) fn receive_into(
         &self,
-        asked: Asked,
+        asked: MailCall,
         x: &Bound<'_, PyAny>,
         (src, tag): Src,
     ) -> PyResult<usize> {
@@ -113,11 +114,11 @@ impl Mailbox {
         Ok(delivery.source)
     }
 
-    /// Receives an array of whatever length: its elements, in one dimension.
+    /// Receives an array of any length: its elements, in one dimension.
     pub(crate) fn receive_array<'py>(
         &self,
         py: Python<'py>,
-        asked: Asked,
+        asked: MailCall,
         (src, tag): Src,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mail = self.open(asked)?;
@@ -133,7 +134,7 @@ impl Mailbox {
 
     pub(crate) fn send_pickled(
         &self,
-        asked: Asked,
+        asked: MailCall,
         object: &Bound<'_, PyAny>,
         (dst, tag): Dst,
     ) -> PyResult<()> {
@@ -145,7 +146,7 @@ impl Mailbox {
     pub(crate) fn receive_pickled<'py>(
         &self,
         py: Python<'py>,
-        asked: Asked,
+        asked: MailCall,
         (src, tag): Src,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mail = self.for_objects(asked)?;
@@ -157,49 +158,60 @@ impl Mailbox {
     /// Starts to send `object`, pickled.
     pub(crate) fn start_pickled(
         &self,
-        asked: Asked,
+        asked: MailCall,
         object: &Bound<'_, PyAny>,
         (dst, tag): Dst,
     ) -> PyResult<Arc<Travel>> {
         self.for_objects(asked)?;
-        let elements = Elements::pickled(object)?;
+        let elements = MailElements::pickled(object)?;
         self.start(asked, OBJECT, elements, (dst, tag))
     }
 
     pub(crate) fn send_start(
         &self,
-        asked: Asked,
+        asked: MailCall,
         x: &Bound<'_, PyAny>,
         address: Dst,
     ) -> PyResult<Arc<Travel>> {
         let operand = on_host(Operand::input_or_copy(x)?)?;
-        self.start(asked, note_of(operand.dtype), Elements::new(&operand)?, address)
+        self.start(asked, note_of(operand.dtype), MailElements::new(&operand)?, address)
     }
 
-    fn start(&self, asked: Asked, note: u64, elements: Elements, (dst, tag): Dst) -> PyResult<Arc<Travel>> {
+    fn start(
+        &self,
+        asked: MailCall,
+        note: u64,
+        elements: MailElements,
+        (dst, tag): Dst,
+    ) -> PyResult<Arc<Travel>> {
         let pending = self.patient(asked)?.noted(note).send_start(dst, tag, elements).map_err(raise)?;
-        Ok(Travel::new(Message::Sent(pending), asked.patience.or(self.timeout)))
+        Ok(Travel::new(MailMessage::Sent(pending), asked.patience.or(self.timeout)))
     }
 
     pub(crate) fn receive_start(
         &self,
-        asked: Asked,
+        asked: MailCall,
         x: &Bound<'_, PyAny>,
         (src, tag): Src,
     ) -> PyResult<Arc<Travel>> {
-        let elements = Elements::new(&on_host(Operand::output(x)?)?)?;
+        let elements = MailElements::new(&on_host(Operand::output(x)?)?)?;
         let pending = self.patient(asked)?.receive_start(src, tag, elements).map_err(raise)?;
-        Ok(Travel::new(Message::Received(pending), asked.patience.or(self.timeout)))
+        Ok(Travel::new(MailMessage::Received(pending), asked.patience.or(self.timeout)))
     }
 
     /// The next message that a receive would get, once there is one.
-    pub(crate) fn wait_for_any(&self, py: Python<'_>, asked: Asked, (src, tag): Src) -> PyResult<Envelope> {
+    pub(crate) fn wait_for_any(
+        &self,
+        py: Python<'_>,
+        asked: MailCall,
+        (src, tag): Src,
+    ) -> PyResult<Envelope> {
         let mail = self.open(asked)?;
         blocking(py, || mail.probe(src, tag)).map(Envelope)
     }
 
     /// The same, if there is one.
-    pub(crate) fn look_for_any(&self, asked: Asked, (src, tag): Src) -> PyResult<Option<Envelope>> {
+    pub(crate) fn look_for_any(&self, asked: MailCall, (src, tag): Src) -> PyResult<Option<Envelope>> {
         Ok(self.open(asked)?.try_probe(src, tag).map_err(raise)?.map(Envelope))
     }
 }
@@ -222,7 +234,8 @@ impl Mailbox {
         self.send_array(self.asked("send", timeout_ms), x, (dst, tag))
     }
 
-    /// Receives a message of `tag` from rank `src`, or from anybody, into `x`. Returns the rank that it is from.
+    /// Receives a message of `tag` from rank `src`, or from anybody, into `x`. Returns the rank that it is
+    /// from.
     #[pyo3(signature = (x, src = None, tag = Some(0), *, timeout_ms = 0), text_signature = "($self, x, src=None, tag=0, *, timeout_ms=0)")]
     fn recv(
         &self,
@@ -252,7 +265,8 @@ impl Mailbox {
         self.receive_pickled(py, self.asked("recv_object", timeout_ms), (src, tag))
     }
 
-    /// Waits for a message and says what it is; it stays there for a receive. By default one from anybody, with any tag.
+    /// Waits for a message and says what it is; it stays there for a receive. By default one from anybody,
+    /// with any tag.
     #[pyo3(signature = (src = None, tag = None, *, timeout_ms = 0))]
     fn probe(
         &self,

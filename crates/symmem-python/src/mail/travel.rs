@@ -17,14 +17,14 @@ use crate::pending::timed_out;
 const TICK: Duration = Duration::from_millis(20);
 
 /// The elements of an array, or a pickle, which it keeps.
-pub(super) struct Elements {
+pub(super) struct MailElements {
     address: usize,
     bytes: usize,
     /// Dropped from any thread; the interpreter is told when somebody next has it.
     _object: Py<PyAny>,
 }
 
-impl Elements {
+impl MailElements {
     pub(super) fn new(operand: &Operand<'_>) -> PyResult<Self> {
         let object = operand.keeper().ok_or_else(|| {
             invalid(
@@ -47,17 +47,18 @@ impl Elements {
     }
 }
 
-impl AsRef<[u8]> for Elements {
+impl AsRef<[u8]> for MailElements {
     fn as_ref(&self) -> &[u8] {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: dense elements on the host that the object keeps; whoever writes them meanwhile races as with numpy.
+        // SAFETY: dense elements on the host that the object keeps; whoever writes them meanwhile races as
+        // with numpy.
         unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes) }
     }
 }
 
-impl AsMut<[u8]> for Elements {
+impl AsMut<[u8]> for MailElements {
     fn as_mut(&mut self) -> &mut [u8] {
         if self.bytes == 0 {
             return &mut [];
@@ -67,12 +68,12 @@ impl AsMut<[u8]> for Elements {
     }
 }
 
-pub(super) enum Message {
-    Sent(PendingSend<Elements>),
-    Received(PendingReceive<Elements>),
+pub(super) enum MailMessage {
+    Sent(PendingSend<MailElements>),
+    Received(PendingReceive<MailElements>),
 }
 
-impl Message {
+impl MailMessage {
     fn test(&self) -> bool {
         match self {
             Self::Sent(pending) => pending.test(),
@@ -97,7 +98,7 @@ impl Message {
 }
 
 enum Stage {
-    Travelling(Message),
+    Travelling(MailMessage),
     Ended(Result<Option<Delivery>, symmem::Error>),
     /// Between the two; nobody sees it but under the lock.
     Ending,
@@ -111,7 +112,7 @@ pub(crate) struct Travel {
 }
 
 impl Travel {
-    pub(super) fn new(message: Message, timeout: Option<Duration>) -> Arc<Self> {
+    pub(super) fn new(message: MailMessage, timeout: Option<Duration>) -> Arc<Self> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Arc::new(Self { stage: Mutex::new(Stage::Travelling(message)), deadline })
     }
@@ -184,9 +185,9 @@ impl PendingMessage {
         self.travel.test()
     }
 
-    /// Waits until it has ended: None for a message that was sent, the source of one that was received. `timeout_ms=0` waits as
-    /// long as the group's calls do, from when it was started, and then takes it back; `Timeout` after another time leaves it on its way,
-    /// and so does KeyboardInterrupt.
+    /// Waits until it has ended: None for a message that was sent, the source of one that was received.
+    /// `timeout_ms=0` waits as long as the group's calls do, from when it was started, and then takes it
+    /// back; `Timeout` after another time leaves it on its way, and so does KeyboardInterrupt.
     #[pyo3(signature = (timeout_ms = 0))]
     fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<usize>> {
         let end = (timeout_ms > 0).then(|| Instant::now() + Duration::from_millis(timeout_ms));

@@ -67,11 +67,12 @@ fn name_of(id: Option<&Bound<'_, PyAny>>) -> PyResult<Option<String>> {
     id.map(|id| id.str()?.extract()).transpose()
 }
 
-/// Local. A zeroed array that can become symmetric by `rendezvous`. The size is given one by one or as one sequence.
+/// Local. A zeroed array that can become symmetric by `rendezvous`. The size is given one by one or as one
+/// sequence.
 ///
-/// `dtype` is a name ("float32", "bfloat16", or one of numpy's, as "f4"), or a numpy, ml_dtypes or torch dtype; without it the
-/// elements are float32. `device` is "cpu" or "cuda:N". With an `alloc_id` the memory is persistent: once its array is gone, the
-/// same id gives the same memory, as it was left.
+/// `dtype` is a name ("float32", "bfloat16", or one of numpy's, as "f4"), or a numpy, ml_dtypes or torch
+/// dtype; without it the elements are float32. `device` is "cpu" or "cuda:N". With an `alloc_id` the memory
+/// is persistent: once its array is gone, the same id gives the same memory, as it was left.
 ///
 ///     x = symmem.empty(4, 8, dtype="bfloat16")
 #[pyfunction]
@@ -90,7 +91,8 @@ fn empty(
     allocate(size.py(), &sides(size)?, dtype, place, name_of(alloc_id)?.as_deref())
 }
 
-/// Local. `empty` with PyTorch's arguments. Strides count elements, and must stay within as many elements as `size` has.
+/// Local. `empty` with PyTorch's arguments. Strides count elements, and must stay within as many elements as
+/// `size` has.
 #[pyfunction]
 #[pyo3(signature = (size, stride, dtype, device, group_name = None, alloc_id = None))]
 fn empty_strided_p2p(
@@ -156,8 +158,8 @@ fn get_signal_pad_size(py: Python<'_>) -> PyResult<usize> {
     Ok(context::current(py)?.signal_pad_size())
 }
 
-/// Sets the bytes of the signal pads of this rank's later allocations: a multiple of 8, at most 2**30. All ranks must set the
-/// same.
+/// Sets the bytes of the signal pads of this rank's later allocations: a multiple of 8, at most 2**30. All
+/// ranks must set the same.
 #[pyfunction]
 fn set_signal_pad_size(py: Python<'_>, bytes: usize) -> PyResult<()> {
     context::current(py)?.set_signal_pad_size(bytes).map_err(raise)
@@ -169,7 +171,8 @@ fn get_backend<'py>(device: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     context_object(device.py())?.call_method1("get_backend", (device,))
 }
 
-/// Chooses what provides memory, by name.
+/// Chooses what provides memory, by name: "CUDA" or "NCCL" on GPUs, before the first memory there is made;
+/// "SHM" is the CPU's only one.
 #[pyfunction]
 fn set_backend(py: Python<'_>, name: &str) -> PyResult<()> {
     context_object(py)?.call_method1("set_backend", (name,)).map(drop)

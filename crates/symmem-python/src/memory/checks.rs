@@ -10,7 +10,7 @@ use symmem::{DType, Error};
 use super::class::bytes_of;
 use super::{SymmetricMemory, Terms};
 use crate::array::{self, Keep};
-use crate::collectives::{Asked, Maybe, Plan, check_start, name_of, reduce_op};
+use crate::collectives::{AskedCollective, Maybe, Plan, check_start, name_of, reduce_op};
 use crate::dtype;
 use crate::error::{invalid, raise, raise_as};
 use crate::group::given;
@@ -18,7 +18,8 @@ use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 
 impl SymmetricMemory {
-    /// This rank's elements. As long as the array lives, and others of the allocation did when it was made, it is symmetric.
+    /// This rank's elements. As long as the array lives, and others of the allocation did when it was made,
+    /// it is symmetric.
     pub(crate) fn own_array(&self, py: Python<'_>, op: &'static str) -> PyResult<Py<PyAny>> {
         let span = self.span();
         let view = self.handle().view(self.membership().rank(), span.offset, span.bytes());
@@ -26,8 +27,8 @@ impl SymmetricMemory {
         array::make(py, address, Arc::new((keep, self.block())), &span.shape, span.dtype, self.place())
     }
 
-    /// This rank's elements for who runs a collective on them, which looks whether the memory is open: as [`Self::own_array`], with
-    /// the allocation alone to keep them, where it lives and is on the host.
+    /// This rank's elements for who runs a collective on them, which looks whether the memory is open: as
+    /// [`Self::own_array`], with the allocation alone to keep them, where it lives and is on the host.
     pub(crate) fn result_array(&self, py: Python<'_>, op: &'static str) -> PyResult<Py<PyAny>> {
         match self.block() {
             Some(block) if self.place() == Place::Cpu => {
@@ -38,8 +39,8 @@ impl SymmetricMemory {
         }
     }
 
-    /// From Python's arguments: 0 ms is what a block of `within` says, else the group's default. A timeout given to a device stays
-    /// with it, so a block says nothing there.
+    /// From Python's arguments: 0 ms is what a block of `within` says, else the group's default. A timeout
+    /// given to a device stays with it, so a block says nothing there.
     #[inline]
     pub(crate) fn terms<'a, 'py>(
         &self,
@@ -75,9 +76,9 @@ impl SymmetricMemory {
         (operand.address, operand.len) == (own, self.span().len)
     }
 
-    /// That an output shares no bytes with this rank's elements, which peers read meanwhile, nor with memory of a peer, who may
-    /// read it too, or write it. A copy is put back when this rank's own elements are no longer read; and all of what it is a copy of
-    /// is in one allocation.
+    /// That an output shares no bytes with this rank's elements, which peers read meanwhile, nor with memory
+    /// of a peer, who may read it too, or write it. A copy is put back when this rank's own elements are no
+    /// longer read; and all of what it is a copy of is in one allocation.
     pub(crate) fn check_apart(&self, operand: &Operand<'_>) -> PyResult<()> {
         let (first, bytes, is_copy) = (operand.first_address(), operand.bytes(), operand.is_copy());
         let bytes = if is_copy { 1 } else { bytes };
@@ -117,7 +118,7 @@ impl SymmetricMemory {
     pub(crate) fn run<'py>(
         &self,
         py: Python<'py>,
-        (call, out): Asked<'_, 'py>,
+        (call, out): AskedCollective<'_, 'py>,
         x: Maybe<'_, 'py>,
         timeout_ms: u64,
         stream: Maybe<'_, 'py>,
@@ -134,7 +135,7 @@ impl SymmetricMemory {
     pub(crate) fn start<'py>(
         &self,
         py: Python<'py>,
-        (call, out): Asked<'_, 'py>,
+        (call, out): AskedCollective<'_, 'py>,
         x: Maybe<'_, 'py>,
         timeout_ms: u64,
         stream: Maybe<'_, 'py>,
@@ -151,8 +152,9 @@ impl SymmetricMemory {
         }
     }
 
-    /// An array of elements of rank `rank`, for the call `op`: of the handle's shape and type unless told otherwise, from element
-    /// `start` of the allocation on, or else from where that rank's elements of the handle start.
+    /// An array of elements of rank `rank`, for the call `op`: of the handle's shape and type unless told
+    /// otherwise, from element `start` of the allocation on, or else from where that rank's elements of the
+    /// handle start.
     pub(super) fn view(
         &self,
         py: Python<'_>,
@@ -200,7 +202,7 @@ impl SymmetricMemory {
     }
 
     /// What `reduce_scatter` is asked to do.
-    pub(super) fn reduce_scatter_call(&self, op: &str, split_last_dim: bool) -> PyResult<Call> {
+    pub(super) fn reduce_scatter_call(&self, op: &str, split_last_dim: bool) -> PyResult<Call<'_>> {
         let op = reduce_op(op)?;
         let columns = self.span().shape.last().copied().unwrap_or(1);
         // Of one dimension the last is the first.

@@ -16,8 +16,8 @@ use crate::registry::Block;
 
 /// Memory that every rank of a group maps. Made by `rendezvous`.
 ///
-/// Views (`get_buffer`, `get_remote_tensor`, `get_signal_pad`, `local`) are plain memory: who reads what a peer writes must
-/// synchronise with it, by `barrier` or by `put_signal` and `wait_signal`.
+/// Views (`get_buffer`, `get_remote_tensor`, `get_signal_pad`, `local`) are plain memory: who reads what a
+/// peer writes must synchronise with it, by `barrier` or by `put_signal` and `wait_signal`.
 ///
 ///     x = symmem.empty(1024, dtype="float32")
 ///     mem = symmem.rendezvous(x, group)
@@ -75,8 +75,8 @@ impl SymmetricMemory {
         self.torch
     }
 
-    /// That `operand` shares no bytes with the elements of `rank` it is copied from or to, from element `start` on: such a
-    /// copy would read what it has just written.
+    /// That `operand` shares no bytes with the elements of `rank` it is copied from or to, from element
+    /// `start` on: such a copy would read what it has just written.
     fn check_disjoint(&self, what: &str, operand: &Operand<'_>, rank: usize, start: usize) -> PyResult<()> {
         let first = self.handle.start_of(rank).saturating_add(start.saturating_mul(operand.dtype.size()));
         let target = self.handle.facts().buffers[rank].saturating_add(first);
@@ -109,7 +109,8 @@ impl SymmetricMemory {
         self.membership.size()
     }
 
-    /// Every rank's allocation, at its address in this process; without the handle's offset. 0 for ranks that brought nothing.
+    /// Every rank's allocation, at its address in this process; without the handle's offset. 0 for ranks that
+    /// brought nothing.
     #[getter]
     fn buffer_ptrs(&self) -> &[usize] {
         &self.handle.facts().buffers
@@ -133,7 +134,8 @@ impl SymmetricMemory {
         self.handle.facts().pads_dev
     }
 
-    /// The ranks that brought nothing to the rendezvous. If there are any, collectives raise `NothingBrought`, on all ranks.
+    /// The ranks that brought nothing to the rendezvous. If there are any, collectives raise
+    /// `NothingBrought`, on all ranks.
     #[getter]
     fn ranks_without_memory(&self) -> Vec<usize> {
         self.handle.ranks_without_memory().to_vec()
@@ -193,15 +195,17 @@ impl SymmetricMemory {
         pyo3::types::PyTuple::new(py, &self.span.shape)
     }
 
-    /// Whether the use of the memory on its group has ended: by `close` of this or another handle of it, or with the group.
+    /// Whether the use of the memory on its group has ended: by `close` of this or another handle of it, or
+    /// with the group.
     #[getter]
     fn closed(&self) -> bool {
         !self.handle.is_open()
     }
 
-    /// The elements of rank `rank` that the handle is of: as many as this rank's, of their shape and type, from where that rank's array
-    /// starts. `mem[rank]` is the same. Of a handle that was made without meeting the others (`rendezvous` of an allocation that was
-    /// rendezvoused before) they are as far into that rank's allocation as this rank's are into its own.
+    /// The elements of rank `rank` that the handle is of: as many as this rank's, of their shape and type,
+    /// from where that rank's array starts. `mem[rank]` is the same. Of a handle that was made without
+    /// meeting the others (`rendezvous` of an allocation that was rendezvoused before) they are as far into
+    /// that rank's allocation as this rank's are into its own.
     ///
     ///     theirs = mem.peer(mem.group.next)
     fn peer(&self, py: Python<'_>, rank: isize) -> PyResult<Py<PyAny>> {
@@ -212,9 +216,9 @@ impl SymmetricMemory {
         self.view(py, "peer", rank, None, None, None)
     }
 
-    /// Without `sizes` as `peer`; with them, `sizes` elements of rank `rank`'s allocation, from its element `storage_offset` on (0 by
-    /// default): counted from the start of the allocation, whatever the handle's offset is, as in PyTorch. `dtype` is the handle's
-    /// by default.
+    /// Without `sizes` as `peer`; with them, `sizes` elements of rank `rank`'s allocation, from its element
+    /// `storage_offset` on (0 by default): counted from the start of the allocation, whatever the handle's
+    /// offset is, as in PyTorch. `dtype` is the handle's by default.
     #[pyo3(signature = (rank, sizes = None, dtype = None, storage_offset = None))]
     fn get_buffer(
         &self,
@@ -228,7 +232,8 @@ impl SymmetricMemory {
         self.view(py, "get_buffer", rank, sizes, dtype, storage_offset.or(from_start))
     }
 
-    /// `sizes` elements of rank `peer`, from where `peer(rank)` starts. They have the handle's shape and type by default.
+    /// `sizes` elements of rank `peer`, from where `peer(rank)` starts. They have the handle's shape and type
+    /// by default.
     #[pyo3(signature = (peer, sizes = None, dtype = None))]
     fn get_remote_tensor(
         &self,
@@ -240,7 +245,8 @@ impl SymmetricMemory {
         self.view(py, "get_remote_tensor", peer, sizes, dtype, None)
     }
 
-    /// `sizes` elements of rank `rank`'s signal pad, from its element `storage_offset` on; by default all of it, as uint32.
+    /// `sizes` elements of rank `rank`'s signal pad, from its element `storage_offset` on; by default all of
+    /// it, as uint32.
     #[pyo3(signature = (rank, sizes = Vec::new(), dtype = None, storage_offset = 0))]
     fn get_signal_pad(
         &self,
@@ -264,8 +270,8 @@ impl SymmetricMemory {
         self.own_array(py, "local")
     }
 
-    /// Collective. Returns once every rank is here (on a device: makes `stream` wait for that); what any rank wrote before is
-    /// visible to all after.
+    /// Collective. Returns once every rank is here (on a device: makes `stream` wait for that); what any rank
+    /// wrote before is visible to all after.
     #[pyo3(signature = (channel = 0, timeout_ms = 0, *, stream = None))]
     fn barrier(
         &self,
@@ -279,7 +285,8 @@ impl SymmetricMemory {
         self.handle.barrier(channel, self.terms(py, timeout_ms, stream))
     }
 
-    /// Raises this rank's signal on `channel` at `dst_rank`, after waiting until the previous one was consumed.
+    /// Raises this rank's signal on `channel` at `dst_rank`, after waiting until the previous one was
+    /// consumed.
     #[pyo3(signature = (dst_rank, channel = 0, timeout_ms = 0, *, stream = None))]
     fn put_signal(
         &self,
@@ -293,7 +300,8 @@ impl SymmetricMemory {
         self.handle.put_signal(rank, channel, self.terms(py, timeout_ms, stream))
     }
 
-    /// Consumes the signal on `channel` from `src_rank`, waiting for it. What that rank wrote before is visible after.
+    /// Consumes the signal on `channel` from `src_rank`, waiting for it. What that rank wrote before is
+    /// visible after.
     #[pyo3(signature = (src_rank, channel = 0, timeout_ms = 0, *, stream = None))]
     fn wait_signal(
         &self,
@@ -319,7 +327,8 @@ impl SymmetricMemory {
         self.handle.try_wait_signal(self.rank_of("try_wait_signal", src_rank)?, channel)
     }
 
-    /// Writes `x` into rank `rank`'s elements, from element `offset` on. The receiver takes no part: synchronise.
+    /// Writes `x` into rank `rank`'s elements, from element `offset` on. The receiver takes no part:
+    /// synchronise.
     #[pyo3(signature = (rank, x, offset = 0, *, timeout_ms = 0, stream = None))]
     fn put(
         &self,
@@ -336,7 +345,8 @@ impl SymmetricMemory {
         self.handle.put(rank, offset, &from, self.terms(py, timeout_ms, stream))
     }
 
-    /// Reads as many of rank `rank`'s elements as `out` has, from element `offset` on, into `out`. Returns `out`.
+    /// Reads as many of rank `rank`'s elements as `out` has, from element `offset` on, into `out`. Returns
+    /// `out`.
     #[pyo3(signature = (rank, offset, out, *, timeout_ms = 0, stream = None))]
     fn get<'py>(
         &self,
@@ -354,8 +364,9 @@ impl SymmetricMemory {
         Ok(out)
     }
 
-    /// Collective. The first `splits[0]` rows (entries of the first dimension) go to rank 0, the next `splits[1]` to rank 1, and
-    /// so on; `out` becomes the rows for this rank, in rank order, and may be longer than they need.
+    /// Collective. The first `splits[0]` rows (entries of the first dimension) go to rank 0, the next
+    /// `splits[1]` to rank 1, and so on; `out` becomes the rows for this rank, in rank order, and may be
+    /// longer than they need.
     ///
     /// Returns how many rows came from each rank, and at which row of `out` they start.
     #[pyo3(signature = (splits, out, *, timeout_ms = 0, stream = None))]
@@ -382,8 +393,8 @@ impl SymmetricMemory {
         Ok((received.splits, received.offsets))
     }
 
-    /// Collective. Ends the use of the memory on this group: later methods raise `Closed`. Arrays and views stay valid, and the
-    /// allocation can be rendezvoused again.
+    /// Collective. Ends the use of the memory on this group: later methods raise `Closed`. Arrays and views
+    /// stay valid, and the allocation can be rendezvoused again.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.closed() {
             return Ok(());

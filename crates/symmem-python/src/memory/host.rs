@@ -1,7 +1,7 @@
 //! Handles of host memory.
 //!
-//! The handle is prepared once, with the token that makes waits end on Ctrl-C, so that a call costs no more than the Rust
-//! call and giving up the interpreter around it.
+//! The handle is prepared once, with the token that makes waits end on Ctrl-C, so that a call costs no more
+//! than the Rust call and giving up the interpreter around it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use symmem::{Allocation, CancelToken, Error, Group, Received};
 
-use super::{Facts, Handle, Span, Terms};
+use super::{Handle, MemoryFacts, Span, Terms};
 use crate::array::Keep;
 use crate::collectives::Plan;
 use crate::error::raise;
@@ -26,16 +26,17 @@ pub(crate) struct Host {
     /// `None` once closed, or once the group was.
     memory: Mutex<Option<Arc<Bytes>>>,
     span: Span,
-    /// Made when somebody asks, or at the latest when the memory goes: `group.all_reduce(x)` makes a handle for every call.
-    facts: OnceLock<Facts>,
+    /// Made when somebody asks, or at the latest when the memory goes: `group.all_reduce(x)` makes a handle
+    /// for every call.
+    facts: OnceLock<MemoryFacts>,
     without: Vec<usize>,
 }
 
-fn facts_of(memory: &Bytes) -> Facts {
+fn facts_of(memory: &Bytes) -> MemoryFacts {
     let numbers = |pointers: Vec<*mut u8>| pointers.iter().map(|pointer| *pointer as usize).collect();
     let (buffers, pads): (Vec<_>, Vec<_>) =
         (numbers(memory.buffer_ptrs()), numbers(memory.signal_pad_ptrs()));
-    Facts {
+    MemoryFacts {
         buffer_size: memory.buffer_size(),
         signal_pad_size: memory.signal_pad_size(),
         buffers_dev: buffers.as_ptr() as usize,
@@ -47,8 +48,9 @@ fn facts_of(memory: &Bytes) -> Facts {
 }
 
 impl Host {
-    /// Collective, but local where the allocation is `known` on the group: then all ranks are taken to have their span at the same
-    /// place, as far as they look into each other's memory. Later calls wait as `lasting` says, if that differs.
+    /// Collective, but local where the allocation is `known` on the group: then all ranks are taken to have
+    /// their span at the same place, as far as they look into each other's memory. Later calls wait as
+    /// `lasting` says, if that differs.
     pub(super) fn rendezvous(
         py: Python<'_>,
         (group, lasting): (&Group, Option<&Group>),
@@ -87,9 +89,10 @@ impl Host {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `memory` is what the lock guards: everybody takes the lock before the cell, so that nobody waits for both in a circle.
-    fn facts_of(&self, memory: &Option<Arc<Bytes>>) -> &Facts {
-        self.facts.get_or_init(|| memory.as_deref().map_or_else(Facts::default, facts_of))
+    /// `memory` is what the lock guards: everybody takes the lock before the cell, so that nobody waits for
+    /// both in a circle.
+    fn facts_of(&self, memory: &Option<Arc<Bytes>>) -> &MemoryFacts {
+        self.facts.get_or_init(|| memory.as_deref().map_or_else(MemoryFacts::default, facts_of))
     }
 
     #[inline]
@@ -138,7 +141,7 @@ impl Handle for Host {
         &self.without
     }
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &MemoryFacts {
         self.facts_of(&self.lock())
     }
 
@@ -193,8 +196,9 @@ impl Handle for Host {
         self.wait("get", terms, |memory| memory.get(rank, start, out))
     }
 
-    fn run(&self, plan: &Plan<'_>, terms: Terms<'_, '_>) -> PyResult<()> {
-        // SAFETY: on the CPU, writable, of the span's type and apart from everybody's elements, as the caller saw.
+    fn run(&self, plan: &Plan<'_, '_>, terms: Terms<'_, '_>) -> PyResult<()> {
+        // SAFETY: on the CPU, writable, of the span's type and apart from everybody's elements, as the caller
+        // saw.
         let out = plan.out.as_ref().map(|out| unsafe { out.bytes_of_mut() });
         let (call, dtype) = (plan.call, self.span.dtype);
         self.wait(call.name(), terms, |memory| memory.run_as(dtype, call, out))
@@ -221,7 +225,7 @@ impl Handle for Host {
         self.wait("all_to_all_v", terms, |memory| memory.all_to_all_v_as(dtype, row, splits, out))
     }
 
-    fn start(&self, plan: Plan<'_>, terms: Terms<'_, '_>) -> PyResult<Pending> {
+    fn start(&self, plan: Plan<'_, '_>, terms: Terms<'_, '_>) -> PyResult<Pending> {
         let memory = self.open(plan.call.name()).map_err(raise)?;
         // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
         let memory = memory.cancelled_by(&CancelToken::new());

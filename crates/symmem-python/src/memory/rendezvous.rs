@@ -54,7 +54,7 @@ fn open_nothing(py: Python<'_>, membership: &Membership, timeout_ms: u64) -> PyR
     Ok(SymmetricMemory::without_block(handle, span, membership))
 }
 
-/// Local: the handle of an array that was rendezvoused on the group before, by whatever view of its allocation.
+/// Local: the handle of an array that was rendezvoused on the group before, by any view of its allocation.
 pub(crate) fn find_known(
     operand: &Operand<'_>,
     membership: &Membership,
@@ -102,13 +102,14 @@ fn is_torch(x: &Bound<'_, PyAny>) -> bool {
 
 /// Collective. The handle through which every rank of `group` reaches every rank's `x`.
 ///
-/// `x` is any array or view in memory from `symmem.empty`: a symmem, numpy or torch one. All ranks must bring the same
-/// element type and allocations of the same size; where in its allocation a rank's `x` starts may differ. Local when the
-/// allocation was rendezvoused on this group before, and every rank brought one: `peer`, `put` and `get` then take `x` to start at
-/// the same place on every rank.
+/// `x` is any array or view in memory from `symmem.empty`: a symmem, numpy or torch one. All ranks must bring
+/// the same element type and allocations of the same size; where in its allocation a rank's `x` starts may
+/// differ. Local when the allocation was rendezvoused on this group before, and every rank brought one:
+/// `peer`, `put` and `get` then take `x` to start at the same place on every rank.
 ///
-/// A rank that passes None brings nothing: it sees what the others bring, of which the handle has shape and dtype. Such a handle
-/// has views, `put`, `get`, signals and `barrier`; collectives raise `NothingBrought` on all ranks. For memory on the CPU.
+/// A rank that passes None brings nothing: it sees what the others bring, of which the handle has shape and
+/// dtype. Such a handle has views, `put`, `get`, signals and `barrier`; collectives raise `NothingBrought` on
+/// all ranks. For memory on the CPU.
 #[pyfunction]
 #[pyo3(signature = (x, group, *, timeout_ms = 0))]
 fn rendezvous(x: &Bound<'_, PyAny>, group: &Bound<'_, PyAny>, timeout_ms: u64) -> PyResult<SymmetricMemory> {

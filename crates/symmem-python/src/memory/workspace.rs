@@ -1,4 +1,7 @@
-//! The workspace of a group: symmetric memory for operations that need some, kept and grown.
+//! The workspaces of a group: symmetric memory for operations that need some, kept and grown.
+//!
+//! A group has one for its users and one for its own collectives on private memory of a device, in each place
+//! where it was asked for.
 
 use std::sync::Arc;
 
@@ -6,12 +9,25 @@ use pyo3::prelude::*;
 use symmem::DType;
 
 use super::{Handle, Span, SymmetricMemory, attach};
-use crate::error::raise;
+use crate::cuda;
+use crate::error::{invalid, raise};
 use crate::group::{Group, Membership};
+use crate::operand::Place;
 use crate::registry::{self, Block, Memory};
+
+/// Whom a workspace is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Whoever calls `get_symm_mem_workspace`.
+    Users,
+    /// The group's collectives on private memory.
+    Private,
+}
 
 /// A group's workspace, without the group: the group holds it.
 pub(crate) struct Workspace {
+    place: Place,
+    purpose: Purpose,
     handle: Arc<dyn Handle>,
     span: Span,
     block: Arc<Block>,
@@ -22,36 +38,87 @@ impl Workspace {
         let handle = Arc::clone(&self.handle);
         SymmetricMemory::new(handle, self.span.clone(), membership, &self.block, false)
     }
+
+    fn is(&self, place: Place, purpose: Purpose) -> bool {
+        (self.place, self.purpose) == (place, purpose)
+    }
 }
 
-/// Collective where it has to grow. The group's workspace of at least `min_size` bytes: memory as `uint8` that every caller on
-/// the group shares, kept until it or the group is closed. All ranks must ask for the same size.
+/// Whether the group's workspace has to grow, which is collective, to have `bytes`.
+pub(crate) fn has_to_grow(membership: &Membership, place: Place, purpose: Purpose, bytes: usize) -> bool {
+    let workspaces = membership.workspaces();
+    let known = workspaces.iter().find(|known| known.is(place, purpose));
+    known.is_none_or(|known| known.span.len < bytes || !known.handle.is_open())
+}
+
+/// Collective where it has to grow. What `answer` makes of the group's workspace of at least `bytes` bytes.
+pub(crate) fn workspace<R>(
+    py: Python<'_>,
+    membership: &Membership,
+    (place, purpose): (Place, Purpose),
+    bytes: usize,
+    answer: impl FnOnce(&Workspace) -> R,
+) -> PyResult<R> {
+    if has_to_grow(membership, place, purpose, bytes) {
+        let block = membership.told(py, 0, allocate(membership, place, bytes))?;
+        let span = Span { offset: 0, shape: vec![bytes], dtype: DType::U8, len: bytes };
+        let handle = attach(py, membership, &block, &span, 0)?;
+        membership.remember(&block, &handle);
+        let mut workspaces = membership.workspaces();
+        let old = workspaces.extract_if(.., |known| known.is(place, purpose)).collect::<Vec<_>>();
+        workspaces.push(Workspace { place, purpose, handle, span, block });
+        // The last of a handle unmaps memory: not under the lock.
+        drop(workspaces);
+        drop(old);
+    }
+    let workspaces = membership.workspaces();
+    let known = workspaces.iter().find(|known| known.is(place, purpose));
+    known.map(answer).ok_or_else(|| invalid("workspace", "another thread closed the group"))
+}
+
+/// The handle of the group's workspace for its own collectives, which grows as [`workspace`] does, in steps.
+pub(crate) fn room(
+    py: Python<'_>,
+    membership: &Membership,
+    place: Place,
+    bytes: usize,
+) -> PyResult<Arc<dyn Handle>> {
+    /// So that programs whose arrays grow do not allocate with each.
+    const LEAST: usize = 1 << 20;
+    let bytes = bytes.max(LEAST).checked_next_power_of_two().unwrap_or(bytes);
+    workspace(py, membership, (place, Purpose::Private), bytes, |known| Arc::clone(&known.handle))
+}
+
+fn allocate(membership: &Membership, place: Place, bytes: usize) -> PyResult<Arc<Block>> {
+    let context = membership.context();
+    match place {
+        Place::Cpu => {
+            let memory = Memory::Host(context.alloc::<u8>(bytes).map_err(raise)?);
+            Ok(registry::register(memory, context))
+        }
+        Place::Cuda(ordinal) => cuda::allocate(context, ordinal, bytes).map_err(raise),
+    }
+}
+
+/// Collective where it has to grow. The group's workspace of at least `min_size` bytes on `device` ("cpu",
+/// "cuda:N"): memory as `uint8` that every caller on the group shares, kept until it or the group is closed.
+/// All ranks must ask for the same size.
 #[pyfunction]
+#[pyo3(signature = (group, min_size, device = None), text_signature = "(group, min_size, device='cpu')")]
 fn get_symm_mem_workspace(
     py: Python<'_>,
     group: &Bound<'_, PyAny>,
     min_size: usize,
+    device: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<SymmetricMemory> {
     let membership = Group::given(group, "get_symm_mem_workspace")?.get().membership();
-    if let Some(old) = &*membership.workspace()
-        && old.span.len >= min_size
-        && old.handle.is_open()
+    let place = device.map_or(Ok(Place::Cpu), Place::parse)?;
+    if let Place::Cuda(ordinal) = place
+        && has_to_grow(membership, place, Purpose::Users, min_size)
     {
-        return Ok(old.memory(membership));
+        cuda::refuse_growth(py, ordinal, "get_symm_mem_workspace", min_size)?;
     }
-    let context = membership.context();
-    let memory = membership.told(py, 0, context.alloc::<u8>(min_size).map_err(raise))?;
-    let memory = Memory::Host(memory);
-    let block = registry::register(memory, context);
-    let span = Span { offset: 0, shape: vec![min_size], dtype: DType::U8, len: min_size };
-    let handle = attach(py, membership, &block, &span, 0)?;
-    membership.remember(&block, &handle);
-    let workspace = Workspace { handle, span, block };
-    let memory = workspace.memory(membership);
-    // Dropped after the lock is.
-    let old = membership.workspace().replace(workspace);
-    drop(old);
-    Ok(memory)
+    workspace(py, membership, (place, Purpose::Users), min_size, |known| known.memory(membership))
 }
 
 /// Adds what this module has to the extension module.

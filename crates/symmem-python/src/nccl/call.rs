@@ -1,7 +1,9 @@
-//! The arguments of a collective: checked in the reference's order and words, and carried out as one group of calls.
+//! The arguments of a collective: checked in the reference's order and words, and carried out as one group of
+//! calls.
 //!
-//! The reference knows one process, where as many arrays are passed as there are ranks, and counts those. With communicators
-//! of the caller's that reach other processes it is their ranks that count: roots are theirs, and so many parts has an output.
+//! The reference knows one process, where as many arrays are passed as there are ranks, and counts those.
+//! With communicators of the caller's that reach other processes it is their ranks that count: roots are
+//! theirs, and so many parts has an output.
 
 use std::ffi::c_int;
 
@@ -17,7 +19,7 @@ use crate::interrupt::blocking;
 use crate::registry::Registered;
 
 /// What all collectives are given.
-pub(super) struct Call<'py> {
+pub(super) struct NcclCall<'py> {
     inputs: Vec<Item<'py>>,
     /// None: the current ones.
     streams: Option<Vec<Bound<'py, PyAny>>>,
@@ -26,14 +28,14 @@ pub(super) struct Call<'py> {
 }
 
 /// One rank's part of a collective.
-pub(super) struct Part<'a> {
+pub(super) struct RankPart<'a> {
     pub(super) communicator: &'a Communicator,
     pub(super) stream: &'a Stream,
     pub(super) from: u64,
     pub(super) to: u64,
 }
 
-impl<'py> Call<'py> {
+impl<'py> NcclCall<'py> {
     pub(super) fn new(
         inputs: &Bound<'py, PyAny>,
         streams: Option<&Bound<'py, PyAny>>,
@@ -192,12 +194,13 @@ impl<'py> Call<'py> {
         Ok(())
     }
 
-    /// Makes `each` of every rank's part, as one group. Everything was checked; `outputs`: none where they are the inputs.
+    /// Makes `each` of every rank's part, as one group. Everything was checked; `outputs`: none where they
+    /// are the inputs.
     pub(super) fn run(
         self,
         py: Python<'py>,
         outputs: Option<&[Item<'_>]>,
-        each: impl Fn(&Part<'_>) -> symmem::Result<()> + Send + Sync,
+        each: impl Fn(&RankPart<'_>) -> symmem::Result<()> + Send + Sync,
     ) -> PyResult<()> {
         let ordinals: Vec<i32> = self.inputs.iter().filter_map(Item::ordinal).collect();
         let streams = self.open_streams(py, &ordinals)?;
@@ -208,7 +211,7 @@ impl<'py> Call<'py> {
             let group = GroupCall::start()?;
             for (at, communicator) in communicators.iter().enumerate() {
                 keep_if_captured(&streams[at], [from[at], to[at]])?;
-                each(&Part { communicator, stream: &streams[at], from: from[at], to: to[at] })?;
+                each(&RankPart { communicator, stream: &streams[at], from: from[at], to: to[at] })?;
             }
             group.end()
         };

@@ -1,7 +1,7 @@
 //! Communicators: those that a caller makes and passes, and those that are kept for lists of devices.
 //!
-//! As in the reference, one that is forgotten is not ended: work may be under way, and at exit the driver may be gone. Callers
-//! end theirs by `finish` or `abort`.
+//! As in the reference, one that is forgotten is not ended: work may be under way, and at exit the driver may
+//! be gone. Callers end theirs by `finish` or `abort`.
 
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
@@ -46,7 +46,8 @@ impl Communicator {
         place(self.inner.device()).to_string()
     }
 
-    /// Collective: waits until every rank is here and all work is done, for at most `timeout` seconds, and ends it.
+    /// Collective: waits until every rank is here and all work is done, for at most `timeout` seconds, and
+    /// ends it.
     #[pyo3(signature = (timeout = 300.0))]
     fn finish(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let within = seconds(timeout)?;
@@ -81,7 +82,8 @@ fn seconds(timeout: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(timeout).map_err(|problem| invalid("timeout", problem.to_string()))
 }
 
-/// Collective over `num_ranks` ranks with the same `uid`: this one is `rank`, on `device` (none: the current one).
+/// Collective over `num_ranks` ranks with the same `uid`: this one is `rank`, on `device` (none: the current
+/// one).
 #[pyfunction]
 #[pyo3(signature = (num_ranks, uid, rank, *, device = None, timeout = 300.0))]
 pub(super) fn _nccl_init_rank(
@@ -117,7 +119,8 @@ pub(super) fn _nccl_init_rank(
     Ok(Communicator { inner: ManuallyDrop::new(made) })
 }
 
-/// The communicators of a `comms` argument, which is one or a sequence, for `count` inputs. All are of one set of ranks.
+/// The communicators of a `comms` argument, which is one or a sequence, for `count` inputs. All are of one
+/// set of ranks.
 pub(super) fn unpack(comms: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<nccl::Communicator>> {
     let communicators = match comms.cast::<Communicator>() {
         Ok(one) => vec![alive(one.get())?],
@@ -161,8 +164,8 @@ type Kept = HashMap<Vec<i32>, Vec<nccl::Communicator>>;
 
 /// Runs `work` with the communicators that are kept for `ordinals`, in that order; makes them the first time.
 ///
-/// One thread at a time: two that began on the same devices in another order would wait for each other. All ranks are in this
-/// call, so whoever is inside needs nobody who is outside.
+/// One thread at a time: two that began on the same devices in another order would wait for each other. All
+/// ranks are in this call, so whoever is inside needs nobody who is outside.
 pub(super) fn with_cached(
     ordinals: &[i32],
     work: impl FnOnce(&[nccl::Communicator]) -> Result<()>,

@@ -94,8 +94,8 @@ impl<'py> Item<'py> {
     }
 }
 
-/// The type as the reference maps it: everything of one byte that is not int8 goes as bytes, so reductions of it are those
-/// of bytes.
+/// The type as the reference maps it: everything of one byte that is not int8 goes as bytes, so reductions of
+/// it are those of bytes.
 fn number(dtype: DType) -> Option<c_int> {
     Some(match dtype {
         DType::I8 => 0,

@@ -1,7 +1,8 @@
 //! NCCL's collectives on arrays of any library, with the argument checks of `torch.cuda.nccl`, word for word.
 //!
-//! Only `symmem/nccl.py` calls these. What they guarantee: everything is checked before NCCL is called on any device; all
-//! calls of one collective are one group; the interpreter is given up meanwhile; nothing waits for a device.
+//! Only `symmem/nccl.py` calls these. What they guarantee: everything is checked before NCCL is called on any
+//! device; all calls of one collective are one group; the interpreter is given up meanwhile; nothing waits
+//! for a device.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -19,13 +20,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use symmem::nccl::{self, UniqueId};
 
-use self::call::Call;
+use self::call::NcclCall;
 use self::communicator::Communicator;
 use self::item::{Item, items};
 use crate::error::raise;
 use crate::interrupt::blocking;
 
-/// Whether arrays can be given to one call: on devices, contiguous, of a type that NCCL takes, and no two on one device.
+/// Whether arrays can be given to one call: on devices, contiguous, of a type that NCCL takes, and no two on
+/// one device.
 #[pyfunction]
 fn _nccl_suits(tensors: &Bound<'_, PyAny>) -> PyResult<bool> {
     let items = items(tensors)?;
@@ -35,11 +37,11 @@ fn _nccl_suits(tensors: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// A library: its file, why it was taken, its version, and what stands behind the numbers.
-type Library = (String, String, (u32, u32, u32), String);
+type LibraryFacts = (String, String, (u32, u32, u32), String);
 
 /// The NCCL that is in use.
 #[pyfunction]
-fn _nccl_library(py: Python<'_>) -> PyResult<Library> {
+fn _nccl_library(py: Python<'_>) -> PyResult<LibraryFacts> {
     blocking(py, || {
         let loaded = nccl::library()?;
         let version = (loaded.version.major, loaded.version.minor, loaded.version.patch);
@@ -63,7 +65,7 @@ fn _nccl_all_reduce(
     comms: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let outputs = items(outputs)?;
-    let call = Call::new(inputs, streams, comms)?;
+    let call = NcclCall::new(inputs, streams, comms)?;
     call.check_outputs(&outputs, 1, 1)?;
     let (count, dtype) = (call.count(), call.dtype()?);
     // SAFETY: as many elements as were checked; their libraries keep the memory for the stream.
@@ -83,7 +85,7 @@ fn _nccl_reduce(
     comms: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let output = output.map(|output| Item::of(output, 0)).transpose()?;
-    let call = Call::new(inputs, streams, comms)?;
+    let call = NcclCall::new(inputs, streams, comms)?;
     let root = call.root(root)?;
     call.check_output(output.as_ref(), root)?;
     let (count, dtype) = (call.count(), call.dtype()?);
@@ -102,7 +104,7 @@ fn _nccl_broadcast(
     streams: Option<&Bound<'_, PyAny>>,
     comms: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let call = Call::new(inputs, streams, comms)?;
+    let call = NcclCall::new(inputs, streams, comms)?;
     let root = call.root(root)?;
     call.check_in_place()?;
     // NCCL counts as this process does, so no count is too large for it.
@@ -121,7 +123,7 @@ fn _nccl_all_gather(
     comms: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let outputs = items(outputs)?;
-    let call = Call::new(inputs, streams, comms)?;
+    let call = NcclCall::new(inputs, streams, comms)?;
     call.check_outputs(&outputs, call.world(), 1)?;
     let (count, dtype) = (call.count(), call.dtype()?);
     // SAFETY: as many elements as were checked; their libraries keep the memory for the stream.
@@ -139,7 +141,7 @@ fn _nccl_reduce_scatter(
     comms: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let outputs = items(outputs)?;
-    let call = Call::new(inputs, streams, comms)?;
+    let call = NcclCall::new(inputs, streams, comms)?;
     call.check_outputs(&outputs, 1, call.world())?;
     let (count, dtype) = (call.count() / call.world(), call.dtype()?);
     // SAFETY: as many elements as were checked; their libraries keep the memory for the stream.

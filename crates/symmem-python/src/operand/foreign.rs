@@ -1,7 +1,7 @@
 //! Arrays of libraries this crate does not know, by the protocols that they speak.
 //!
-//! Asked in this order: `__cuda_array_interface__` (cupy, numba), the buffer protocol (which says what is read-only),
-//! `__dlpack__` (jax, tensorflow), `__array_interface__`.
+//! Asked in this order: `__cuda_array_interface__` (cupy, numba), the buffer protocol (which says what is
+//! read-only), `__dlpack__` (jax, tensorflow), `__array_interface__`.
 
 use std::ffi::CStr;
 use std::fmt;

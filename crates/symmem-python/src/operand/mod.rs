@@ -1,8 +1,9 @@
-//! Arguments that hold elements: a symmem, numpy or torch array, or anything with DLPack, an array interface or a buffer.
+//! Arguments that hold elements: a symmem, numpy or torch array, or anything with DLPack, an array interface
+//! or a buffer.
 //!
 //! Every function that takes an array takes it as an [`Operand`]. Nothing is copied, except strided arrays by
-//! [`Operand::or_copy`] and its callers. The three that matter take well under a microsecond; the rest are asked in the order
-//! in which they say most about what they are.
+//! [`Operand::or_copy`] and its callers. The three that matter take well under a microsecond; the rest are
+//! asked in the order in which they say most about what they are.
 
 mod foreign;
 mod numpy;
@@ -31,7 +32,8 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// From "cpu", "cuda", "cuda:1", or an object whose text is one (a `torch.device`). "cuda" is torch's current device, or 0.
+    /// From "cpu", "cuda", "cuda:1", or an object whose text is one (a `torch.device`). "cuda" is torch's
+    /// current device, or 0.
     pub(crate) fn parse(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let text = object.str()?;
         let text = text.to_str()?;
@@ -115,7 +117,8 @@ impl<'py> Operand<'py> {
         Self::view(object)?.or_copy()
     }
 
-    /// `object`, to be written; a copy of it where it is strided, which [`Operand::land`] puts back. Its elements may be complex.
+    /// `object`, to be written; a copy of it where it is strided, which [`Operand::land`] puts back. Its
+    /// elements may be complex.
     pub(crate) fn any_output(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let operand = Self::any(object)?.into_output()?;
         match operand.device {
@@ -183,8 +186,8 @@ impl<'py> Operand<'py> {
     /// The bytes of its elements. Of no use where [`Operand::device`] is not the CPU.
     ///
     /// # Safety
-    /// It is on the CPU, and nobody writes the elements while the slice lives (another Python thread that does races, as it does with
-    /// numpy).
+    /// It is on the CPU, and nobody writes the elements while the slice lives (another Python thread that
+    /// does races, as it does with numpy).
     pub(crate) unsafe fn bytes_of(&self) -> &[u8] {
         debug_assert!(self.device == Place::Cpu);
         if self.len == 0 {
@@ -303,7 +306,8 @@ pub(crate) fn is_dense(shape: &[usize], strides: &[isize], size: usize) -> bool 
     true
 }
 
-/// What keeps the elements of `object`: a tensor's storage, because `tensor.data = other` takes it away from the tensor.
+/// What keeps the elements of `object`: a tensor's storage, because `tensor.data = other` takes it away from
+/// the tensor.
 fn keeper_of(object: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     let keeper = match is_tensor(object)? {
         true => object.call_method0(intern!(object.py(), "untyped_storage"))?,
@@ -361,7 +365,8 @@ fn numpy_array(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     TYPE.import(py, "numpy", "ndarray")
 }
 
-/// Whether `object` is of `class` or a subclass, by its type alone: torch's metaclass takes long to say the same.
+/// Whether `object` is of `class` or a subclass, by its type alone: torch's metaclass takes long to say the
+/// same.
 fn is_a(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> bool {
     // SAFETY: an attached thread and two live objects.
     unsafe { pyo3::ffi::PyObject_TypeCheck(object.as_ptr(), class.as_type_ptr()) != 0 }

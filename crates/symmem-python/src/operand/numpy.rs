@@ -1,8 +1,9 @@
 //! Arrays of numpy, read where numpy keeps them.
 //!
-//! Only `operand` calls it. Python's way to an array's address, `__array_struct__`, makes a capsule for every question, which takes longer
-//! than all other arguments of a collective. The fields below are in the binary interface of numpy 1 and 2; whether the numpy at hand
-//! has them there is seen once, by asking it in Python's way too, and from then on that is the only way if not.
+//! Only `operand` calls it. Python's way to an array's address, `__array_struct__`, makes a capsule for every
+//! question, which takes longer than all other arguments of a collective. The fields below are in the binary
+//! interface of numpy 1 and 2; whether the numpy at hand has them there is seen once, by asking it in
+//! Python's way too, and from then on that is the only way if not.
 
 use std::sync::OnceLock;
 
@@ -68,13 +69,15 @@ struct Said {
     flags: i32,
 }
 
-/// Bytes of the elements of numpy's own types of numbers by their `type_num`, from bool on; C's long is 64 bits here.
+/// Bytes of the elements of numpy's own types of numbers by their `type_num`, from bool on; C's long is 64
+/// bits here.
 const SIZES: [usize; 16] = [1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 4, 8, 0, 8, 16];
 const HALF: i32 = 23;
 
 /// What `object`, an array of numpy, says in its fields.
 fn read(object: &Bound<'_, PyAny>) -> Said {
-    // SAFETY: a live array of numpy 1 or 2, as `is_read_as_told` has seen before anybody comes here, or is about to check further.
+    // SAFETY: a live array of numpy 1 or 2, as `is_read_as_told` has seen before anybody comes here, or is
+    // about to check further.
     let (fields, descr) = unsafe {
         let fields = &*object.as_ptr().cast::<Fields>();
         (fields, &*fields.descr)
@@ -117,7 +120,8 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Said, Bound<'py, PyAny>)> {
     Ok((said, capsule))
 }
 
-/// Whether this numpy keeps its fields where [`read`] looks: it says the same of arrays that differ in all of them.
+/// Whether this numpy keeps its fields where [`read`] looks: it says the same of arrays that differ in all of
+/// them.
 fn layout_is_known(py: Python<'_>) -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| is_read_as_told(py).unwrap_or(false))

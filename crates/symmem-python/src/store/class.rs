@@ -85,7 +85,7 @@ impl FromPyObject<'_, '_> for Seconds {
             true => object.call_method0("total_seconds")?.extract()?,
             false => object.extract()?,
         };
-        let wrong = |_| invalid("timeout", format!("{seconds} is no number of seconds from 0 on"));
+        let wrong = |_| invalid("timeout", format!("{seconds} is not a number of seconds from 0 on"));
         Duration::try_from_secs_f64(seconds).map(Self).map_err(wrong)
     }
 }
@@ -126,8 +126,8 @@ impl Store {
         self.call(py, |store, wait| store.add(key, amount, wait))
     }
 
-    /// Stores `desired_value` if the value equals `expected_value` (or the key is missing and that is empty); returns what the key
-    /// now holds.
+    /// Stores `desired_value` if the value equals `expected_value` (or the key is missing and that is empty);
+    /// returns what the key now holds.
     fn compare_set<'py>(
         &self,
         py: Python<'py>,
@@ -193,7 +193,8 @@ impl Store {
         self.call(py, |store, wait| store.queue_push(key, &value.0, wait))
     }
 
-    /// Pops the oldest value of the queue `key`, waiting for one if `block`; else an empty queue is `QueueEmpty`.
+    /// Pops the oldest value of the queue `key`, waiting for one if `block`; else an empty queue is
+    /// `QueueEmpty`.
     #[pyo3(signature = (key, block = true))]
     fn queue_pop<'py>(&self, py: Python<'py>, key: &str, block: bool) -> PyResult<Bound<'py, PyBytes>> {
         let value = self.call(py, |store, wait| store.queue_pop(key, block, wait))?;
@@ -252,9 +253,9 @@ impl HashStore {
     }
 }
 
-/// A store for processes of one user that see one file, in the format of PyTorch's FileStore. The file is that user's only (mode
-/// 0600): one that is wider is narrowed, and one of another user is refused. With `num_workers` the last of so many stores
-/// removes the file when it goes.
+/// A store for processes of one user that see one file, in the format of PyTorch's FileStore. The file is
+/// that user's only (mode 0600): one that is wider is narrowed, and one of another user is refused. With
+/// `num_workers` the last of so many stores removes the file when it goes.
 #[pyclass(frozen, extends = Store, module = "symmem")]
 pub(super) struct FileStore {
     path: PathBuf,
@@ -323,10 +324,10 @@ fn bind_from_env() -> PyResult<Option<String>> {
 
 /// A store for processes on any machine, which one of them (`is_master`) serves, or a PyTorch program does.
 ///
-/// The master listens on `host` and nowhere else; `bind`, or SYMMEM_STORE_BIND, names another address of its machine, where the
-/// others reach it by one that it does not know (NAT, a container), and "*" is every interface. Port 0 lets the master find one
-/// (`port` says which). With `world_size` the master waits until so many have come, unless
-/// `wait_for_workers` is False.
+/// The master listens on `host` and nowhere else; `bind`, or SYMMEM_STORE_BIND, names another address of its
+/// machine, where the others reach it by one that it does not know (NAT, a container), and "*" is every
+/// interface. Port 0 lets the master find one (`port` says which). With `world_size` the master waits until
+/// so many have come, unless `wait_for_workers` is False.
 ///
 ///     store = symmem.TcpStore("127.0.0.1", 29500, is_master=rank == 0)
 #[pyclass(frozen, extends = Store, module = "symmem")]

@@ -1,7 +1,8 @@
 //! Any Python object with the methods of PyTorch's stores, as a store of ours.
 //!
-//! The interpreter is taken for each call and given up in between. What may wait for a key is polled by `check` instead of called
-//! with a long timeout, so that deadlines, cancellation and watches hold as for our own stores.
+//! The interpreter is taken for each call and given up in between. What may wait for a key is polled by
+//! `check` instead of called with a long timeout, so that deadlines, cancellation and watches hold as for our
+//! own stores.
 
 use std::io;
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl Foreign {
             return StoreError::Cancelled { op };
         }
         if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-            // SAFETY: no preconditions. Python forgot the signal when it raised this; the main thread is to see it again.
+            // SAFETY: no preconditions. Python forgot the signal when it raised this; the main thread is to
+            // see it again.
             unsafe { pyo3::ffi::PyErr_SetInterrupt() };
             return StoreError::Cancelled { op };
         }

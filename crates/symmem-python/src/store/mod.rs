@@ -1,6 +1,7 @@
 //! Stores: where ranks meet. symmem's own as Python classes, and anybody else's as one of ours.
 //!
-//! Called by users, and by `group` through [`from_python`]. Calls that wait do so without the interpreter and end on Ctrl-C.
+//! Called by users, and by `group` through [`from_python`]. Calls that wait do so without the interpreter and
+//! end on Ctrl-C.
 
 mod class;
 mod foreign;

@@ -1,8 +1,9 @@
 //! libtorch's stable C interface, found in the torch that this process has imported.
 //!
-//! Everything `unsafe` about it that other files of this folder need is behind safe functions here or in `value`. The interface is that
-//! of torch 2.10, the first with strings and lists; what a later torch adds is not used. A torch without one of the functions
-//! has none of them here ([`abi`] is `None`), and Python registers in its own way.
+//! Everything `unsafe` about it that other files of this folder need is behind safe functions here or in
+//! `value`. The interface is that of torch 2.10, the first with strings and lists; what a later torch adds is
+//! not used. A torch without one of the functions has none of them here ([`abi`] is `None`), and Python
+//! registers in its own way.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::OnceLock;
@@ -12,7 +13,7 @@ use symmem::DType;
 use crate::dtype;
 
 /// A tensor, string, list or library of torch's.
-pub(super) type Handle = *mut c_void;
+pub(super) type TorchHandle = *mut c_void;
 /// 0 where a call succeeded.
 type Code = i32;
 /// A kernel: the arguments lie where the results go. It may raise through its caller, which is C++.
@@ -44,31 +45,31 @@ macro_rules! interface {
 }
 
 interface! {
-    new_fragment: fn(*const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_fragment",
-    new_kernels: fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code = c"aoti_torch_library_init_impl",
-    define: fn(Handle, *const c_char) -> Code = c"aoti_torch_library_def",
-    implement: fn(Handle, *const c_char, Kernel, u64) -> Code = c"torch_library_impl",
-    delete_library: fn(Handle) -> Code = c"aoti_torch_delete_library_object",
+    new_fragment: fn(*const c_char, *const c_char, u32, *mut TorchHandle) -> Code = c"aoti_torch_library_init_fragment",
+    new_kernels: fn(*const c_char, *const c_char, *const c_char, u32, *mut TorchHandle) -> Code = c"aoti_torch_library_init_impl",
+    define: fn(TorchHandle, *const c_char) -> Code = c"aoti_torch_library_def",
+    implement: fn(TorchHandle, *const c_char, Kernel, u64) -> Code = c"torch_library_impl",
+    delete_library: fn(TorchHandle) -> Code = c"aoti_torch_delete_library_object",
     check: fn(bool, *const c_char, *const c_char, u32, *const c_char) = c"aoti_torch_check",
     call: fn(*const c_char, *const c_char, *mut u64, u64) -> Code = c"torch_call_dispatcher",
-    data: fn(Handle, *mut *mut c_void) -> Code = c"aoti_torch_get_data_ptr",
-    dims: fn(Handle, *mut i64) -> Code = c"aoti_torch_get_dim",
-    sizes: fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_sizes",
-    strides: fn(Handle, *mut *const i64) -> Code = c"aoti_torch_get_strides",
-    dtype: fn(Handle, *mut i32) -> Code = c"aoti_torch_get_dtype",
-    device_type: fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_type",
-    device_index: fn(Handle, *mut i32) -> Code = c"aoti_torch_get_device_index",
+    data: fn(TorchHandle, *mut *mut c_void) -> Code = c"aoti_torch_get_data_ptr",
+    dims: fn(TorchHandle, *mut i64) -> Code = c"aoti_torch_get_dim",
+    sizes: fn(TorchHandle, *mut *const i64) -> Code = c"aoti_torch_get_sizes",
+    strides: fn(TorchHandle, *mut *const i64) -> Code = c"aoti_torch_get_strides",
+    dtype: fn(TorchHandle, *mut i32) -> Code = c"aoti_torch_get_dtype",
+    device_type: fn(TorchHandle, *mut i32) -> Code = c"aoti_torch_get_device_type",
+    device_index: fn(TorchHandle, *mut i32) -> Code = c"aoti_torch_get_device_index",
     type_of_cpu: fn() -> i32 = c"aoti_torch_device_type_cpu",
     type_of_cuda: fn() -> i32 = c"aoti_torch_device_type_cuda",
-    empty: fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code = c"aoti_torch_empty_strided",
-    another_handle: fn(Handle, *mut Handle) -> Code = c"aoti_torch_new_tensor_handle",
-    delete_tensor: fn(Handle) -> Code = c"aoti_torch_delete_tensor_object",
-    string_length: fn(Handle, *mut usize) -> Code = c"torch_string_length",
-    string_bytes: fn(Handle, *mut *const c_char) -> Code = c"torch_string_c_str",
-    delete_string: fn(Handle) -> Code = c"torch_delete_string",
-    list_size: fn(Handle, *mut usize) -> Code = c"torch_list_size",
-    list_item: fn(Handle, usize, *mut u64) -> Code = c"torch_list_get_item",
-    delete_list: fn(Handle) -> Code = c"torch_delete_list",
+    empty: fn(i64, *const i64, *const i64, i32, i32, i32, *mut TorchHandle) -> Code = c"aoti_torch_empty_strided",
+    another_handle: fn(TorchHandle, *mut TorchHandle) -> Code = c"aoti_torch_new_tensor_handle",
+    delete_tensor: fn(TorchHandle) -> Code = c"aoti_torch_delete_tensor_object",
+    string_length: fn(TorchHandle, *mut usize) -> Code = c"torch_string_length",
+    string_bytes: fn(TorchHandle, *mut *const c_char) -> Code = c"torch_string_c_str",
+    delete_string: fn(TorchHandle) -> Code = c"torch_delete_string",
+    list_size: fn(TorchHandle, *mut usize) -> Code = c"torch_list_size",
+    list_item: fn(TorchHandle, usize, *mut u64) -> Code = c"torch_list_get_item",
+    delete_list: fn(TorchHandle) -> Code = c"torch_delete_list",
     delete_box: fn(*mut c_void) = c"_ZdlPv",
 }
 
@@ -114,7 +115,8 @@ impl Abi {
     }
 }
 
-/// Raises `text` as torch's error, through the caller. Nothing that must be dropped may be alive in the frames in between.
+/// Raises `text` as torch's error, through the caller. Nothing that must be dropped may be alive in the
+/// frames in between.
 pub(super) fn throw(text: &CStr) {
     if let Some(abi) = abi() {
         // SAFETY: strings that end; the caller, a kernel, may be unwound.

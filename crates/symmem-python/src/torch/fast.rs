@@ -1,7 +1,9 @@
-//! The short way of the reductions: from a tensor's address to the handle's method, with nothing of Python's in between.
+//! The short way of the reductions: from a tensor's address to the handle's method, with nothing of Python's
+//! in between.
 //!
-//! It does the work and says so, or says that it cannot, having done nothing: then something is wrong or unusual, and Python's function
-//! explains or does it. Handles are remembered by address, as long as the allocation they are of: `registry` says when it goes.
+//! It does the work and says so, or says that it cannot, having done nothing: then something is wrong or
+//! unusual, and Python's function explains or does it. Handles are remembered by address, as long as the
+//! allocation they are of: `registry` says when it goes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,7 +14,7 @@ use pyo3::types::PyModule;
 use pyo3::{IntoPyObjectExt, intern};
 use symmem::{DType, ReduceOp};
 
-use super::value::{Argument, Facts, Tensor};
+use super::value::{Argument, Tensor, TensorFacts};
 use crate::error::invalid;
 use crate::operand::Place;
 use crate::registry::{self, Block};
@@ -33,7 +35,7 @@ pub(super) struct Fast {
 }
 
 /// What is remembered of a tensor's elements on a group.
-struct Known {
+struct KnownTensor {
     block: Weak<Block>,
     /// The handle; on a device the short way to it.
     memory: Py<PyAny>,
@@ -47,9 +49,9 @@ struct Key {
     group: String,
 }
 
-static KNOWN: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
+static KNOWN: Mutex<Option<HashMap<Key, KnownTensor>>> = Mutex::new(None);
 
-fn known() -> MutexGuard<'static, Option<HashMap<Key, Known>>> {
+fn known() -> MutexGuard<'static, Option<HashMap<Key, KnownTensor>>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -95,8 +97,8 @@ impl Fast {
     /// Stands for the new tensor that an operator returns.
     const MADE: usize = usize::MAX;
 
-    /// From the numbers of the arguments: `input op group out how`. `out` may be `-`, in place, or `+`, the tensor that is returned;
-    /// `how` is `size` or `multicast`.
+    /// From the numbers of the arguments: `input op group out how`. `out` may be `-`, in place, or `+`, the
+    /// tensor that is returned; `how` is `size` or `multicast`.
     pub(super) fn parse(text: &str) -> PyResult<Self> {
         let parse = || {
             let [input, op, group, out, how] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
@@ -109,7 +111,7 @@ impl Fast {
             let (input, op, group) = (input.parse().ok()?, op.parse().ok()?, group.parse().ok()?);
             (multicast || how == "size").then_some(Self { input, op, group, out, multicast })
         };
-        parse().ok_or_else(|| invalid("operator", format!("{text:?} is no short way")))
+        parse().ok_or_else(|| invalid("operator", format!("{text:?} is not a short way")))
     }
 
     /// Does the reduction and says true, or false.
@@ -168,7 +170,7 @@ impl Fast {
         &self,
         py: Python<'_>,
         memory: &Py<PyAny>,
-        facts: &Facts<'_>,
+        facts: &TensorFacts<'_>,
         op: &str,
         out: Option<&Arc<Tensor>>,
         ordinal: i32,
@@ -196,12 +198,12 @@ fn on_host(py: Python<'_>, memory: &Py<PyAny>, op: &str, out: Option<&Arc<Tensor
 }
 
 /// Whether there is something to reduce, and it lies side by side.
-fn is_plain(facts: &Facts<'_>) -> bool {
+fn is_plain(facts: &TensorFacts<'_>) -> bool {
     facts.len() > 0 && facts.address != 0 && facts.is_dense()
 }
 
 /// Whether an output fits.
-fn is_like(out: &Facts<'_>, input: &Facts<'_>) -> bool {
+fn is_like(out: &TensorFacts<'_>, input: &TensorFacts<'_>) -> bool {
     out.sizes == input.sizes && out.number == input.number && out.place == input.place && is_plain(out)
 }
 
@@ -228,7 +230,7 @@ fn learn(
         Place::Cpu => handle,
         Place::Cuda(_) => helpers.device_memory.call1(py, (handle,))?,
     };
-    let entry = Known { block: Arc::downgrade(block), memory: memory.clone_ref(py) };
+    let entry = KnownTensor { block: Arc::downgrade(block), memory: memory.clone_ref(py) };
     let mut known = known();
     let table = known.get_or_insert_default();
     let old = if table.len() >= MOST { std::mem::take(table) } else { HashMap::new() };

@@ -1,8 +1,9 @@
 //! Kernels: what torch's dispatcher calls when a program calls an operator.
 //!
-//! A kernel is a bare function, to which nothing else can be told; so there is one function per number, and the number says which
-//! operation is meant ([`add`]). Torch calls without the interpreter, from any thread. Whatever goes wrong, a panic too, is raised as
-//! torch's error, which Python sees as a RuntimeError with our text.
+//! A kernel is a bare function, to which nothing else can be told; so there is one function per number, and
+//! the number says which operation is meant ([`add`]). Torch calls without the interpreter, from any thread.
+//! Whatever goes wrong, a panic too, is raised as torch's error, which Python sees as a RuntimeError with our
+//! text.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -23,7 +24,8 @@ use crate::error::invalid;
 pub(super) enum Returned {
     /// The argument with this number.
     Argument(usize),
-    /// A new tensor like the argument with this number. The function gets it as one more argument, and fills it.
+    /// A new tensor like the argument with this number. The function gets it as one more argument, and fills
+    /// it.
     Like(usize),
     /// The number that the function returns.
     Int,

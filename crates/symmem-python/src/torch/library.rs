@@ -11,7 +11,8 @@ use super::kernel::{self, Operation, Returned};
 use super::value::Slot;
 use crate::error::invalid;
 
-/// Definitions in a namespace of torch's (`key` None), or kernels for a dispatch key in it, until it is closed.
+/// Definitions in a namespace of torch's (`key` None), or kernels for a dispatch key in it, until it is
+/// closed.
 #[pyclass(frozen, module = "symmem._symmem", name = "_TorchLibrary")]
 pub(crate) struct Library {
     abi: &'static Abi,
@@ -81,7 +82,8 @@ impl Library {
         done(code, || name.to_owned())
     }
 
-    /// Takes back what was registered. A library that nobody closes stays: kernels are as lasting as this module.
+    /// Takes back what was registered. A library that nobody closes stays: kernels are as lasting as this
+    /// module.
     fn close(&self) -> PyResult<()> {
         let handle = std::mem::take(&mut *self.handle.lock().unwrap_or_else(PoisonError::into_inner));
         if handle == 0 {
@@ -98,9 +100,9 @@ fn _torch_is_stable() -> bool {
     abi().is_some()
 }
 
-/// Makes a kernel; its number. `arguments` are the types of the schema; `returned` is "" for nothing, "int", "=N" for the N-th
-/// argument, "~N" for a new tensor like it, which `function` gets as its last argument. `fast` is "" or the arguments of
-/// [`Fast::parse`].
+/// Makes a kernel; its number. `arguments` are the types of the schema; `returned` is "" for nothing, "int",
+/// "=N" for the N-th argument, "~N" for a new tensor like it, which `function` gets as its last argument.
+/// `fast` is "" or the arguments of [`Fast::parse`].
 #[pyfunction]
 fn _torch_operation(
     arguments: Vec<String>,
@@ -114,7 +116,7 @@ fn _torch_operation(
             .ok_or_else(|| invalid("operator", format!("{text} cannot be carried by torch's interface")))
     });
     let number =
-        |text: &str| text.parse().map_err(|_| invalid("operator", format!("{text:?} is no argument")));
+        |text: &str| text.parse().map_err(|_| invalid("operator", format!("{text:?} is not an argument")));
     let returned = match returned.split_at_checked(1) {
         _ if returned == "int" => Some(Returned::Int),
         Some(("=", at)) => Some(Returned::Argument(number(at)?)),

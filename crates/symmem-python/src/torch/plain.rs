@@ -1,8 +1,9 @@
 //! Collectives of plain torch tensors: what the c10d backend calls first, one call from Python to the loop.
 //!
-//! Only `symmem.torch.c10d` uses these functions. Each does its work and says True, or says False without having done anything: then the
-//! tensors are not plain, or something is wrong with them, and the backend's longer way copies or explains. Both ways announce the
-//! same call, because what is plain on one rank need not be on another: reductions see elements, whatever only moves sees bytes.
+//! Only `symmem.torch.c10d` uses these functions. Each does its work and says True, or says False without
+//! having done anything: then the tensors are not plain, or something is wrong with them, and the backend's
+//! longer way copies or explains. Both ways announce the same call, because what is plain on one rank need
+//! not be on another: reductions see elements, anything that only moves sees bytes.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -36,7 +37,8 @@ fn torch(py: Python<'_>) -> PyResult<&Torch> {
     })
 }
 
-/// `tensor`, if its elements lie side by side on the host, as its memory has them, and are of a type that there is here.
+/// `tensor`, if its elements lie side by side on the host, as its memory has them, and are of a type that
+/// there is here.
 fn plain<'py>(group: &Group, tensor: &Bound<'py, PyAny>) -> PyResult<Option<Operand<'py>>> {
     let py = tensor.py();
     let torch = torch(py)?;
@@ -55,7 +57,7 @@ fn plain<'py>(group: &Group, tensor: &Bound<'py, PyAny>) -> PyResult<Option<Oper
 }
 
 /// Runs `call`; where `out` is none, in place.
-fn run(group: &Group, call: Call, input: Operand<'_>, out: Option<Operand<'_>>) -> PyResult<bool> {
+fn run(group: &Group, call: Call<'_>, input: Operand<'_>, out: Option<Operand<'_>>) -> PyResult<bool> {
     let py = input.object.py();
     let inner = group.membership().group(call.name(), 0)?;
     let job = match out {
@@ -65,7 +67,8 @@ fn run(group: &Group, call: Call, input: Operand<'_>, out: Option<Operand<'_>>) 
     job.run(py, &inner).map(|_| true)
 }
 
-/// Whether the output, of `of_out` parts, goes with the input, of `of_input` as long ones; and they are apart.
+/// Whether the output, of `of_out` parts, goes with the input, of `of_input` as long ones; and they are
+/// apart.
 fn fit(input: &Operand<'_>, of_input: usize, out: &Operand<'_>, of_out: usize) -> bool {
     let long_enough = input.len.checked_mul(of_out) == out.len.checked_mul(of_input);
     long_enough && input.dtype == out.dtype && private::are_apart(input, out)

@@ -1,7 +1,8 @@
-//! Arguments and results of an operator: torch's values of 64 bits, each of a kind that the operator's schema says.
+//! Arguments and results of an operator: torch's values of 64 bits, each of a kind that the operator's schema
+//! says.
 //!
-//! A kernel owns what it is given, so [`take`] makes every argument an [`Argument`] before anything can fail, and dropping those
-//! gives back what torch made for them.
+//! A kernel owns what it is given, so [`take`] makes every argument an [`Argument`] before anything can fail,
+//! and dropping those gives back what torch made for them.
 
 use std::ffi::c_void;
 use std::slice;
@@ -13,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 use symmem::DType;
 
-use super::abi::{Abi, Handle, WRITTEN_FOR};
+use super::abi::{Abi, TorchHandle, WRITTEN_FOR};
 use crate::array::{self, Keep};
 use crate::error::invalid;
 use crate::operand::Place;
@@ -63,7 +64,7 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct Tensor {
     abi: &'static Abi,
-    handle: Handle,
+    handle: TorchHandle,
 }
 
 // SAFETY: a counted reference, which any thread may use and give back; torch's counts are atomic.
@@ -86,7 +87,7 @@ impl Drop for Tensor {
 
 /// What is known of a tensor.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct TensorFacts<'a> {
     pub(super) address: usize,
     pub(super) sizes: &'a [i64],
     /// In elements.
@@ -99,7 +100,7 @@ pub(super) struct Facts<'a> {
     pub(super) place: Option<Place>,
 }
 
-impl Facts<'_> {
+impl TensorFacts<'_> {
     /// Whether the elements follow each other in C order.
     pub(super) fn is_dense(&self) -> bool {
         let mut expected = 1;
@@ -119,13 +120,13 @@ impl Facts<'_> {
 
 impl Tensor {
     /// What is known of it. A failed question leaves what no tensor has, and is then no fact.
-    pub(super) fn facts(&self) -> Facts<'_> {
+    pub(super) fn facts(&self) -> TensorFacts<'_> {
         let (abi, handle) = (self.abi, self.handle);
         let (mut address, mut dims, mut sizes, mut strides) =
             (std::ptr::null_mut(), 0, std::ptr::null(), std::ptr::null());
         let (mut number, mut device, mut index) = (-1, -1, -1);
-        // SAFETY: a live tensor, and room for what each call tells; sizes and strides are the tensor's, and stay while nobody
-        // resizes it, which torch forbids during an operator.
+        // SAFETY: a live tensor, and room for what each call tells; sizes and strides are the tensor's, and
+        // stay while nobody resizes it, which torch forbids during an operator.
         unsafe {
             (abi.data)(handle, &mut address);
             (abi.dims)(handle, &mut dims);
@@ -147,7 +148,7 @@ impl Tensor {
             device if device == cuda => Some(Place::Cuda(index)),
             _ => None,
         };
-        Facts {
+        TensorFacts {
             address: address as usize,
             sizes: numbers(sizes),
             strides: numbers(strides),
@@ -197,13 +198,15 @@ impl Tensor {
 
     /// Tells autograd that the elements were written: what was saved for a backward pass is stale.
     ///
-    /// There is no function for it in the interface. `transpose_` of a dimension with itself touches nothing and counts as a write;
-    /// of a detached alias, which shares the count, also where the tensor is a leaf that wants a gradient.
+    /// There is no function for it in the interface. `transpose_` of a dimension with itself touches nothing
+    /// and counts as a write; of a detached alias, which shares the count, also where the tensor is a leaf
+    /// that wants a gradient.
     pub(super) fn written(&self) {
         let Some(again) = self.again() else { return };
         let mut stack = [again.into_value(), 0, 0];
         let call = self.abi.call;
-        // SAFETY: the stack is as long as each call's arguments, which it takes; the alias that it leaves is the next one's.
+        // SAFETY: the stack is as long as each call's arguments, which it takes; the alias that it leaves is
+        // the next one's.
         unsafe {
             if call(c"aten::detach".as_ptr(), c"".as_ptr(), stack.as_mut_ptr(), WRITTEN_FOR) != 0 {
                 return;
@@ -211,7 +214,7 @@ impl Tensor {
             stack[1] = 0;
             stack[2] = 0;
             if call(c"aten::transpose_".as_ptr(), c"".as_ptr(), stack.as_mut_ptr(), WRITTEN_FOR) == 0 {
-                drop(Self { abi: self.abi, handle: stack[0] as Handle });
+                drop(Self { abi: self.abi, handle: stack[0] as TorchHandle });
             }
         }
     }
@@ -253,10 +256,10 @@ pub(super) unsafe fn take(abi: &'static Abi, slot: Slot, value: u64) -> Argument
     unsafe {
         match slot {
             Slot::One(kind) => take_one(abi, kind, value),
-            Slot::List(kind) => take_list(abi, kind, value as Handle),
+            Slot::List(kind) => take_list(abi, kind, value as TorchHandle),
             Slot::Optional(_) | Slot::OptionalList(_) if value == 0 => Argument::None,
             Slot::Optional(kind) => take_one(abi, kind, unbox(abi, value)),
-            Slot::OptionalList(kind) => take_list(abi, kind, unbox(abi, value) as Handle),
+            Slot::OptionalList(kind) => take_list(abi, kind, unbox(abi, value) as TorchHandle),
         }
     }
 }
@@ -279,13 +282,14 @@ unsafe fn unbox(abi: &Abi, value: u64) -> u64 {
 /// As for [`take`].
 unsafe fn take_one(abi: &'static Abi, kind: Kind, value: u64) -> Argument {
     match kind {
-        Kind::Tensor => Argument::Tensor(Arc::new(Tensor { abi, handle: value as Handle })),
+        Kind::Tensor => Argument::Tensor(Arc::new(Tensor { abi, handle: value as TorchHandle })),
         Kind::Int => Argument::Int(value as i64),
         // Only the lowest byte is said.
         Kind::Bool => Argument::Bool(value & 0xff != 0),
         Kind::Text => {
-            let (handle, mut length, mut bytes) = (value as Handle, 0, std::ptr::null());
-            // SAFETY: a string of torch's, as the caller promises; its bytes are its own until it is deleted, at the end.
+            let (handle, mut length, mut bytes) = (value as TorchHandle, 0, std::ptr::null());
+            // SAFETY: a string of torch's, as the caller promises; its bytes are its own until it is deleted,
+            // at the end.
             unsafe {
                 (abi.string_length)(handle, &mut length);
                 (abi.string_bytes)(handle, &mut bytes);
@@ -301,7 +305,7 @@ unsafe fn take_one(abi: &'static Abi, kind: Kind, value: u64) -> Argument {
 
 /// # Safety
 /// As for [`take`]: a list.
-unsafe fn take_list(abi: &'static Abi, kind: Kind, list: Handle) -> Argument {
+unsafe fn take_list(abi: &'static Abi, kind: Kind, list: TorchHandle) -> Argument {
     // SAFETY: a list of torch's, as the caller promises, of which each item is taken once.
     unsafe {
         let mut count = 0;
@@ -357,7 +361,7 @@ mod tests {
 
     #[test]
     fn density_is_of_strides() {
-        let facts = |sizes: &'static [i64], strides: &'static [i64]| Facts {
+        let facts = |sizes: &'static [i64], strides: &'static [i64]| TensorFacts {
             address: 0,
             sizes,
             strides,

@@ -101,6 +101,123 @@ def fake_persistent() -> None:
     assert symmem.empty(8, dtype="int32", alloc_id="weights").device == "cpu"
 
 
+class Segments:
+    """What torch's caching allocator does with the functions that it is given: segments, by C, without the interpreter."""
+
+    def __init__(self) -> None:
+        take, give = _symmem._mempool_functions()
+        self._take = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)(take)
+        self._give = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)(give)
+
+    def take(self, size: int, device: int = 0) -> int | None:
+        found: int | None = self._take(size, device, None)
+        return found
+
+    def give(self, address: int | None, size: int, device: int = 0) -> None:
+        self._give(address, size, device, None)
+
+
+def at(address: int, count: int, device: int) -> Any:
+    """`count` floats at an address of a device, as torch would make a tensor in a segment."""
+
+    class Tensor:
+        __cuda_array_interface__ = {"shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3, "strides": None}
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (2, device)
+
+    return Tensor()
+
+
+def fake_segments() -> None:
+    """One rank, no group: segments come, are symmetric everywhere in them, and go; what cannot be is null."""
+    import threading
+
+    import fake
+
+    segments = Segments()
+    before = fake.live(fake.MAPPINGS)
+    # Null is a lack of memory for torch. Why is on stderr.
+    assert segments.take(-1) is None
+    assert segments.take(1 << 20, device=7) is None
+    segments.give(None, 0)
+    segments.give(12345, 0)
+    address = segments.take(2 << 20)
+    assert address is not None and fake.peek(address, 4) == [0] * 4
+    for inside in (0, 512, (2 << 20) - 16):
+        assert symmem.is_symm_mem_tensor(at(address + inside, 4, 0))
+    assert not symmem.is_symm_mem_tensor(at(address + (2 << 20), 4, 0))
+    assert fake.live(fake.MAPPINGS) == before + 1
+    # Which thread takes or gives does not matter: autograd has threads of its own.
+    second: list[int | None] = []
+    worker = threading.Thread(target=lambda: second.append(segments.take(1 << 20)))
+    worker.start()
+    worker.join(30)
+    assert second[0] is not None and second[0] != address
+    segments.give(second[0], 1 << 20)
+    segments.give(address, 2 << 20)
+    assert not symmem.is_symm_mem_tensor(at(address, 4, 0))
+    assert fake.live(fake.MAPPINGS) == before
+    # To give twice is nothing.
+    segments.give(address, 2 << 20)
+
+
+def fake_pool() -> None:
+    """Tensors in the middle of segments meet: the first of a segment collectively, the next ones without the others."""
+    import fake
+
+    segments = Segments()
+    size = 2 << 20
+    with symmem.init() as group:
+        segment = segments.take(size, RANK)
+        assert segment is not None
+        x = at(segment + 4096, 256, RANK)
+        fake.poke(segment + 4096, [RANK + 1] * 256)
+        mem = symmem.rendezvous(x, group)
+        assert (mem.offset, mem.buffer_size, mem.buffer_ptrs[RANK]) == (4096, size, segment)
+        group.barrier()
+        theirs = mem.get_remote_tensor(group.next, (256,), "float32")
+        assert theirs.data_ptr() == mem.buffer_ptrs[group.next] + 4096
+        assert fake.peek(theirs.data_ptr(), 256) == [group.next + 1] * 256
+        group.barrier()
+        # The place is used again by another tensor, and a second one is beside it: known memory.
+        again = symmem.rendezvous(at(segment + 4096, 100, RANK), group)
+        beside = symmem.rendezvous(at(segment + 65536, COUNT, RANK), group)
+        assert (again.offset, beside.offset) == (4096, 65536)
+        assert again.buffer_ptrs == beside.buffer_ptrs == mem.buffer_ptrs
+        assert again.signal_pad_ptrs == mem.signal_pad_ptrs
+        # So many that the copy engine moves them, which is real on the fake driver.
+        fake.poke(segment + 65536, [10 + RANK] * COUNT)
+        got = symmem.empty(COUNT, device=f"cuda:{RANK}")
+        group.barrier()
+        beside.get(group.prev, 0, got)
+        assert fake.peek(got.data_ptr(), COUNT) == [10 + group.prev] * COUNT
+        group.barrier()
+        # A round trip, the segment goes and comes, and another round trip.
+        for _ in range(3):
+            other = segments.take(size, RANK)
+            assert other is not None and other != segment
+            tensor = at(other + 128, 8, RANK)
+            handle = symmem.rendezvous(tensor, group)
+            assert fake.peek(handle.signal_pad_ptrs[RANK], 8) == [0] * 8
+            handle.barrier()
+            handle.close()
+            segments.give(other, size, RANK)
+            assert not symmem.is_symm_mem_tensor(tensor)
+        # A view keeps the segment that torch gave back.
+        view_of_next = beside.get_remote_tensor(group.next, (64,), "float32")
+        segments.give(segment, size, RANK)
+        del mem, again, beside, theirs
+        gc.collect()
+        assert fake.peek(view_of_next.data_ptr(), 64) == [10 + group.next] * 64
+        group.barrier()
+        # Segments of other sizes are an error on all ranks.
+        if WORLD > 1:
+            odd = segments.take(size * (1 + RANK % 2), RANK)
+            assert odd is not None
+            raises(symmem.Mismatch, "", lambda: symmem.rendezvous(at(odd, 8, RANK), group))
+
+
 def fake_words() -> None:
     """One rank, no group: memset32 and stream_write_value32, with the reference's checks in its order."""
     import fake
@@ -277,17 +394,16 @@ def operations(mem: Any, private: Any) -> None:
 
 
 def by_the_group(group: Any, symmetric: Any, other: Any) -> None:
-    """Collectives of a group know symmetric arrays on devices, and say what they cannot do with others."""
+    """Collectives of a group know symmetric arrays on devices, and take others through a room."""
     import fake
 
     launched = fake.live(fake.LAUNCHES)
     assert group.all_reduce(symmetric) is symmetric
     assert fake.live(fake.LAUNCHES) == launched + 1
     group.broadcast(symmetric)
-    # Alone a rank is its own peer.
-    if WORLD > 1:
-        raises(symmem.Error, "cuda", lambda: group.all_reduce(other))
     assert fake.live(fake.LAUNCHES) == launched + 2
+    assert group.all_reduce(other) is other
+    assert fake.live(fake.LAUNCHES) == launched + 3
 
 
 def captured(stream: int, work: Any) -> int:
@@ -302,6 +418,31 @@ def captured(stream: int, work: Any) -> int:
     assert driver.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_uint64(0)) == 0
     assert driver.cuGraphDestroy(graph) == 0
     return ready.value
+
+
+def fake_private() -> None:
+    """Collectives on arrays of a device that are not symmetric: through a room, and wrong lengths are refused before anything is written."""
+    import fake
+
+    device = f"cuda:{RANK}"
+    with symmem.init() as group:
+        x, short = (symmem.empty(count, dtype="float32", device=device) for count in (COUNT, 10))
+        out = symmem.empty(COUNT * WORLD, dtype="float32", device=device)
+        before = fake.live(fake.MAPPINGS)
+        assert group.all_gather(x, out) is out and group.broadcast(x, WORLD - 1) is x and group.all_reduce(x) is x
+        assert fake.live(fake.MAPPINGS) > before, "there is a room"
+        rooms = fake.live(fake.MAPPINGS)
+        group.all_gather(x, out)
+        assert fake.live(fake.MAPPINGS) == rooms, "one is enough"
+        raises(symmem.Invalid, "it has 10 elements, the input 20000", lambda: group.all_reduce(x, "sum", short))
+        raises(symmem.Invalid, "not reduced on devices", lambda: group.all_reduce(symmem.empty(8, dtype="int32", device=device)))
+        raises(symmem.Invalid, "devices do not have it", lambda: group.scan(x))
+        part = symmem.empty(COUNT // WORLD + 1, dtype="float32", device=device)
+        if WORLD == 1:
+            raises(symmem.Invalid, "the root has 20000 elements", lambda: group.scatter(x, 0, part))
+        raises(symmem.Invalid, "never waits", lambda: group.all_gather_start(x, out))
+        host = symmem.empty(COUNT, dtype="float32")
+        raises(symmem.Invalid, "the input on", lambda: group.all_reduce(x, "sum", host))
 
 
 def fake_captures() -> None:
@@ -429,6 +570,62 @@ def gpu_all() -> dict[str, str]:
 
 # How `gpu_all` begins what it says of a trial that did not fail.
 FINE = "ok", "skipped"
+
+
+#: On the CPU only, and why.
+NOT_ON_GPUS = {"_async_input_mm": "skipped: torch's kernel for CUDA stays, which waits for signals inside of the product"}
+
+
+def gpu_operators() -> dict[str, str]:
+    """Every operator of `torch.ops.symmem`, or, installed, of `torch.ops.symm_mem`, on CUDA tensors. Ends with the first that failed."""
+    import traceback
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    names = os.environ["OPERATOR_NAMESPACE"]
+    torch.cuda.set_device(RANK % torch.cuda.device_count())
+    dist.init_process_group("gloo", rank=RANK, world_size=WORLD, timeout=timedelta(seconds=60))
+    import torch_trials
+
+    import symmem.torch
+
+    if names == "symm_mem":
+        print(symmem.torch.install())
+    torch.set_default_device(torch.device("cuda", torch.cuda.current_device()))
+    trials = {**torch_trials.TRIALS, **{f"{name} of 8 bits": trial for name, trial in torch_trials.EIGHTHS.items()}}
+    outcomes: dict[str, str] = {}
+    for label, trial in trials.items():
+        name = label.partition(" ")[0]
+        if name in NOT_ON_GPUS:
+            outcomes[label] = NOT_ON_GPUS[name]
+            continue
+        operator = getattr(getattr(torch.ops, names), name, None)
+        if operator is None or (names == "symm_mem" and name in symmem.torch.install().left):
+            outcomes[label] = "skipped: torch has no such operator, or keeps it"
+            continue
+        try:
+            tried = trial(RANK, WORLD)
+            with tried.running():
+                result = operator(*tried.args)
+                if isinstance(result, torch.Tensor):
+                    result = torch.ops._c10d_functional.wait_tensor(result)
+            aliased = any(each.alias_info for each in operator.default._schema.returns)
+            tried.check(None if aliased else result)
+            outcomes[label] = "ok"
+        except Exception as error:
+            traceback.print_exc()
+            outcomes[label] = f"{type(error).__name__}: {error}"[:500]
+        said: list[Any] = [None] * WORLD
+        dist.all_gather_object(said, outcomes[label])
+        wrong = [f"rank {rank}: {words}" for rank, words in enumerate(said) if words != "ok"]
+        if wrong:
+            outcomes[label] = "; ".join(wrong)
+            if os.environ.get("GO_ON_AFTER_FAILURES") != "1":
+                break
+    dist.destroy_process_group()
+    return outcomes
 
 
 def gpu_failure() -> str:

@@ -26,6 +26,33 @@ def run_all(world: int) -> None:
     assert len(outcomes[0]) >= 9, "trials are missing"
 
 
+def try_operators(world: int, names: str) -> None:
+    """Every operator of the table, by the names of a namespace."""
+    ready()
+    outcomes = harness.run_ranks("gpu_operators", world, {"OPERATOR_NAMESPACE": names}, limit=2 * harness.LIMIT)
+    for name, words in outcomes[0].items():
+        print(json.dumps({"operator": f"{names}.{name}", "ranks": world, "outcome": words}), flush=True)
+    wrong = [
+        (rank, name, words)
+        for rank, outcome in enumerate(outcomes)
+        for name, words in outcome.items()
+        if not words.startswith(("ok", "skipped"))
+    ]
+    assert not wrong, wrong
+
+
+def test_operators_on_two_processes() -> None:
+    try_operators(2, "symmem")
+
+
+def test_operators_on_four_processes() -> None:
+    try_operators(4, "symmem")
+
+
+def test_installed_operators_on_two_processes() -> None:
+    try_operators(2, "symm_mem")
+
+
 def test_one_process() -> None:
     ready()
     run_all(1)

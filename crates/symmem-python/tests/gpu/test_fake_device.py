@@ -23,6 +23,17 @@ def test_everybody_maps_everybody() -> None:
         fake.run_ranks("fake_handle", world)
 
 
+def test_private_memory_goes_through_a_room() -> None:
+    for world in (1, 2):
+        fake.run_ranks("fake_private", world)
+
+
+def test_segments_of_torchs_pools_are_symmetric() -> None:
+    fake.run_ranks("fake_segments", 1)
+    for world in (1, 2):
+        fake.run_ranks("fake_pool", world)
+
+
 def test_ranks_may_be_threads() -> None:
     assert fake.run_ranks("fake_threads", 1, devices=3) == [[2, 3, 1]]
 
@@ -37,7 +48,7 @@ def test_ranks_that_disagree_get_the_same_error() -> None:
 
 def test_an_operation_costs_little() -> None:
     (nanoseconds,) = fake.run_ranks("fake_cost", 1)
-    # On a driver that counts every call under a lock, in whatever build this is; a look-up gone wrong costs more.
+    # On a driver that counts every call under a lock, in any build; a look-up gone wrong costs more.
     assert isinstance(nanoseconds, float) and nanoseconds < 50_000, nanoseconds
     print(f"all_reduce_ptr takes {nanoseconds:.0f} ns on the fake driver")
 

@@ -1,6 +1,6 @@
 """What ranks try on a GPU with torch. All ranks run all trials in the same order, in the same processes.
 
-Values are small integers, so that every sum and average is exact in every type, in whatever order it is made.
+Values are small integers, so that every sum and average is exact in every type, in any order it is made.
 """
 
 from __future__ import annotations
@@ -264,6 +264,58 @@ def move_and_reduce(stage: Stage, chunk: int, dtype: torch.dtype) -> None:
             expect(reduced, total, "reduce")
     mem.broadcast(root)
     expect(x, everybody[root], "broadcast")
+
+
+def try_private(stage: Stage) -> None:
+    """Collectives of a group on tensors that are not symmetric, also strided ones, on several streams, and in graphs."""
+    group, root = stage.group, WORLD - 1
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    for turn, chunk in enumerate((1, 1000, 33_331, 200_000)):
+        for dtype in (*DTYPES, torch.int64, torch.uint8):
+            count = chunk * WORLD
+            everybody = [stage.values(rank, count, dtype, turn) for rank in range(WORLD)]
+            mine, part = everybody[RANK].clone(), slice(RANK * chunk, (RANK + 1) * chunk)
+            expect(group.all_gather(mine), torch.cat(everybody), "all_gather")
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                strided = torch.stack([mine, mine], 1)[:, 0]
+                expect(group.all_to_all(strided), torch.cat([each[part] for each in everybody]), "all_to_all")
+            torch.cuda.current_stream().wait_stream(side)
+            whole = mine if RANK == root else None
+            out = torch.empty(chunk, dtype=dtype, device=stage.device)
+            expect(group.scatter(whole, root, out), everybody[root][part], "scatter")
+            gathered = group.gather(mine, root)
+            if RANK == root:
+                expect(gathered, torch.cat(everybody), "gather")
+            if dtype in DTYPES:
+                total = stage.total(count, dtype, turn)
+                expect(group.all_reduce(mine, "sum", torch.empty_like(mine)), total, "all_reduce")
+                expect(group.all_reduce(mine.clone()), total, "all_reduce in place")
+                expect(group.reduce_scatter(mine), total[part], "reduce_scatter")
+                reduced = group.reduce(mine, "sum", root)
+                if RANK == root:
+                    expect(reduced, total, "reduce")
+            expect(group.broadcast(mine, root), everybody[root], "broadcast")
+        stage.settle()
+    x, out = torch.zeros(1000, device=stage.device), torch.zeros(1000 * WORLD, device=stage.device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        group.all_gather(x, out)
+        group.all_reduce(x)
+    for turn in range(5):
+        x.copy_(stage.values(RANK, 1000, torch.float32, turn))
+        graph.replay()
+        expect(out, torch.cat([stage.values(rank, 1000, torch.float32, turn) for rank in range(WORLD)]), f"replay {turn}")
+        expect(x, stage.total(1000, torch.float32, turn), f"replay {turn}, reduced")
+    stage.settle()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            group.all_gather(torch.zeros(1 << 24, device=stage.device))
+        raise AssertionError("a room grew during a capture")
+    except symmem.Invalid as error:
+        assert "before the capture" in str(error), error
+    stage.settle()
 
 
 def try_graphs(stage: Stage) -> None:

@@ -1,7 +1,7 @@
 //! The client: a [`Store`] over a small pool of links.
 //!
-//! Any thread may call at any time. Each call takes an idle link or opens one, so that a thread that waits for a
-//! key does not keep another from setting it. Links go back to the pool only after a complete exchange.
+//! Any thread may call at any time. Each call takes an idle link or opens one, so that a thread that waits
+//! for a key does not keep another from setting it. Links go back to the pool only after a complete exchange.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -17,8 +17,8 @@ use crate::tcp::protocol::{INIT_KEY, Message, NOT_READY, Query, READY};
 use crate::tcp::server::{ServerLimits, TcpStoreServer};
 use crate::{Result, Store, StoreError, Wait};
 
-/// Idle links kept; more are opened when many threads wait at once, and closed afterwards. A server reckons with 64
-/// connections of a rank.
+/// Idle links kept; more are opened when many threads wait at once, and closed afterwards. A server reckons
+/// with 64 connections of a rank.
 const MAX_IDLE: usize = 8;
 /// How often a new connection is tried, in a row, when the server closed the one before.
 const REPEATS: u32 = 8;
@@ -38,12 +38,13 @@ const COUNT_POLL: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Clone, Debug)]
 pub struct TcpStoreOptions {
-    /// How many clients there will be; with it, and `wait_for_workers`, clients count themselves under `init/`.
+    /// How many clients there will be; with it, and `wait_for_workers`, clients count themselves under
+    /// `init/`.
     pub world_size: Option<usize>,
     /// Serve the store too, on the host and port given (port 0 for any).
     pub is_master: bool,
-    /// Where a master serves, if that is not the host: the host is what the others connect to, and the master may know the
-    /// machine by another address (NAT, a container). `*` is every interface.
+    /// Where a master serves, if that is not the host: the host is what the others connect to, and the master
+    /// may know the machine by another address (NAT, a container). `*` is every interface.
     pub bind: Option<String>,
     /// Whether clients count themselves, and the master waits until all `world_size` have; on by default.
     pub wait_for_workers: bool,
@@ -68,9 +69,9 @@ impl TcpStoreOptions {
 
 /// A store that a [`TcpStoreServer`] or a PyTorch program serves. Clones share one pool of connections.
 ///
-/// A call that returns has been carried out by the server, [`Store::set`] included. A server may close a connection to make
-/// room for others. A call that only reads or waits then asks again over a new connection; any other call fails, because nobody
-/// knows whether it was carried out, and the next one opens another.
+/// A call that returns has been carried out by the server, [`Store::set`] included. A server may close a
+/// connection to make room for others. A call that only reads or waits then asks again over a new connection;
+/// any other call fails, because nobody knows whether it was carried out, and the next one opens another.
 ///
 /// ```
 /// use std::time::Duration;
@@ -176,8 +177,9 @@ impl TcpStore {
         result.map_err(|fault| fault.error(op, keys, wait))
     }
 
-    /// [`TcpStore::call`] for an `exchange` that changes nothing, and so can be repeated: if the server closed the link it
-    /// is asked again over a new one. A server that is gone lets nobody in, and that is the error then.
+    /// [`TcpStore::call`] for an `exchange` that changes nothing, and so can be repeated: if the server
+    /// closed the link it is asked again over a new one. A server that is gone lets nobody in, and that is
+    /// the error then.
     fn ask<T>(
         &self,
         op: &'static str,

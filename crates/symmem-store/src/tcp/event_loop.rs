@@ -1,16 +1,17 @@
 //! The server's thread: one epoll, all connections non-blocking.
 //!
 //! Each turn serves each ready connection one bounded chunk, so nobody waits behind a greedy neighbour. A
-//! connection that does not read its replies is not read from either, and whatever a connection does wrong ends
-//! that connection only.
+//! connection that does not read its replies is not read from either, and whatever a connection does wrong
+//! ends that connection only.
 //!
-//! The server lives in a rank's process and shares its descriptors, so connections are limited, and each one that
-//! comes beyond the limit costs another its place (`make_room`). Strangers that ask for nothing go first, however
-//! many they are: a client of ours asks for something as soon as it is let in, and a quarter of the places is left to
-//! those that were let in last. Then go those that have been idle for longest and wait for nothing: a client's pool
-//! notices and opens another. Who waits goes last, and asks again. Who has only just been heard from does not go yet:
-//! those who come stay in the backlog meanwhile. So a crowd costs our clients time. It costs them a call only where a
-//! connection is closed under a call that changes something (a barrier, say), and so cannot be repeated.
+//! The server lives in a rank's process and shares its descriptors, so connections are limited, and each one
+//! that comes beyond the limit costs another its place (`make_room`). Strangers that ask for nothing go
+//! first, however many they are: a client of ours asks for something as soon as it is let in, and a quarter
+//! of the places is left to those that were let in last. Then go those that have been idle for longest and
+//! wait for nothing: a client's pool notices and opens another. Who waits goes last, and asks again. Who has
+//! only just been heard from does not go yet: those who come stay in the backlog meanwhile. So a crowd costs
+//! our clients time. It costs them a call only where a connection is closed under a call that changes
+//! something (a barrier, say), and so cannot be repeated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -33,10 +34,12 @@ const FIRST_PEER: Token = 2;
 
 /// Connections accepted per turn, so that a flood of them does not starve those who are in.
 const ACCEPTS_PER_TURN: usize = 64;
-/// What part of its connections a server accepts in one turn at most, so that it reads from those before others come.
+/// What part of its connections a server accepts in one turn at most, so that it reads from those before
+/// others come.
 const TURN_SHARE: usize = 4;
-/// How long a connection keeps its place when all are taken and somebody wants in: one that waits, if all others wait
-/// too, so that they take turns; and one that waits for nothing, because its next request may be on its way.
+/// How long a connection keeps its place when all are taken and somebody wants in: one that waits, if all
+/// others wait too, so that they take turns; and one that waits for nothing, because its next request may be
+/// on its way.
 const WAITERS_TURN: Duration = Duration::from_secs(1);
 const IDLERS_TURN: Duration = Duration::from_millis(100);
 /// How long accepting rests when the process is out of descriptors or memory.
@@ -238,7 +241,8 @@ impl EventLoop {
         many.or(idle).or(waiting).or(stranger)
     }
 
-    /// Until when nobody is let in: all connections are taken, and whoever would have to go has only just been heard from.
+    /// Until when nobody is let in: all connections are taken, and whoever would have to go has only just
+    /// been heard from.
     fn full_until(&mut self) -> Option<Instant> {
         // Once per rest, so that somebody is let in however lively all the others are.
         if std::mem::take(&mut self.rested) || self.peers.len() < self.limits.max_connections {
@@ -270,14 +274,16 @@ impl EventLoop {
             match peer.read(&mut self.chunk) {
                 Ok(()) => {}
                 Err(Gone::Failed) => return self.close(token, "failed"),
-                // Half-closed: it may still want its replies, but a wait of its own can only be a dead client's.
+                // Half-closed: it may still want its replies, but a wait of its own can only be a dead
+                // client's.
                 Err(Gone::Eof) => self.service.forget(token),
             }
         }
         self.serve(token);
     }
 
-    /// Carries out what `token` has asked for, as far as its replies leave room, and sends what there is to send.
+    /// Carries out what `token` has asked for, as far as its replies leave room, and sends what there is to
+    /// send.
     fn serve(&mut self, token: Token) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let mut woken = Vec::new();

@@ -91,8 +91,9 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a request that has no reply, and a PING behind it. Its echo proves that the server has carried the
-    /// request out: without it a later call over another link could overtake, and a refusal would go unnoticed.
+    /// Sends a request that has no reply, and a PING behind it. Its echo proves that the server has carried
+    /// the request out: without it a later call over another link could overtake, and a refusal would go
+    /// unnoticed.
     pub(crate) fn send_confirmed(&mut self, message: Message, wait: &Wait<'_>) -> Result<(), Fault> {
         self.send(&message.then(ping(self.pid)), wait)?;
         self.pong(wait)

@@ -1,9 +1,9 @@
 //! A store over TCP that speaks PyTorch's TCPStore protocol, client and server.
 //!
-//! [`TcpStore`] joins a store that a PyTorch program or a [`TcpStoreServer`] serves; [`TcpStoreServer`] serves
-//! either kind of client. The protocol has no framing: a byte for the kind of request, then its fields, integers
-//! little-endian, strings as a u64 length and bytes. It is neither encrypted nor authenticated; serve it on
-//! networks you trust.
+//! [`TcpStore`] joins a store that a PyTorch program or a [`TcpStoreServer`] serves; [`TcpStoreServer`]
+//! serves either kind of client. The protocol has no framing: a byte for the kind of request, then its
+//! fields, integers little-endian, strings as a u64 length and bytes. It is neither encrypted nor
+//! authenticated; serve it on networks you trust.
 //!
 //! - `protocol`: the numbers both sides agree on, and how a request is written
 //! - `link`: one client connection

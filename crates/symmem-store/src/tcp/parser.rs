@@ -1,7 +1,7 @@
 //! Takes requests out of a byte stream that may be cut anywhere and may be hostile.
 //!
-//! The parser keeps its place between calls, so each byte is looked at once however the stream was cut. It refuses
-//! a length as soon as it has read it and stores only bytes that have arrived: a claim costs nothing.
+//! The parser keeps its place between calls, so each byte is looked at once however the stream was cut. It
+//! refuses a length as soon as it has read it and stores only bytes that have arrived: a claim costs nothing.
 
 use crate::tcp::protocol::{MAGIC, Query};
 use crate::tcp::server::ServerLimits;
@@ -83,7 +83,8 @@ impl Parser {
         self.draft.as_ref().map_or(0, |draft| draft.held)
     }
 
-    /// Takes bytes off the front of `input` until a request is whole (`Some`) or the input is used up (`None`).
+    /// Takes bytes off the front of `input` until a request is whole (`Some`) or the input is used up
+    /// (`None`).
     pub(crate) fn next(
         &mut self,
         input: &mut &[u8],
@@ -215,7 +216,7 @@ struct Integer {
 }
 
 impl Integer {
-    /// Takes bytes until there are `width`; then returns the integer and starts anew.
+    /// Takes bytes until there are `width`; then returns the integer and starts again.
     fn read(&mut self, input: &mut &[u8], width: u32) -> Option<u64> {
         while self.bytes < width {
             let (&byte, rest) = input.split_first()?;
@@ -228,5 +229,4 @@ impl Integer {
 }
 
 #[cfg(test)]
-#[path = "parser_tests.rs"]
 mod tests;

@@ -27,8 +27,8 @@ const UNKNOWN_WORLD: usize = 16 << 10;
 
 /// What a server lets its clients cost it. A client beyond a limit loses its connection and nothing else.
 ///
-/// The first three are the reference's. Memory is bounded by `max_total_bytes + max_stored_bytes`, roughly: a buffer that
-/// is being filled may have twice the room that it needs.
+/// The first three are the reference's. Memory is bounded by `max_total_bytes + max_stored_bytes`, roughly: a
+/// buffer that is being filled may have twice the room that it needs.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
     /// Most keys in one request; 131072.
@@ -37,17 +37,19 @@ pub struct ServerLimits {
     pub max_key_len: u64,
     /// Longest value in bytes; 8 MiB.
     pub max_value_len: u64,
-    /// Most bytes buffered for one connection, requests, waits and replies together; 64 MiB. It also bounds the
-    /// largest reply.
+    /// Most bytes buffered for one connection, requests, waits and replies together; 64 MiB. It also bounds
+    /// the largest reply.
     pub max_connection_bytes: usize,
     /// Most bytes buffered for all connections; 1 GiB. Beyond it the connection that holds most is closed.
     pub max_total_bytes: usize,
-    /// Most bytes of keys, values and queues in the store; 4 GiB. Beyond it whoever stores more is disconnected.
+    /// Most bytes of keys, values and queues in the store; 4 GiB. Beyond it whoever stores more is
+    /// disconnected.
     pub max_stored_bytes: usize,
-    /// Most connections. Beyond it the server closes one for each that comes: the one that has asked for nothing yet and has
-    /// been silent for longest, else the most silent one that waits for nothing, else the one that has waited for longest. The
-    /// server shares its descriptors with the rest of its process, so this is half of what `ulimit -n` says, or less. Our clients
-    /// open another connection; PyTorch's do not, so leave room for all of those.
+    /// Most connections. Beyond it the server closes one for each that comes: the one that has asked for
+    /// nothing yet and has been silent for longest, else the most silent one that waits for nothing, else the
+    /// one that has waited for longest. The server shares its descriptors with the rest of its process, so
+    /// this is half of what `ulimit -n` says, or less. Our clients open another connection; PyTorch's do not,
+    /// so leave room for all of those.
     pub max_connections: usize,
     /// How long a connection may stay without having said VALIDATE; 30 s.
     pub validate_timeout: Duration,
@@ -69,8 +71,9 @@ impl Default for ServerLimits {
 }
 
 impl ServerLimits {
-    /// The limits of a server for `world` ranks: 64 connections for each and 64 more, or half of the process' descriptors if
-    /// that is less. Every rank has one as long as three quarters of the descriptors are enough for that.
+    /// The limits of a server for `world` ranks: 64 connections for each and 64 more, or half of the process'
+    /// descriptors if that is less. Every rank has one as long as three quarters of the descriptors are
+    /// enough for that.
     pub fn for_world(world: usize) -> Self {
         let wanted = world.saturating_mul(PER_RANK).saturating_add(OTHERS);
         let most = descriptors();
@@ -108,8 +111,9 @@ pub struct TcpStoreServer {
 }
 
 impl TcpStoreServer {
-    /// Serves on `host` and `port`, and nowhere else. `*` or `::` is every address of the machine, IPv4 and IPv6 where
-    /// there is IPv6; `0.0.0.0` is every IPv4 address; `127.0.0.1` is this machine only. Port 0 is any free one.
+    /// Serves on `host` and `port`, and nowhere else. `*` or `::` is every address of the machine, IPv4 and
+    /// IPv6 where there is IPv6; `0.0.0.0` is every IPv4 address; `127.0.0.1` is this machine only. Port 0 is
+    /// any free one.
     pub fn bind(host: &str, port: u16, limits: ServerLimits) -> Result<Self> {
         let failed = |source: io::Error| failure(&format!("{host}:{port}"), source);
         let listener = if ANYWHERE.contains(&host) {

@@ -1,11 +1,12 @@
 //! What requests do: the server's state, without sockets or threads.
 //!
-//! The event loop hands in one whole request at a time; the reply is appended to the connection's output, and the
-//! connections whose wait that request ended are returned.
+//! The event loop hands in one whole request at a time; the reply is appended to the connection's output, and
+//! the connections whose wait that request ended are returned.
 //!
-//! A wait for several keys waits for one after the other and registers for one at a time, so that a wait costs
-//! little however many keys it names. The reference registers for all at once; the two differ only for a key that
-//! is set and deleted again while an earlier one is still missing: we wait for its return, the reference does not.
+//! A wait for several keys waits for one after the other and registers for one at a time, so that a wait
+//! costs little however many keys it names. The reference registers for all at once; the two differ only for
+//! a key that is set and deleted again while an earlier one is still missing: we wait for its return, the
+//! reference does not.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::take;

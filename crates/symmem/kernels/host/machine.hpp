@@ -107,7 +107,7 @@ void run_kernel(Shape shape, Random& random, Body body) {
     for (std::thread& thread : threads) thread.join();
 }
 
-// The control and status blocks of a group: the layout of src/engine/cuda/control.rs with smaller buffers.
+// The control and status blocks of a group: the layout of src/device/control.rs with smaller buffers.
 class Group {
   public:
     const u32 world, lanes;

@@ -1,12 +1,12 @@
 //! What a call of a collective is: what its ranks must agree on, and who needs to hear from whom.
 
 use crate::numeric::{DType, ReduceOp};
-use crate::operation::{Agreed, Algorithm, Flow, MAX_BYTES, Op, Shape, Signature};
+use crate::operation::{AgreedCall, Algorithm, Flow, MAX_BYTES, Op, OpKind, Shape, Signature};
 use crate::{Error, Result};
 
 /// One call of a collective.
 #[derive(Clone, Copy)]
-pub(super) struct Call {
+pub(super) struct CollectiveCall {
     pub(super) op: Op,
     pub(super) root: usize,
     pub(super) dtype: DType,
@@ -16,11 +16,11 @@ pub(super) struct Call {
     pub(super) shape: Shape,
 }
 
-impl Call {
+impl CollectiveCall {
     /// What all ranks must say alike; `memory` is 0 for private memory.
     #[inline]
     pub(super) fn signature(&self, algorithm: Algorithm, memory: u64) -> Signature {
-        let agreed = Agreed {
+        let agreed = AgreedCall {
             root: self.root as u64,
             dtype: self.dtype as u64,
             reduce: self.reduce.map_or(0, |reduce| reduce as u64 + 1),
@@ -42,31 +42,31 @@ impl Call {
         Err(Error::invalid(self.op.name(), problem))
     }
 
-    /// Whether [`Algorithm::Pull`] can carry it: everybody gives private memory to everybody. Where only one gives, or only one takes, the others
-    /// would be idle meanwhile, and the pipeline is faster.
+    /// Whether [`Algorithm::Pull`] can carry it: everybody gives private memory to everybody. Where only one
+    /// gives, or only one takes, the others would be idle meanwhile, and the pipeline is faster.
     pub(super) fn can_be_pulled(&self) -> bool {
-        self.op.is_private() && self.op.row().is_some_and(|row| !row.root && !row.reduces)
+        matches!(self.op.kind(), OpKind::Private(_))
+            && self.op.row().is_some_and(|row| !row.root && !row.reduces)
     }
 
     /// Whether others need the bytes of `rank`.
     #[inline]
     pub(super) fn gives(&self, rank: usize) -> bool {
-        match self.op.flow() {
-            Flow::Everywhere => true,
-            Flow::FromRoot => rank == self.root,
-            Flow::ToRoot => rank != self.root,
+        match self.op.kind() {
+            OpKind::Symmetric(Flow::FromRoot) | OpKind::Private(Flow::FromRoot) => rank == self.root,
+            OpKind::Symmetric(Flow::ToRoot) | OpKind::Private(Flow::ToRoot) => rank != self.root,
+            _ => true,
         }
     }
 
     /// Whether `rank` needs the bytes of `peer`.
     #[inline]
     pub(super) fn hears(&self, rank: usize, peer: usize) -> bool {
-        match self.op.flow() {
-            Flow::Everywhere => true,
+        match self.op.kind() {
+            OpKind::Symmetric(Flow::FromRoot) => peer == self.root,
+            OpKind::Symmetric(Flow::ToRoot) => rank == self.root,
             // Those on private memory let no byte change before all ranks are known to agree.
-            _ if self.op.is_private() => true,
-            Flow::FromRoot => peer == self.root,
-            Flow::ToRoot => rank == self.root,
+            _ => true,
         }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn more_bytes_than_ranks_can_agree_on_are_refused() {
-        let call = |bytes| Call {
+        let call = |bytes| CollectiveCall {
             op: Op::PrivateScatter,
             root: 0,
             dtype: DType::U8,

@@ -1,9 +1,9 @@
 //! Reduce-scatter along the last dimension: every rank gets some columns of the reduction.
 //!
-//! Called by users through the handle. A rank's part of a row is contiguous, so wide parts are reduced row by row,
-//! straight from everybody's memory. Narrow ones would spend their time in calls of the kernel: they are packed into a
-//! block that stays in the cache, many rows at once, and reduced together. Both give the same bits, for the kernel
-//! works element by element.
+//! Called by users through the handle. A rank's part of a row is contiguous, so wide parts are reduced row by
+//! row, straight from everybody's memory. Narrow ones would spend their time in calls of the kernel: they are
+//! packed into a block that stays in the cache, many rows at once, and reduced together. Both give the same
+//! bits, for the kernel works element by element.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
@@ -11,9 +11,9 @@ use std::mem::MaybeUninit;
 
 use super::check_len;
 use super::rooted::check_even;
-use super::statement::Said;
+use super::statement::RankStatements;
 use crate::memory::SymmetricMemory;
-use crate::numeric::{Element, Kernel, ReduceOp};
+use crate::numeric::{Element, ReduceKernel, ReduceOp};
 use crate::operation::Op;
 use crate::{Error, Result};
 
@@ -23,7 +23,7 @@ const WIDE: usize = 512;
 const BLOCK: usize = 16 * 1024;
 
 /// A rank's columns.
-struct Part {
+struct ColumnPart {
     rank: usize,
     world: usize,
     rows: usize,
@@ -34,8 +34,9 @@ struct Part {
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Collective. The memory is a matrix of `columns` columns, row after row, and the columns are divided among the
-    /// ranks; `out` becomes the reduction of everybody's matrix in this rank's columns, row after row.
+    /// Collective. The memory is a matrix of `columns` columns, row after row, and the columns are divided
+    /// among the ranks; `out` becomes the reduction of everybody's matrix in this rank's columns, row after
+    /// row.
     ///
     /// ```
     /// use symmem::ReduceOp;
@@ -53,7 +54,7 @@ impl<T: Element> SymmetricMemory<T> {
         const OP: Op = Op::ReduceScatterColumns;
         let (len, world) = (self.len(), self.world_size());
         let rows = check_columns(len, columns, world, out.len());
-        let kernel = self.told(OP, rows.and_then(|rows| Ok((rows, Kernel::select(T::DTYPE, op)?))));
+        let kernel = self.told(OP, rows.and_then(|rows| Ok((rows, ReduceKernel::select(T::DTYPE, op)?))));
         let (rows, kernel) = kernel?;
         let (call, terms) = (self.call(OP, 0, Some(op)), [("columns", columns)]);
         self.state_and_read(
@@ -65,16 +66,17 @@ impl<T: Element> SymmetricMemory<T> {
                 if rows == 0 {
                     return;
                 }
-                let part = Part::new(self.rank(), world, rows, columns, size_of::<T>());
-                // SAFETY: `said` has everybody's matrix of `rows` rows, which nobody writes until the next meeting; `out` has room for
-                // this rank's part of it, as was checked first.
+                let part = ColumnPart::new(self.rank(), world, rows, columns, size_of::<T>());
+                // SAFETY: `said` has everybody's matrix of `rows` rows, which nobody writes until the next
+                // meeting; `out` has room for this rank's part of it, as was checked first.
                 unsafe { part.reduce(kernel, said, out.as_mut_ptr().cast()) };
             },
         )
     }
 }
 
-/// Rows of a matrix of `len` elements in `columns` columns, whose part for each of `world` ranks has `out` elements.
+/// Rows of a matrix of `len` elements in `columns` columns, whose part for each of `world` ranks has `out`
+/// elements.
 fn check_columns(len: usize, columns: usize, world: usize, out: usize) -> Result<usize> {
     const OP: Op = Op::ReduceScatterColumns;
     if !len.is_multiple_of(columns) {
@@ -87,7 +89,7 @@ fn check_columns(len: usize, columns: usize, world: usize, out: usize) -> Result
     check_len(OP, "output", out, rows * width).map(|()| rows)
 }
 
-impl Part {
+impl ColumnPart {
     /// The part of `rank` in a matrix of `rows` by `columns` elements that is in memory.
     fn new(rank: usize, world: usize, rows: usize, columns: usize, element: usize) -> Self {
         // All of a matrix is one row of it.
@@ -96,9 +98,9 @@ impl Part {
     }
 
     /// # Safety
-    /// `said` must have the addresses of matrices of this shape that nobody writes, `out` be valid for `rows * width` bytes
-    /// that nobody else accesses.
-    unsafe fn reduce<T: Element>(&self, kernel: &Kernel, said: &Said<'_, T>, out: *mut u8) {
+    /// `said` must have the addresses of matrices of this shape that nobody writes, `out` be valid for
+    /// `rows * width` bytes that nobody else accesses.
+    unsafe fn reduce<T: Element>(&self, kernel: &ReduceKernel, said: &RankStatements<'_, T>, out: *mut u8) {
         // This rank's part of everybody's first row.
         let parts = (0..self.world).map(|rank| said.address(rank).wrapping_add(self.rank * self.width));
         let parts: Vec<*const u8> = parts.collect();
@@ -108,8 +110,9 @@ impl Part {
         let block: *mut u8 = block.as_mut_ptr().cast();
         for first in (0..self.rows).step_by(packed) {
             let rows = packed.min(self.rows - first);
-            // SAFETY: the rows are of everybody's matrix and of the output. The block has room for what all ranks but the first
-            // have in them, and the first one's goes to where the result comes: that is allowed to be a source.
+            // SAFETY: the rows are of everybody's matrix and of the output. The block has room for what all
+            // ranks but the first have in them, and the first one's goes to where the result comes: that is
+            // allowed to be a source.
             unsafe {
                 let out = out.add(first * self.width);
                 let slot = |rank| if rank == 0 { out } else { block.add((rank - 1) * packed * self.width) };
@@ -151,10 +154,11 @@ impl Part {
         to
     }
 
-    /// [`Part::pack`] for parts that are one word: without it, choosing how to copy takes longer than copying.
+    /// [`ColumnPart::pack`] for parts that are one word: without it, choosing how to copy takes longer than
+    /// copying.
     ///
     /// # Safety
-    /// As for [`Part::pack`].
+    /// As for [`ColumnPart::pack`].
     unsafe fn pack_words<W: Copy>(&self, from: *const u8, rows: usize, to: *mut W) {
         for row in 0..rows {
             // SAFETY: the caller's duty.

@@ -1,7 +1,7 @@
 //! The direct algorithm: meet, work straight on the peers' memory, meet again.
 //!
-//! The first meeting says that everybody's memory is ready, and where in it each rank's elements start; the second that
-//! nobody works on it any more. Two-shot reduction is the same frame with other work in it.
+//! The first meeting says that everybody's memory is ready, and where in it each rank's elements start; the
+//! second that nobody works on it any more. Two-shot reduction is the same frame with other work in it.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
@@ -13,8 +13,8 @@ use crate::operation::Signature;
 use crate::sys::fault::{self, Point};
 use crate::{Error, Result};
 
-/// Runs `work` between two meetings. A failure after the first may leave anybody's memory half written, whatever the
-/// error is.
+/// Runs `work` between two meetings. A failure after the first may leave anybody's memory half written,
+/// whatever the error is.
 pub(super) fn run<T: Element>(
     memory: &SymmetricMemory<T>,
     running: &Running<'_>,
@@ -48,7 +48,7 @@ fn enter<'a, T: Element>(
             Error::invalid("offset", format!("rank {rank} starts at element {start}, beyond its memory"))
         })?;
     }
-    // SAFETY: all addresses were just found good, and stay mapped while `memory` lives; every rank is between the two
-    // meetings of this collective, or waits for the others there.
+    // SAFETY: all addresses were just found good, and stay mapped while `memory` lives; every rank is between
+    // the two meetings of this collective, or waits for the others there.
     Ok(unsafe { Peers::new(running.inner(), memory.len(), true, |rank| address(rank).unwrap_or_default()) })
 }

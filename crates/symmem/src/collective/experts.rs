@@ -3,23 +3,25 @@
 //! Every rank has the same number of experts. Called by users through the handle; the exchange itself is
 //! [`super::variable`]'s.
 
-use super::variable::{Chunks, Order, Received, Route, pack, pack_in_sequence};
+use super::variable::{ChunkOrder, Chunks, Received, RowRoute, pack, pack_in_sequence};
 use crate::memory::SymmetricMemory;
 use crate::numeric::Element;
 use crate::operation::Op;
 use crate::{Error, Result};
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Collective. Sends rows to experts: the memory is rows of `row` elements, sorted by the rank they go to and then by
-    /// expert, and `splits` says how many go where (rank-major: `splits[rank * experts + expert]`).
+    /// Collective. Sends rows to experts: the memory is rows of `row` elements, sorted by the rank they go to
+    /// and then by expert, and `splits` says how many go where (rank-major:
+    /// `splits[rank * experts + expert]`).
     ///
-    /// `out` becomes the rows for this rank's experts, sorted by expert and then by the rank they came from. Each expert's
-    /// rows are followed by padding up to a multiple of `align` rows, at least `align` even for an expert that got none;
-    /// padding is left as it was. The entries of the result are expert-major (`[expert * world + rank]`), which is what
-    /// [`SymmetricMemory::all_to_all_2d_offset`] takes to send the rows back.
+    /// `out` becomes the rows for this rank's experts, sorted by expert and then by the rank they came from.
+    /// Each expert's rows are followed by padding up to a multiple of `align` rows, at least `align` even for
+    /// an expert that got none; padding is left as it was. The entries of the result are expert-major
+    /// (`[expert * world + rank]`), which is what [`SymmetricMemory::all_to_all_2d_offset`] takes to send the
+    /// rows back.
     ///
-    /// A rank whose splits reach beyond its memory, or whose `out` is too short for what it is sent, is named in the same
-    /// [`Error::Rank`] on all ranks, and nothing is written.
+    /// A rank whose splits reach beyond its memory, or whose `out` is too short for what it is sent, is named
+    /// in the same [`Error::Rank`] on all ranks, and nothing is written.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -42,7 +44,7 @@ impl<T: Element> SymmetricMemory<T> {
         align: usize,
         out: &mut [T],
     ) -> Result<Received> {
-        let route = self.route(row, splits, Order::RankMajor, Order::ExpertMajor, align);
+        let route = self.route(row, splits, ChunkOrder::RankMajor, ChunkOrder::ExpertMajor, align);
         let checked = match align {
             0 => Err(Error::invalid("align", "must be at least 1")),
             _ => self.check_splits(splits),
@@ -51,12 +53,14 @@ impl<T: Element> SymmetricMemory<T> {
         self.exchange_rows(Op::AllToAll2d, &route, numbers, out)
     }
 
-    /// Collective. The inverse of [`SymmetricMemory::all_to_all_2d`]: sends the experts' rows back to where they came from.
-    /// The memory is rows of `row` elements; `splits` says how many belong to each expert and rank (expert-major:
-    /// `splits[expert * world + rank]`), `offsets` at which row they start. What lies between them is not sent.
+    /// Collective. The inverse of [`SymmetricMemory::all_to_all_2d`]: sends the experts' rows back to where
+    /// they came from. The memory is rows of `row` elements; `splits` says how many belong to each expert and
+    /// rank (expert-major: `splits[expert * world + rank]`), `offsets` at which row they start. What lies
+    /// between them is not sent.
     ///
-    /// `out` becomes the rows for this rank, sorted by the rank they came from and then by expert, without padding; the
-    /// entries of the result have the same order. Errors are those of [`SymmetricMemory::all_to_all_2d`].
+    /// `out` becomes the rows for this rank, sorted by the rank they came from and then by expert, without
+    /// padding; the entries of the result have the same order. Errors are those of
+    /// [`SymmetricMemory::all_to_all_2d`].
     pub fn all_to_all_2d_offset(
         &self,
         row: usize,
@@ -64,7 +68,7 @@ impl<T: Element> SymmetricMemory<T> {
         offsets: &[usize],
         out: &mut [T],
     ) -> Result<Received> {
-        let route = self.route(row, splits, Order::ExpertMajor, Order::RankMajor, 0);
+        let route = self.route(row, splits, ChunkOrder::ExpertMajor, ChunkOrder::RankMajor, 0);
         let checked = match splits.len() == offsets.len() {
             true => self.check_splits(splits),
             false => {
@@ -76,9 +80,16 @@ impl<T: Element> SymmetricMemory<T> {
         self.exchange_rows(Op::AllToAll2dOffset, &route, numbers, out)
     }
 
-    fn route(&self, row: usize, splits: &[usize], sent: Order, received: Order, align: usize) -> Route {
+    fn route(
+        &self,
+        row: usize,
+        splits: &[usize],
+        sent: ChunkOrder,
+        received: ChunkOrder,
+        align: usize,
+    ) -> RowRoute {
         let world = self.world_size();
-        Route { row, world, experts: splits.len() / world, sent, received, align }
+        RowRoute { row, world, experts: splits.len() / world, sent, received, align }
     }
 
     /// Whether there is one split for each expert of each rank.

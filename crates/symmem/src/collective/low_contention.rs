@@ -1,36 +1,37 @@
 //! All-gather and reduce-scatter that take the ranks one at a time.
 //!
-//! Called by users through the handle. The plain forms wait for all ranks and then read. These read each rank as soon
-//! as it has come, themselves first and then backwards (`rank - 1`, `rank - 2`, ...): while all ranks are equally fast no
-//! two of them read the same one, and nobody waits for the slowest before it starts.
+//! Called by users through the handle. The plain forms wait for all ranks and then read. These read each rank
+//! as soon as it has come, themselves first and then backwards (`rank - 1`, `rank - 2`, ...): while all ranks
+//! are equally fast no two of them read the same one, and nobody waits for the slowest before it starts.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
 use std::mem::MaybeUninit;
 
 use super::rooted::check_even;
-use super::{Call, check_len};
+use super::{CollectiveCall, check_len};
 use crate::error::{Error, Result};
 use crate::group::Running;
 use crate::memory::{Local, SymmetricMemory};
-use crate::numeric::{Element, Kernel, ReduceOp};
+use crate::numeric::{Element, ReduceKernel, ReduceOp};
 use crate::operation::{Algorithm, Op};
 use crate::sys::copy;
 
 /// What a rank reads of every rank: first element and number of elements.
-struct Wanted {
+struct ReadRange {
     start: usize,
     len: usize,
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Collective. [`SymmetricMemory::all_gather`] that copies each rank's memory as soon as that rank has come: for ranks
-    /// that come at different times. When it fails, also with [`Error::Mismatch`], `out` may be partly written.
+    /// Collective. [`SymmetricMemory::all_gather`] that copies each rank's memory as soon as that rank has
+    /// come: for ranks that come at different times. When it fails, also with [`Error::Mismatch`], `out` may
+    /// be partly written.
     pub fn low_contention_all_gather(&self, out: &mut [T]) -> Result<()> {
         let call = self.call(Op::LowContentionAllGather, 0, None);
         let (len, stores) = (self.len(), self.stores());
         let fits = check_len(call.op, "output", out.len(), len.saturating_mul(self.world_size()));
-        let wanted = fits.map(|()| Wanted { start: 0, len });
+        let wanted = fits.map(|()| ReadRange { start: 0, len });
         self.operate(call.op, None, |running| {
             let _borrow = self.visit(running, &call, wanted, |rank, from| {
                 let to = &mut out[rank * len..][..len];
@@ -41,15 +42,15 @@ impl<T: Element> SymmetricMemory<T> {
         })
     }
 
-    /// Collective. [`SymmetricMemory::reduce_scatter`], with the same bits, that fetches each rank's chunk as soon as that rank
-    /// has come: for ranks that come at different times. With more than two ranks it allocates memory for chunks that came
-    /// before the last one.
+    /// Collective. [`SymmetricMemory::reduce_scatter`], with the same bits, that fetches each rank's chunk as
+    /// soon as that rank has come: for ranks that come at different times. With more than two ranks it
+    /// allocates memory for chunks that came before the last one.
     pub fn low_contention_reduce_scatter(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
         let call = self.call(Op::LowContentionReduceScatter, 0, Some(op));
         let rank = self.rank();
         let wanted = check_even(call.op, self.len(), self.world_size())
             .and_then(|len| check_len(call.op, "output", out.len(), len).map(|()| len))
-            .and_then(|len| Ok((Wanted { start: len * rank, len }, Kernel::select(T::DTYPE, op)?)));
+            .and_then(|len| Ok((ReadRange { start: len * rank, len }, ReduceKernel::select(T::DTYPE, op)?)));
         self.operate(call.op, None, |running| {
             let (wanted, kernel) = running.told(wanted)?;
             let mut stash = Stash::new(rank, self.world_size(), size_of_val(out));
@@ -58,20 +59,20 @@ impl<T: Element> SymmetricMemory<T> {
                 unsafe { stash.keep(rank, from) };
             })?;
             // From here on all ranks agree.
-            // SAFETY: nobody writes any memory until the next meeting, or touches it any more after a failure. Every source
-            // has as many elements as `out`, which is private to this rank.
+            // SAFETY: nobody writes any memory until the next meeting, or touches it any more after a
+            // failure. Every source has as many elements as `out`, which is private to this rank.
             unsafe { kernel.reduce(out.as_mut_ptr().cast(), &stash.sources, out.len()) };
             self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
         })
     }
 
-    /// Announces this rank, then calls `visit` with every rank, and with the address of what is wanted of it, as soon as that
-    /// rank has come. Returns once all have come and agree.
+    /// Announces this rank, then calls `visit` with every rank, and with the address of what is wanted of it,
+    /// as soon as that rank has come. Returns once all have come and agree.
     fn visit(
         &self,
         running: &Running<'_>,
-        call: &Call,
-        wanted: Result<Wanted>,
+        call: &CollectiveCall,
+        wanted: Result<ReadRange>,
         visit: impl FnMut(usize, *const u8),
     ) -> Result<Local<'_, T>> {
         let (borrow, wanted) = running.told(wanted.and_then(|wanted| Ok((self.local()?, wanted))))?;
@@ -79,7 +80,7 @@ impl<T: Element> SymmetricMemory<T> {
         match self.sealed_by_meeting(heard)? {
             None => Ok(borrow),
             Some(rank) => {
-                let message = "what it said about its memory cannot be".to_owned();
+                let message = "what it announced about its memory is impossible".to_owned();
                 Err(Error::Rank { context: running.context(), rank, message })
             }
         }
@@ -89,8 +90,8 @@ impl<T: Element> SymmetricMemory<T> {
     fn hear_each(
         &self,
         running: &Running<'_>,
-        call: &Call,
-        wanted: &Wanted,
+        call: &CollectiveCall,
+        wanted: &ReadRange,
         mut visit: impl FnMut(usize, *const u8),
     ) -> Result<Option<usize>> {
         let (me, world) = (self.rank(), self.world_size());
@@ -112,9 +113,9 @@ impl<T: Element> SymmetricMemory<T> {
     }
 }
 
-/// Where the chunks of all ranks are until they are reduced, in rank order. This rank's and that of the last rank to be
-/// visited stay where they are, the others are copied: as long as not all have come, a rank that disagrees may end
-/// the call and write its memory.
+/// Where the chunks of all ranks are until they are reduced, in rank order. This rank's and that of the last
+/// rank to be visited stay where they are, the others are copied: as long as not all have come, a rank that
+/// disagrees may end the call and write its memory.
 struct Stash {
     rank: usize,
     /// Bytes of a chunk.

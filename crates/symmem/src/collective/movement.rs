@@ -8,7 +8,8 @@ use crate::numeric::Element;
 use crate::operation::Op;
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Collective. `out` becomes everybody's memory, in rank order: as long as the memory times the number of ranks.
+    /// Collective. `out` becomes everybody's memory, in rank order: as long as the memory times the number of
+    /// ranks.
     pub fn all_gather(&self, out: &mut [T]) -> Result<()> {
         const OP: Op = Op::AllGatherMemory;
         self.told(OP, check_len(OP, "output", out.len(), self.len().saturating_mul(self.world_size())))?;
@@ -28,7 +29,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.run(&call, |peers| peers.copy_to_own(root))
     }
 
-    /// Collective. The memory is one chunk per rank; `out` becomes, in rank order, everybody's chunk for this rank.
+    /// Collective. The memory is one chunk per rank; `out` becomes, in rank order, everybody's chunk for this
+    /// rank.
     pub fn all_to_all(&self, out: &mut [T]) -> Result<()> {
         const OP: Op = Op::AllToAll;
         let chunk = check_even(OP, self.len(), self.world_size())

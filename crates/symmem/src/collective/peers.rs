@@ -1,9 +1,9 @@
 //! Where a rank finds every rank's elements while a collective runs, and what it does with them.
 //!
 //! The addresses are those of the ranks' own memory, of their staging, or of parcels that came with their
-//! announcements: algorithms differ in that, operations do not. Elements are read with plain loads and written with
-//! plain stores; that is sound because every rank is inside the same collective: between the meetings of an algorithm
-//! nobody writes what others read.
+//! announcements: algorithms differ in that, operations do not. Elements are read with plain loads and
+//! written with plain stores; that is sound because every rank is inside the same collective: between the
+//! meetings of an algorithm nobody writes what others read.
 //!
 //! Large work is shared by the threads of the rank, see [`crate::sync::team`]: each takes ranges of its own.
 
@@ -13,9 +13,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::two_shot::slice_of;
-use crate::group::Inner;
-use crate::numeric::{Element, Kernel};
-use crate::sync::team::Crew;
+use crate::group::Membership;
+use crate::numeric::{Element, ReduceKernel};
+use crate::sync::team::RankThreads;
 use crate::sys::copy::{self, Stores};
 use crate::tuning::PUSH_RANKS;
 
@@ -33,22 +33,24 @@ pub(super) struct Peers<'a, T: Element> {
     shared: bool,
     /// How to write what is not read at once.
     stores: Stores,
-    crew: &'a Crew,
+    threads: &'a RankThreads,
     element: PhantomData<T>,
 }
 
-// SAFETY: a table of addresses. The threads of a rank work on disjoint ranges of what is there, see `Crew::share` below.
+// SAFETY: a table of addresses. The threads of a rank work on disjoint ranges of what is there, see
+// `RankThreads::share` below.
 unsafe impl<T: Element> Sync for Peers<'_, T> {}
 
 impl<'a, T: Element> Peers<'a, T> {
-    /// The `len` elements of each rank that are at `address`; `shared` says that this is the rank's own memory.
+    /// The `len` elements of each rank that are at `address`; `shared` says that this is the rank's own
+    /// memory.
     ///
     /// # Safety
-    /// The addresses are valid for that many elements until the value is dropped, and who may write them meanwhile is as
-    /// the module says.
+    /// The addresses are valid for that many elements until the value is dropped, and who may write them
+    /// meanwhile is as the module says.
     #[inline(always)]
     pub(super) unsafe fn new(
-        inner: &'a Inner,
+        inner: &'a Membership,
         len: usize,
         shared: bool,
         address: impl Fn(usize) -> *mut u8,
@@ -58,8 +60,17 @@ impl<'a, T: Element> Peers<'a, T> {
         let footprint = if shared { 2 * world * len * size_of::<T>() } else { 0 };
         let stores = Stores::for_footprint(footprint);
         let (inline, heap) = ([std::ptr::null_mut(); INLINE], Vec::new());
-        let mut peers =
-            Self { inline, heap, world, rank, len, shared, stores, crew: &inner.crew, element: PhantomData };
+        let mut peers = Self {
+            inline,
+            heap,
+            world,
+            rank,
+            len,
+            shared,
+            stores,
+            threads: &inner.threads,
+            element: PhantomData,
+        };
         // In their place at once: copying what was just written word by word stalls the processor.
         match world > INLINE {
             true => peers.heap.extend((0..world).map(address)),
@@ -90,35 +101,36 @@ impl<'a, T: Element> Peers<'a, T> {
     }
 
     /// Reduces the elements of `slice` and writes the result into everybody's memory.
-    pub(super) fn reduce_everywhere(&self, kernel: &Kernel, slice: Range<usize>) {
+    pub(super) fn reduce_everywhere(&self, kernel: &ReduceKernel, slice: Range<usize>) {
         debug_assert!(self.shared && slice.end <= self.len);
         let bytes = slice.len() * size_of::<T>() * 2 * self.world;
-        self.crew.share(bytes, |part, parts| {
+        self.threads.share(bytes, |part, parts| {
             let part = slice_of(slice.len(), parts, part);
-            // SAFETY: every address has room for the slice, which is this rank's alone until the next meeting, and its parts
-            // are one thread's each. Sources and destinations are the same memory of different ranks, so each destination
-            // equals one source.
+            // SAFETY: every address has room for the slice, which is this rank's alone until the next
+            // meeting, and its parts are one thread's each. Sources and destinations are the same memory of
+            // different ranks, so each destination equals one source.
             self.at(slice.start + part.start, |addresses| unsafe {
                 kernel.reduce_to_many(addresses, sources(addresses), part.len(), Stores::Cached);
             });
         });
     }
 
-    /// Reduces the elements of `slice` into `out`, if it is given, and in place of what the ranks of `back` have there.
+    /// Reduces the elements of `slice` into `out`, if it is given, and in place of what the ranks of `back`
+    /// have there.
     ///
     /// # Safety
-    /// `out` must be valid for that many elements and this rank's alone; it is this rank's address of the slice, or apart from
-    /// it. What the ranks of `back` have there nobody else uses until the next meeting.
+    /// `out` must be valid for that many elements and this rank's alone; it is this rank's address of the
+    /// slice, or apart from it. What the ranks of `back` have there nobody else uses until the next meeting.
     pub(super) unsafe fn reduce_back(
         &self,
-        kernel: &Kernel,
+        kernel: &ReduceKernel,
         slice: Range<usize>,
         out: Option<*mut T>,
         back: impl Fn(usize) -> bool + Sync,
     ) {
         debug_assert!(!self.shared && slice.end <= self.len);
         let out = Start(out);
-        self.crew.share(slice.len() * size_of::<T>() * 2 * self.world, |part, parts| {
+        self.threads.share(slice.len() * size_of::<T>() * 2 * self.world, |part, parts| {
             let part = slice_of(slice.len(), parts, part);
             // SAFETY: within what the caller vouches for; parts are one thread's each.
             let out = out.get().map(|out| unsafe { out.add(part.start) });
@@ -128,7 +140,8 @@ impl<'a, T: Element> Peers<'a, T> {
                     false => back(rank).then_some(*address),
                 };
                 let places = addresses.iter().enumerate().filter_map(place);
-                // SAFETY: every address has room for the slice. A destination is a source, or apart from all of them.
+                // SAFETY: every address has room for the slice. A destination is a source, or apart from all
+                // of them.
                 let reduce = |to: &[*mut u8]| unsafe {
                     kernel.reduce_to_many(to, sources(addresses), part.len(), Stores::Cached);
                 };
@@ -150,11 +163,12 @@ impl<'a, T: Element> Peers<'a, T> {
     /// Reduces all elements into `out`.
     ///
     /// # Safety
-    /// `out` must be valid for them and this rank's alone; it is this rank's address of them, or apart from it.
+    /// `out` must be valid for them and this rank's alone; it is this rank's address of them, or apart from
+    /// it.
     #[inline]
-    pub(super) unsafe fn reduce_all(&self, kernel: &Kernel, out: *mut T) {
+    pub(super) unsafe fn reduce_all(&self, kernel: &ReduceKernel, out: *mut T) {
         let out = Start(out);
-        self.crew.share(self.len * size_of::<T>() * (self.world + 1), |part, parts| {
+        self.threads.share(self.len * size_of::<T>() * (self.world + 1), |part, parts| {
             let part = slice_of(self.len, parts, part);
             // SAFETY: the caller's duty; parts are one thread's each.
             unsafe { self.reduce_to(kernel, part.start, out.get().add(part.start), part.len()) };
@@ -162,12 +176,21 @@ impl<'a, T: Element> Peers<'a, T> {
     }
 
     /// Reduces `out.len()` elements from `start` on into `out`.
-    pub(super) fn reduce(&self, kernel: &Kernel, start: usize, out: &mut [T]) {
+    pub(super) fn reduce(&self, kernel: &ReduceKernel, start: usize, out: &mut [T]) {
+        self.reduce_first(self.world, kernel, start, out);
+    }
+
+    /// [`Peers::reduce`] of the first `count` ranks.
+    #[inline(always)]
+    pub(super) fn reduce_first(&self, count: usize, kernel: &ReduceKernel, start: usize, out: &mut [T]) {
         debug_assert!(start + out.len() <= self.len);
-        self.share_output(out, self.world + 1, |at, part| {
-            // SAFETY: every address has room for these elements, nobody writes them until the next meeting, and the part is
-            // private to this thread.
-            unsafe { self.reduce_to(kernel, start + at, part.as_mut_ptr(), part.len()) }
+        self.share_output(out, count + 1, |at, part| {
+            // SAFETY: every address has room for these elements, nobody writes them until the next meeting,
+            // and the part is private to this thread.
+            self.at(start + at, |addresses| unsafe {
+                let first = &sources(addresses)[..count];
+                kernel.reduce_to_many(&[part.as_mut_ptr().cast()], first, part.len(), self.stores);
+            });
         });
     }
 
@@ -186,11 +209,25 @@ impl<'a, T: Element> Peers<'a, T> {
         });
     }
 
-    /// Lets the threads of this rank call `fill` with disjoint parts of `out` and where they start; for each byte of it
-    /// `touched` bytes are read or written.
+    /// `out` becomes, in rank order, the first `counts[rank]` elements of each rank.
+    pub(super) fn gather_counts(&self, counts: &[usize], out: &mut [T]) {
+        self.share_output(out, 2, |at, part| {
+            let mut start = 0;
+            for (rank, count) in counts.iter().copied().enumerate() {
+                let (from, end) = (start.max(at), (start + count).min(at + part.len()));
+                if from < end {
+                    self.copy(rank, from - start, &mut part[from - at..end - at]);
+                }
+                start += count;
+            }
+        });
+    }
+
+    /// Lets the threads of this rank call `fill` with disjoint parts of `out` and where they start; for each
+    /// byte of it `touched` bytes are read or written.
     fn share_output(&self, out: &mut [T], touched: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
         let (first, len) = (Start(out.as_mut_ptr()), out.len());
-        self.crew.share(size_of_val(out) * touched, |part, parts| {
+        self.threads.share(size_of_val(out) * touched, |part, parts| {
             let part = slice_of(len, parts, part);
             // SAFETY: within `out`, which is borrowed until all parts are done; parts are disjoint.
             let slice = unsafe { std::slice::from_raw_parts_mut(first.get().add(part.start), part.len()) };
@@ -201,8 +238,9 @@ impl<'a, T: Element> Peers<'a, T> {
     /// Reduces `len` elements from `start` on into `out`.
     ///
     /// # Safety
-    /// `out` must be valid for that many elements, and be this rank's alone; it may be its address of element `start`.
-    pub(super) unsafe fn reduce_to(&self, kernel: &Kernel, start: usize, out: *mut T, len: usize) {
+    /// `out` must be valid for that many elements, and be this rank's alone; it may be its address of element
+    /// `start`.
+    pub(super) unsafe fn reduce_to(&self, kernel: &ReduceKernel, start: usize, out: *mut T, len: usize) {
         // SAFETY: as for `reduce`; else the caller's duty.
         self.at(start, |addresses| unsafe {
             kernel.reduce_to_many(&[out.cast()], sources(addresses), len, self.stores);
@@ -210,7 +248,7 @@ impl<'a, T: Element> Peers<'a, T> {
     }
 
     /// Reduces all elements into this rank's own memory, which is one of the addresses.
-    pub(super) fn reduce_to_own(&self, kernel: &Kernel) {
+    pub(super) fn reduce_to_own(&self, kernel: &ReduceKernel) {
         debug_assert!(!self.shared);
         // SAFETY: this rank's own memory is borrowed for writing, and peers read copies of it.
         self.at(0, |addresses| unsafe {
@@ -219,7 +257,7 @@ impl<'a, T: Element> Peers<'a, T> {
     }
 
     /// Copies `out.len()` elements of `rank` from `start` on.
-    fn copy(&self, rank: usize, start: usize, out: &mut [T]) {
+    pub(super) fn copy(&self, rank: usize, start: usize, out: &mut [T]) {
         debug_assert!(start + out.len() <= self.len);
         // SAFETY: as for `reduce`.
         unsafe {
@@ -233,11 +271,11 @@ impl<'a, T: Element> Peers<'a, T> {
         if root == self.rank {
             return;
         }
-        self.crew.share(2 * self.len * size_of::<T>(), |part, parts| {
+        self.threads.share(2 * self.len * size_of::<T>(), |part, parts| {
             let part = slice_of(self.len, parts, part);
             let (from, to) = (self.address(root, part.start), self.address(self.rank, part.start));
-            // SAFETY: both have room for `len` elements and are different memory; this rank's is borrowed for writing, its
-            // parts are one thread's each, and nobody writes the root's until the next meeting.
+            // SAFETY: both have room for `len` elements and are different memory; this rank's is borrowed for
+            // writing, its parts are one thread's each, and nobody writes the root's until the next meeting.
             unsafe { copy::read_with(from, to, part.len() * size_of::<T>(), self.stores) };
         });
     }

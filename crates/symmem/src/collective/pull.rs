@@ -1,13 +1,15 @@
 //! The pull algorithm: meet, read the peers' private memory through the kernel, meet again.
 //!
-//! For large private memory that everybody gives to everybody: one copy less than through staging, for two system calls per peer. The first
-//! meeting says where everybody's memory is; the second, in which a rank stays until all others have read, that it is nobody's any more, and
-//! whether all could read. If somebody could not, all ranks learn that, and the call goes on by another algorithm.
+//! For large private memory that everybody gives to everybody: one copy less than through staging, for two
+//! system calls per peer. The first meeting says where everybody's memory is; the second, in which a rank
+//! stays until all others have read, that it is nobody's any more, and whether all could read. If somebody
+//! could not, all ranks learn that, and the call goes on by another algorithm.
 //!
 //! # Why what was read is right
-//! An owner leaves the call before the second meeting only if the group has failed, and convicts somebody before it returns. A reader looks at
-//! the verdict, and for deaths, after its last read: if there is none, every owner was in the call until then, and did not write.
-//! Ranks that are threads of one process read through the kernel too: a plain copy would need an owner that cannot return, whatever happens.
+//! An owner leaves the call before the second meeting only if the group has failed, and convicts somebody
+//! before it returns. A reader looks at the verdict, and for deaths, after its last read: if there is none,
+//! every owner was in the call until then, and did not write. Ranks that are threads of one process read
+//! through the kernel too: a plain copy would need an owner that cannot return, whatever happens.
 
 use crate::Result;
 use crate::group::Running;
@@ -28,8 +30,8 @@ impl Sources<'_> {
     }
 }
 
-/// Runs `read` between two meetings, with this rank's memory at `address`. False if a rank was refused, on all ranks alike: nothing that was
-/// read counts then.
+/// Runs `read` between two meetings, with this rank's memory at `address`. False if a rank was refused, on
+/// all ranks alike: nothing that was read counts then.
 pub(super) fn run(
     running: &Running<'_>,
     signature: Signature,

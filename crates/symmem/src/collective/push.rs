@@ -1,15 +1,15 @@
-//! The push algorithm: the bytes travel in the cache lines of the announcement, the first of them in the very line that
-//! the receiver looks at.
+//! The push algorithm: the bytes travel in the cache lines of the announcement, the first of them in the very
+//! line that the receiver looks at.
 //!
-//! No barrier, no staging: a rank announces, hears, and works on the parcels that it took up. The argument for reusing
-//! the lines is that of the meeting's slots.
+//! No barrier, no staging: a rank announces, hears, and works on the parcels that it took up. The argument
+//! for reusing the lines is that of the meeting's slots.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
 use std::mem::MaybeUninit;
 
-use super::call::Call;
-use super::pipelined::{Laid, Pieces, Room};
+use super::call::CollectiveCall;
+use super::pipelined::{PieceBuffer, Pieces, StagedPieces};
 use crate::Result;
 use crate::group::Running;
 use crate::operation::Signature;
@@ -48,7 +48,7 @@ impl Parcels {
 #[inline]
 pub(super) fn exchange(
     running: &Running<'_>,
-    call: &Call,
+    call: &CollectiveCall,
     signature: Signature,
     parcels: &mut Parcels,
     fill: impl FnOnce(*mut u8),
@@ -75,7 +75,7 @@ pub(super) fn exchange(
 /// Carries the one piece of `pieces`, which fits a parcel.
 pub(super) fn run(
     running: &Running<'_>,
-    call: &Call,
+    call: &CollectiveCall,
     signature: Signature,
     pieces: &mut impl Pieces,
 ) -> Result<()> {
@@ -83,10 +83,10 @@ pub(super) fn run(
     let mut parcels = Parcels::new();
     exchange(running, call, signature, &mut parcels, |to| {
         // SAFETY: this rank's parcel, which it alone sees, has that many bytes.
-        pieces.lay_out(0, &unsafe { Room::new(to, bytes) }, None);
+        pieces.lay_out(0, &unsafe { PieceBuffer::new(to, bytes) }, None);
     })?;
     let parcels = parcels.addresses();
     // SAFETY: the parcels are on the stack; those of the ranks that gave one hold the call's bytes.
-    pieces.take_up(0, &unsafe { Laid::in_parcels(running.inner(), &parcels, bytes) }, None);
+    pieces.take_up(0, &unsafe { StagedPieces::in_parcels(running.inner(), &parcels, bytes) }, None);
     Ok(())
 }

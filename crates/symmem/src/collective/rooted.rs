@@ -1,6 +1,7 @@
 //! Collectives with one rank that gives or takes: gather and scatter.
 //!
-//! Called by users through the handle. A rank with wrong arguments refuses the call: an error everywhere, nothing written.
+//! Called by users through the handle. A rank with wrong arguments refuses the call: an error everywhere,
+//! nothing written.
 
 use super::check_len;
 use crate::memory::SymmetricMemory;
@@ -9,8 +10,8 @@ use crate::operation::Op;
 use crate::{Error, Result};
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Collective. `out` of rank `root` becomes everybody's memory, in rank order: as long as the memory times the number
-    /// of ranks. The others' `out` is ignored.
+    /// Collective. `out` of rank `root` becomes everybody's memory, in rank order: as long as the memory
+    /// times the number of ranks. The others' `out` is ignored.
     pub fn gather(&self, root: usize, out: &mut [T]) -> Result<()> {
         let (len, world) = (self.len(), self.world_size());
         let is_root = self.rank() == root;

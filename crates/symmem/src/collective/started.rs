@@ -1,8 +1,9 @@
 //! Started forms of the collectives: they return at once, and a helper thread of the rank carries them.
 //!
-//! Called by users through the handle, or through the group for private memory. Each is its blocking form, run on the
-//! helper thread with the terms of the handle it was started on; what differs is that the memory is borrowed from
-//! the start to the end of the operation, and that buffers are given away and come back with the result.
+//! Called by users through the handle, or through the group for private memory. Each is its blocking form,
+//! run on the helper thread with the terms of the handle it was started on; what differs is that the memory
+//! is borrowed from the start to the end of the operation, and that buffers are given away and come back with
+//! the result.
 
 use crate::Result;
 use crate::group::{Group, Pending};
@@ -12,15 +13,17 @@ use crate::operation::Op;
 
 /// # Started collectives
 ///
-/// They return at once with a [`Pending`], to be tested, waited for or awaited. A helper thread of this rank carries them in
-/// the order they were started, which must be the same on all ranks, as for blocking calls. Until the last one has ended,
-/// blocking operations of this rank on the same group give [`Error::Busy`](crate::Error::Busy), for their place among the
-/// started ones would be undefined; [`Group::try_clone`] gives a group for them.
+/// They return at once with a [`Pending`], to be tested, waited for or awaited. A helper thread of this rank
+/// carries them in the order they were started, which must be the same on all ranks, as for blocking calls.
+/// Until the last one has ended, blocking operations of this rank on the same group give
+/// [`Error::Busy`](crate::Error::Busy), for their place among the started ones would be undefined;
+/// [`Group::try_clone`] gives a group for them.
 ///
-/// From the start until it has ended a collective in place borrows the memory for writing, so that `local` and `local_mut` fail,
-/// and one with an output borrows it for reading, so that `local_mut` fails. What is wrong comes with the result, also
-/// [`Error::Borrowed`](crate::Error::Borrowed) for memory that was borrowed at the start: the other ranks are told of it in its
-/// turn. The output buffer comes back with the result, and is lost if there is an error.
+/// From the start until it has ended a collective in place borrows the memory for writing, so that `local`
+/// and `local_mut` fail, and one with an output borrows it for reading, so that `local_mut` fails. What is
+/// wrong comes with the result, also [`Error::Borrowed`](crate::Error::Borrowed) for memory that was borrowed
+/// at the start: the other ranks are told of it in its turn. The output buffer comes back with the result,
+/// and is lost if there is an error.
 impl<T: Element> SymmetricMemory<T> {
     /// Collective, started. [`SymmetricMemory::all_reduce`].
     ///
@@ -120,8 +123,9 @@ impl<T: Element> SymmetricMemory<T> {
 impl Group {
     /// Collective, started. [`Group::all_reduce`] of a buffer that comes back as the result; see [`Pending`].
     ///
-    /// Started operations of a group run in the order they were started, which must be the same on all ranks. Until the last
-    /// one has ended, blocking operations of this rank on the group give [`Error::Busy`](crate::Error::Busy).
+    /// Started operations of a group run in the order they were started, which must be the same on all ranks.
+    /// Until the last one has ended, blocking operations of this rank on the group give
+    /// [`Error::Busy`](crate::Error::Busy).
     pub fn all_reduce_start<T: Element>(&self, op: ReduceOp, data: Vec<T>) -> Result<Pending<Vec<T>>> {
         self.start_private(Op::PrivateAllReduce, data, move |group, data| group.all_reduce(op, data))
     }
@@ -136,7 +140,8 @@ impl Group {
         self.start_private(Op::PrivateReduce, data, move |group, data| group.reduce(op, root, data))
     }
 
-    /// Collective, started. [`Group::reduce_scatter`] of `input`, with a buffer that comes back as the result.
+    /// Collective, started. [`Group::reduce_scatter`] of `input`, with a buffer that comes back as the
+    /// result.
     pub fn reduce_scatter_start<T: Element>(
         &self,
         op: ReduceOp,
@@ -147,7 +152,8 @@ impl Group {
         self.start_private(Op::PrivateReduceScatter, out, work)
     }
 
-    /// Collective, started. [`Group::all_gather_into`] of `input`, with a buffer that comes back as the result.
+    /// Collective, started. [`Group::all_gather_into`] of `input`, with a buffer that comes back as the
+    /// result.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -187,8 +193,8 @@ impl Group {
         })
     }
 
-    /// Collective, started. [`Group::barrier`]: it ends once every rank has started it, and all that was started before has
-    /// ended.
+    /// Collective, started. [`Group::barrier`]: it ends once every rank has started it, and all that was
+    /// started before has ended.
     pub fn barrier_start(&self) -> Result<Pending<()>> {
         let group = self.for_helper();
         self.start(Op::Barrier, move || group.barrier())

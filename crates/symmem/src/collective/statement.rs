@@ -1,12 +1,14 @@
-//! What ranks tell each other before a collective whose arguments differ by rank (splits, lengths of outputs).
+//! What ranks tell each other before a collective whose arguments differ by rank (splits, lengths of
+//! outputs).
 //!
-//! Used by the collectives of this folder that have such arguments. Every rank says what all must give alike and what is its own;
-//! everybody hears everything and judges it alike. So a disagreement is the same `Mismatch`, and arguments that do not fit
-//! together the same error, on every rank, before a byte is written. What a rank can see to be wrong by itself it refuses.
+//! Used by the collectives of this folder that have such arguments. Every rank says what all must give alike
+//! and what is its own; everybody hears everything and judges it alike. So a disagreement is the same
+//! `Mismatch`, and arguments that do not fit together the same error, on every rank, before a byte is
+//! written. What a rank can see to be wrong by itself it refuses.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
-use super::Call;
+use super::CollectiveCall;
 use crate::error::{Error, Result};
 use crate::group::Running;
 use crate::memory::SymmetricMemory;
@@ -18,21 +20,21 @@ use crate::sys::copy::{self, Stores};
 pub(super) type Term = (&'static str, usize);
 
 /// Why a call makes no sense. All ranks find out alike, from what all have said.
-pub(super) enum Refusal {
+pub(super) enum CallRefusal {
     /// Because of what this rank said.
     Rank(usize, String),
     /// Because of what all said alike.
     All(Error),
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for CallRefusal {
     fn from(error: Error) -> Self {
         Self::All(error)
     }
 }
 
 /// What all ranks said, and their memory, for as long as the call runs.
-pub(super) struct Said<'a, T: Element> {
+pub(super) struct RankStatements<'a, T: Element> {
     memory: &'a SymmetricMemory<T>,
     /// Of each rank: the first element of its handle, the terms, its own numbers.
     words: Vec<Vec<usize>>,
@@ -42,7 +44,7 @@ pub(super) struct Said<'a, T: Element> {
     stores: Stores,
 }
 
-impl<T: Element> Said<'_, T> {
+impl<T: Element> RankStatements<'_, T> {
     /// What is `rank`'s own.
     pub(super) fn numbers(&self, rank: usize) -> &[usize] {
         &self.words[rank][1 + self.terms..]
@@ -65,15 +67,16 @@ impl<T: Element> Said<'_, T> {
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Exchanges `numbers`, or refuses the call if this rank has none; lets `plan` judge what all ranks said, from nothing but what they
-    /// said and what they agreed on; runs `work`, which reads everybody's memory; meets again.
+    /// Exchanges `numbers`, or refuses the call if this rank has none; lets `plan` judge what all ranks said,
+    /// from nothing but what they said and what they agreed on; runs `work`, which reads everybody's memory;
+    /// meets again.
     pub(super) fn state_and_read<P>(
         &self,
-        call: Call,
+        call: CollectiveCall,
         terms: &[Term],
         numbers: Result<Vec<usize>>,
-        plan: impl FnOnce(&Said<'_, T>) -> Result<P, Refusal>,
-        work: impl FnOnce(&Said<'_, T>, &P),
+        plan: impl FnOnce(&RankStatements<'_, T>) -> Result<P, CallRefusal>,
+        work: impl FnOnce(&RankStatements<'_, T>, &P),
     ) -> Result<P> {
         self.operate(call.op, None, |running| {
             self.state_and_read_in(running, call, terms, numbers, plan, work)
@@ -83,11 +86,11 @@ impl<T: Element> SymmetricMemory<T> {
     fn state_and_read_in<P>(
         &self,
         running: &Running<'_>,
-        call: Call,
+        call: CollectiveCall,
         terms: &[Term],
         numbers: Result<Vec<usize>>,
-        plan: impl FnOnce(&Said<'_, T>) -> Result<P, Refusal>,
-        work: impl FnOnce(&Said<'_, T>, &P),
+        plan: impl FnOnce(&RankStatements<'_, T>) -> Result<P, CallRefusal>,
+        work: impl FnOnce(&RankStatements<'_, T>, &P),
     ) -> Result<P> {
         let (_borrow, numbers) = running.told(numbers.and_then(|numbers| Ok((self.local()?, numbers))))?;
         let said = self.sealed_by_meeting(self.state(running, &call, terms, numbers))?;
@@ -97,8 +100,8 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(plan)
     }
 
-    /// The result of a meeting. If it was interrupted here, it may have succeeded for others, who then work on this rank's
-    /// memory after the call has ended: nobody may touch it any more.
+    /// The result of a meeting. If it was interrupted here, it may have succeeded for others, who then work
+    /// on this rank's memory after the call has ended: nobody may touch it any more.
     pub(super) fn sealed_by_meeting<R>(&self, met: Result<R>) -> Result<R> {
         if let Err(error) = &met
             && !matches!(error, Error::Mismatch { .. } | Error::Rank { .. })
@@ -117,29 +120,37 @@ impl<T: Element> SymmetricMemory<T> {
     fn state(
         &self,
         running: &Running<'_>,
-        call: &Call,
+        call: &CollectiveCall,
         terms: &[Term],
         numbers: Vec<usize>,
-    ) -> Result<Said<'_, T>> {
+    ) -> Result<RankStatements<'_, T>> {
         let signature = call.signature(Algorithm::Direct, self.number());
         let statement = encode(self.offset(), terms, numbers);
         let parts = running.all_gather_in_memory(signature, &statement)?;
         let words = parts.iter().map(|part| decode(part)).collect();
-        let said = Said::new(self, words, terms.len()).map_err(|refusal| refused(running, refusal))?;
+        let said =
+            RankStatements::new(self, words, terms.len()).map_err(|refusal| refused(running, refusal))?;
         said.check_terms(running, terms)?;
         Ok(said)
     }
 }
 
-impl<'a, T: Element> Said<'a, T> {
+impl<'a, T: Element> RankStatements<'a, T> {
     /// Checks that every rank said something that can be: what comes next relies on this, not on the peers.
-    fn new(memory: &'a SymmetricMemory<T>, words: Vec<Vec<usize>>, terms: usize) -> Result<Self, Refusal> {
+    fn new(
+        memory: &'a SymmetricMemory<T>,
+        words: Vec<Vec<usize>>,
+        terms: usize,
+    ) -> Result<Self, CallRefusal> {
         let mut addresses = Vec::with_capacity(words.len());
         for (rank, words) in words.iter().enumerate() {
             let start = words.first().filter(|_| words.len() > terms);
             let Some(address) = start.and_then(|start| memory.element_address(rank, *start, memory.len()))
             else {
-                return Err(Refusal::Rank(rank, "what it said about its memory cannot be".to_owned()));
+                return Err(CallRefusal::Rank(
+                    rank,
+                    "what it announced about its memory is impossible".to_owned(),
+                ));
             };
             addresses.push(address.cast_const());
         }
@@ -161,10 +172,10 @@ impl<'a, T: Element> Said<'a, T> {
     }
 }
 
-pub(super) fn refused(running: &Running<'_>, refusal: Refusal) -> Error {
+pub(super) fn refused(running: &Running<'_>, refusal: CallRefusal) -> Error {
     match refusal {
-        Refusal::Rank(rank, message) => Error::Rank { context: running.context(), rank, message },
-        Refusal::All(error) => error,
+        CallRefusal::Rank(rank, message) => Error::Rank { context: running.context(), rank, message },
+        CallRefusal::All(error) => error,
     }
 }
 

@@ -87,7 +87,8 @@ impl<'a, T: Element> Strided<'a, T> {
         while done < range.end {
             let run = (inner - done % inner).min(range.end - done);
             let first = self.position(done);
-            // SAFETY: `new` checked that all positions lie within the data; there is room by the caller's duty.
+            // SAFETY: `new` checked that all positions lie within the data; there is room by the caller's
+            // duty.
             unsafe {
                 let to = to.add((done - range.start) * size_of::<T>()).cast::<T>();
                 match stride {
@@ -105,7 +106,8 @@ impl<'a, T: Element> Strided<'a, T> {
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Local. Copies the elements of `from`, which are as many as the memory's, into this rank's memory side by side.
+    /// Local. Copies the elements of `from`, which are as many as the memory's, into this rank's memory side
+    /// by side.
     pub fn copy_from_strided(&mut self, from: Strided<'_, T>) -> Result<()> {
         if from.len() != self.len() {
             let problem = format!("{} elements do not fill {}", from.len(), self.len());

@@ -1,25 +1,28 @@
-//! The two-shot algorithm: each rank owns a slice, which it alone reduces, and puts the result into everybody's memory.
+//! The two-shot algorithm: each rank owns a slice, which it alone reduces, and puts the result into
+//! everybody's memory.
 //!
-//! Every element is read once per rank and written once per rank, whatever the number of ranks. Framed by [`direct`].
+//! Every element is read once per rank and written once per rank, whatever the number of ranks. Framed by
+//! [`direct`].
 //!
 //! [`direct`]: super::direct
 
 use std::ops::Range;
 
 use super::peers::Peers;
-use crate::numeric::{Element, Kernel};
+use crate::numeric::{Element, ReduceKernel};
 
 /// Reduces the slice of `rank` in everybody's memory.
 pub(super) fn run<T: Element>(
     peers: &Peers<'_, T>,
-    kernel: &Kernel,
+    kernel: &ReduceKernel,
     len: usize,
     (rank, world): (usize, usize),
 ) {
     peers.reduce_everywhere(kernel, slice_of(len, world, rank));
 }
 
-/// The slice of `len` elements that `rank` of `world` owns: contiguous, cache-line sized pieces where possible.
+/// The slice of `len` elements that `rank` of `world` owns: contiguous, cache-line sized pieces where
+/// possible.
 pub(super) fn slice_of(len: usize, world: usize, rank: usize) -> Range<usize> {
     // Whole lines of 64 elements keep two ranks from writing into one cache line.
     let lines = len.div_ceil(64);

@@ -1,10 +1,11 @@
 //! Exchanges in which every rank sends every rank as many rows as it likes.
 //!
-//! The memory of a rank is rows; chunks of them go to the ranks. Ranks first tell each other how large their chunks are and
-//! where they start ([`super::statement`]), then each pulls what is for it. [`Route`] says in which order chunks are sent and
-//! received; the expert forms ([`super::experts`]) differ from `all_to_all_v` in nothing else.
+//! The memory of a rank is rows; chunks of them go to the ranks. Ranks first tell each other how large their
+//! chunks are and where they start ([`super::statement`]), then each pulls what is for it. [`RowRoute`] says
+//! in which order chunks are sent and received; the expert forms ([`super::experts`]) differ from
+//! `all_to_all_v` in nothing else.
 
-use super::statement::{Refusal, Said};
+use super::statement::{CallRefusal, RankStatements};
 use crate::memory::SymmetricMemory;
 use crate::numeric::Element;
 use crate::operation::Op;
@@ -21,7 +22,7 @@ pub struct Received {
 
 /// The order of chunks that belong to a rank and an expert.
 #[derive(Clone, Copy)]
-pub(super) enum Order {
+pub(super) enum ChunkOrder {
     /// All of rank 0, then all of rank 1, ...
     RankMajor,
     /// All of expert 0, then all of expert 1, ...
@@ -29,14 +30,14 @@ pub(super) enum Order {
 }
 
 /// How rows travel: the same on all ranks.
-pub(super) struct Route {
+pub(super) struct RowRoute {
     /// Elements of a row.
     pub(super) row: usize,
     pub(super) world: usize,
     /// Chunks that each rank sends to each rank.
     pub(super) experts: usize,
-    pub(super) sent: Order,
-    pub(super) received: Order,
+    pub(super) sent: ChunkOrder,
+    pub(super) received: ChunkOrder,
     /// Rows to which each expert's part of an expert-major output is rounded up; 0 for none.
     pub(super) align: usize,
 }
@@ -48,11 +49,12 @@ pub(super) struct Chunks<'a> {
 }
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Collective. The memory is rows of `row` elements; the first `splits[0]` of them go to rank 0, the next `splits[1]` to
-    /// rank 1, and so on. `out` becomes the rows for this rank, in rank order; it may be longer than they need.
+    /// Collective. The memory is rows of `row` elements; the first `splits[0]` of them go to rank 0, the next
+    /// `splits[1]` to rank 1, and so on. `out` becomes the rows for this rank, in rank order; it may be
+    /// longer than they need.
     ///
-    /// A rank whose splits reach beyond its memory, or whose `out` is too short for what it is sent, is named in the same
-    /// [`Error::Rank`] on all ranks, and nothing is written.
+    /// A rank whose splits reach beyond its memory, or whose `out` is too short for what it is sent, is named
+    /// in the same [`Error::Rank`] on all ranks, and nothing is written.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -73,8 +75,8 @@ impl<T: Element> SymmetricMemory<T> {
     /// ```
     pub fn all_to_all_v(&self, row: usize, splits: &[usize], out: &mut [T]) -> Result<Received> {
         let world = self.world_size();
-        let (sent, received) = (Order::RankMajor, Order::RankMajor);
-        let route = Route { row, world, experts: 1, sent, received, align: 0 };
+        let (sent, received) = (ChunkOrder::RankMajor, ChunkOrder::RankMajor);
+        let route = RowRoute { row, world, experts: 1, sent, received, align: 0 };
         let numbers = match splits.len() == world {
             true => pack_in_sequence(out.len(), splits),
             false => Err(Error::invalid("splits", format!("{} of them for {world} ranks", splits.len()))),
@@ -86,13 +88,14 @@ impl<T: Element> SymmetricMemory<T> {
     pub(super) fn exchange_rows(
         &self,
         op: Op,
-        route: &Route,
+        route: &RowRoute,
         numbers: Result<Vec<usize>>,
         out: &mut [T],
     ) -> Result<Received> {
         let terms = [("row", route.row), ("experts", route.experts), ("align", route.align)];
-        let plan = |said: &Said<'_, T>| route.plan(said, self.rank(), self.len());
-        let work = |said: &Said<'_, T>, received: &Received| route.pull(said, self.rank(), received, out);
+        let plan = |said: &RankStatements<'_, T>| route.plan(said, self.rank(), self.len());
+        let work =
+            |said: &RankStatements<'_, T>, received: &Received| route.pull(said, self.rank(), received, out);
         self.state_and_read(self.call(op, 0, None), &terms, numbers, plan, work)
     }
 }
@@ -134,12 +137,12 @@ impl Chunks<'_> {
     }
 }
 
-impl Route {
+impl RowRoute {
     /// The position of a chunk among those of one rank.
-    fn position(&self, order: Order, rank: usize, expert: usize) -> usize {
+    fn position(&self, order: ChunkOrder, rank: usize, expert: usize) -> usize {
         match order {
-            Order::RankMajor => rank * self.experts + expert,
-            Order::ExpertMajor => expert * self.world + rank,
+            ChunkOrder::RankMajor => rank * self.experts + expert,
+            ChunkOrder::ExpertMajor => expert * self.world + rank,
         }
     }
 
@@ -149,14 +152,19 @@ impl Route {
     }
 
     /// Judges what all ranks said; what the rank `me` will have received.
-    fn plan<T: Element>(&self, said: &Said<'_, T>, me: usize, len: usize) -> Result<Received, Refusal> {
+    fn plan<T: Element>(
+        &self,
+        said: &RankStatements<'_, T>,
+        me: usize,
+        len: usize,
+    ) -> Result<Received, CallRefusal> {
         let limit = self.rows_in(len);
         let mut totals = vec![0usize; self.world * self.experts];
         for rank in 0..self.world {
             let (_, chunks) = unpack(said.numbers(rank));
             if chunks.rows.len() != totals.len() || !chunks.are_within(limit) {
                 let memory = format!("the {limit} rows of {} elements of its memory", self.row);
-                return Err(Refusal::Rank(rank, format!("its splits or offsets reach beyond {memory}")));
+                return Err(CallRefusal::Rank(rank, format!("its splits or offsets reach beyond {memory}")));
             }
             for (total, rows) in totals.iter_mut().zip(chunks.rows) {
                 *total = total.saturating_add(*rows);
@@ -167,7 +175,7 @@ impl Route {
             let needed = self.needed(&totals, rank);
             // That many is what the sum of more is, too.
             if needed > room || needed == usize::MAX {
-                return Err(Refusal::Rank(
+                return Err(CallRefusal::Rank(
                     rank,
                     format!("its output has room for {room} rows, not {needed}"),
                 ));
@@ -192,20 +200,20 @@ impl Route {
     }
 
     /// Where everything is in the output of rank `me`.
-    fn layout<T: Element>(&self, said: &Said<'_, T>, me: usize) -> Received {
+    fn layout<T: Element>(&self, said: &RankStatements<'_, T>, me: usize) -> Received {
         let chunks = self.world * self.experts;
         let mut received = Received { splits: vec![0; chunks], offsets: vec![0; chunks] };
         let (majors, minors) = match self.received {
-            Order::RankMajor => (self.world, self.experts),
-            Order::ExpertMajor => (self.experts, self.world),
+            ChunkOrder::RankMajor => (self.world, self.experts),
+            ChunkOrder::ExpertMajor => (self.experts, self.world),
         };
         let mut major_start = 0;
         for major in 0..majors {
             let mut next = major_start;
             for minor in 0..minors {
                 let (rank, expert) = match self.received {
-                    Order::RankMajor => (major, minor),
-                    Order::ExpertMajor => (minor, major),
+                    ChunkOrder::RankMajor => (major, minor),
+                    ChunkOrder::ExpertMajor => (minor, major),
                 };
                 let rows = unpack(said.numbers(rank)).1.rows[self.position(self.sent, me, expert)];
                 let position = major * minors + minor;
@@ -217,8 +225,9 @@ impl Route {
         received
     }
 
-    /// Copies every chunk for `me` to its place. Ranks start with themselves, so that not all read the same one.
-    fn pull<T: Element>(&self, said: &Said<'_, T>, me: usize, received: &Received, out: &mut [T]) {
+    /// Copies every chunk for `me` to its place. Ranks start with themselves, so that not all read the same
+    /// one.
+    fn pull<T: Element>(&self, said: &RankStatements<'_, T>, me: usize, received: &Received, out: &mut [T]) {
         for rank in (0..self.world).map(|step| (me + step) % self.world) {
             let (_, chunks) = unpack(said.numbers(rank));
             for expert in 0..self.experts {

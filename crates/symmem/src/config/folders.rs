@@ -2,14 +2,9 @@
 
 use std::path::PathBuf;
 
-/// The folder of compiled kernels.
-pub(super) fn kernels() -> Option<PathBuf> {
+/// What is called `name` in that folder.
+pub(super) fn cached(name: &str) -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(cache.join("symmem"))
-}
-
-/// The file of what `symmem tune` measured.
-pub(crate) fn tuning() -> Option<PathBuf> {
-    Some(kernels()?.join("tuning.json"))
+    Some(cache.join(name))
 }

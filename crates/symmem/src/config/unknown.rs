@@ -1,42 +1,44 @@
-//! Variables that are named like settings and are none: most likely misspelt, so whoever set one should hear of it.
+//! Variables that are named like settings and are none: most likely misspelt, so whoever set one should hear
+//! of it.
 //!
-//! [`Config`](super::Config) asks when it has read the environment. One rank of a machine speaks for all of them, or their launcher.
+//! [`Config`](super::Config) asks when it has read the environment. One rank of a machine speaks for all of
+//! them, or their launcher.
+
+use strsim::levenshtein;
 
 use super::ConfigRow;
 
 const PREFIX: &str = "SYMMEM_";
-/// The variable with the name of the call that a rank's process is for; who started the process has complained already.
+/// The variable with the name of the call that a rank's process is for; who started the process has
+/// complained already.
 pub(crate) const SPAWN_NAME: &str = "SYMMEM_SPAWN_NAME";
 
-/// What people may set beside the settings: for parts of the library that know no configuration, and for the programs.
+/// What people may set beside the settings: for parts of the library that know no configuration, and for the
+/// programs.
 const OTHERS: [&str; 4] = ["SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LIBRARY", "SYMMEM_PYTHON"];
 
-/// How names go on after [`PREFIX`] that nobody is sent to: what launchers tell their ranks and tests their processes, and a setting that is no
-/// more, which is refused by its name.
+/// How names go on after [`PREFIX`] that nobody is sent to: what launchers tell their ranks and tests their
+/// processes, and a setting that is no more, which is refused by its name.
 const INTERNAL: &str = "BENCH_ CRASH_ FAIL FRESH_RUN SPAWN_ SPINS TEST_ TRACE_";
 
-/// A sentence for each variable of this process that is meant for symmem and means nothing; none where another rank of this
-/// machine or its launcher says them.
+/// A sentence for each variable of this process that is meant for symmem and means nothing; none where
+/// another rank of this machine or its launcher says them.
 pub(super) fn in_environment(rows: &[ConfigRow]) -> Vec<String> {
     let is_another_rank = std::env::var("LOCAL_RANK").is_ok_and(|rank| rank != "0");
     if is_another_rank || std::env::var_os(SPAWN_NAME).is_some() {
         return Vec::new();
     }
-    let mut names: Vec<String> =
+    let names: std::collections::BTreeSet<String> =
         std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
-    names.sort();
     names.iter().filter_map(|name| complaint(name, rows)).collect()
 }
 
 fn complaint(name: &str, rows: &[ConfigRow]) -> Option<String> {
-    if !name.starts_with(PREFIX) || is_known(name, rows) {
-        return None;
-    }
+    let rest = name.strip_prefix(PREFIX).filter(|_| !is_known(name, rows))?;
     let settings = rows.iter().map(|row| row.variable).chain(OTHERS);
-    let nearest = settings.map(|known| (distance(name, known), known)).min();
+    let nearest = settings.map(|known| (levenshtein(name, known), known)).min();
     // A fifth of the letters may be wrong, and one more.
-    let near = 1 + (name.len() - PREFIX.len()) / 5;
-    let hint = match nearest.filter(|(far, _)| *far <= near) {
+    let hint = match nearest.filter(|(far, _)| *far <= 1 + rest.len() / 5) {
         Some((_, known)) => format!("did you mean {known}?"),
         None => "`symmem config` lists the settings".to_owned(),
     };
@@ -48,20 +50,6 @@ fn is_known(name: &str, rows: &[ConfigRow]) -> bool {
     rows.iter().any(|row| row.variable == name)
         || OTHERS.contains(&name)
         || name.strip_prefix(PREFIX).is_some_and(is_internal)
-}
-
-/// How many letters must be put in, taken away or changed to make one name of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, a) in one.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (at, b) in other.bytes().enumerate() {
-            let change = diagonal + usize::from(a != b);
-            diagonal = row[at + 1];
-            row[at + 1] = change.min(row[at] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
@@ -78,7 +66,7 @@ mod tests {
     #[test]
     fn distances_count_letters() {
         for (one, other, far) in [("", "", 0), ("a", "", 1), ("TIMEOUT", "TIMOUT", 1), ("SPIN", "PINS", 2)] {
-            assert_eq!((distance(one, other), distance(other, one)), (far, far), "{one} {other}");
+            assert_eq!((levenshtein(one, other), levenshtein(other, one)), (far, far), "{one} {other}");
         }
     }
 
@@ -95,8 +83,8 @@ mod tests {
         assert_eq!(complaint("SYMMETRY", &rows()), None);
     }
 
-    /// Every name between quotes in the sources of the library, the program and the Python package is known, or the start of
-    /// one that a test looks for.
+    /// Every name between quotes in the sources of the library, the program and the Python package is known,
+    /// or the start of one that a test looks for.
     #[test]
     fn whatever_the_sources_read_is_known() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

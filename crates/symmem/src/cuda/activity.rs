@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::capture::Relaxed;
-use super::{Device, Event, Stream};
+use super::{Device, Event, Stream, queues};
 use crate::Result;
 
 /// The handle of the per-thread default stream: one number for many streams.
@@ -16,18 +16,44 @@ pub(crate) const PER_THREAD: usize = 2;
 pub(crate) struct Activity {
     /// The last uncaptured launch of each lane.
     lanes: Vec<Event>,
-    /// The last copy on each stream. The streams are kept, so that no new one has the handle of one that is waited for.
+    /// The last copy on each stream. The streams are kept, so that no new one has the handle of one that is
+    /// waited for.
     copies: Mutex<Vec<(Stream, Event)>>,
 }
 
 /// Of every engine that lives, by the number of its device.
 static ACTIVITIES: Mutex<Vec<(usize, Weak<Activity>)>> = Mutex::new(Vec::new());
 
-/// Whether every engine's work on the device with this number is done: for memory that any of them may have been given.
+/// Whether every engine's work on the device with this number is done: for memory that any of them may have
+/// been given.
 pub(crate) fn all_idle(device: usize) -> bool {
     let all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let here = all.iter().filter(|(of, _)| *of == device);
     here.filter_map(|(_, activity)| activity.upgrade()).all(|activity| activity.is_idle())
+}
+
+/// Replays of graphs, by the number of the device, where somebody must know of them.
+static REPLAYS: Mutex<Vec<(usize, Arc<Activity>)>> = Mutex::new(Vec::new());
+
+/// Notes that `stream` was given a graph, where ranks of this process share a device; that of a capture runs
+/// when its graph does.
+pub(super) fn replayed(stream: &Stream) -> Result<()> {
+    if !queues::is_shared() || stream.capture_id()?.is_some() {
+        return Ok(());
+    }
+    let device = stream.device().ordinal();
+    let mut replays = REPLAYS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = replays.iter().find(|(of, _)| *of == device).map(|(_, activity)| Arc::clone(activity));
+    let activity = match known {
+        Some(activity) => activity,
+        None => {
+            let activity = Activity::new(stream.device(), 0)?;
+            replays.push((device, Arc::clone(&activity)));
+            activity
+        }
+    };
+    drop(replays);
+    activity.copied(stream)
 }
 
 impl Activity {

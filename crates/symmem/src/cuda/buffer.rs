@@ -1,9 +1,9 @@
 //! Ordinary device memory, and views of device memory for operations that take private buffers.
 //!
 //! Public. A [`Buffer`] is known to its own rank only; memory that peers reach is an
-//! [`Allocation`](crate::cuda::Allocation). What it guarantees: copies between host and device are done when the call returns, so
-//! host memory is never read or written later; and memory that a captured operation was given lives as long as any graph
-//! that was made of the capture.
+//! [`Allocation`](crate::cuda::Allocation). What it guarantees: copies between host and device are done when
+//! the call returns, so host memory is never read or written later; and memory that a captured operation was
+//! given lives as long as any graph that was made of the capture.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -17,39 +17,39 @@ use cudarc::driver::sys;
 
 use super::activity::all_idle;
 use super::driver::check;
-use super::owner::{Owner, Place};
+use super::owner::{OwnedAddress, Owner};
 use super::{Device, Stream, deferred, queues};
 use crate::numeric::Element;
 use crate::{Error, Result};
 
 /// `len` elements of device memory.
 ///
-/// Local to drop: while operations of engines on its device are under way it is kept, because freeing it would wait for
-/// them, and they for peers. Graphs keep the memory of what was captured in them.
+/// Local to drop: while operations of engines on its device are under way it is kept, because freeing it
+/// would wait for them, and they for peers. Graphs keep the memory of what was captured in them.
 #[derive(Debug)]
 pub struct Buffer<T: Element> {
-    block: Arc<Block>,
+    block: Arc<BufferMemory>,
     len: usize,
     _elements: PhantomData<T>,
 }
 
 /// The memory of a buffer, which graphs share.
 #[derive(Debug)]
-struct Block {
-    memory: Memory,
+struct BufferMemory {
+    memory: DriverMemory,
 }
 
 /// What the driver gave.
 #[derive(Debug)]
-struct Memory {
+struct DriverMemory {
     device: Device,
     /// 0: nothing.
     address: u64,
     bytes: usize,
 }
 
-/// Bytes that were dropped and are kept until no operation is under way. A device that is never idle must not fill up with them: beyond
-/// [`MOST_KEPT`], memory is freed at once, which waits for the device.
+/// Bytes that were dropped and are kept until no operation is under way. A device that is never idle must not
+/// fill up with them: beyond [`MOST_KEPT`], memory is freed at once, which waits for the device.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 const MOST_KEPT: usize = 256 << 20;
 
@@ -65,8 +65,8 @@ impl<T: Element> Buffer<T> {
             // SAFETY: writes one address.
             check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) })?;
         }
-        let memory = Memory { device: device.clone(), address, bytes };
-        Ok(Self { block: Arc::new(Block { memory }), len, _elements: PhantomData })
+        let memory = DriverMemory { device: device.clone(), address, bytes };
+        Ok(Self { block: Arc::new(BufferMemory { memory }), len, _elements: PhantomData })
     }
 
     /// Memory with these elements.
@@ -111,7 +111,8 @@ impl<T: Element> Buffer<T> {
     /// Sets every byte, in the order of `stream`; the host does not wait.
     pub fn fill_bytes(&self, byte: u8, stream: &Stream) -> Result<()> {
         stream.keep_if_captured(&[Some(&self.block)])?;
-        // SAFETY: the buffer's own memory, which is freed only after all work is done, and after the graph if it is captured.
+        // SAFETY: the buffer's own memory, which is freed only after all work is done, and after the graph if
+        // it is captured.
         unsafe { fill_bytes(self.device_ptr(), self.len * size_of::<T>(), byte, stream) }
     }
 
@@ -138,9 +139,9 @@ impl<T: Element> Buffer<T> {
     }
 }
 
-impl Drop for Block {
+impl Drop for BufferMemory {
     fn drop(&mut self) {
-        let nothing = Memory { device: self.memory.device.clone(), address: 0, bytes: 0 };
+        let nothing = DriverMemory { device: self.memory.device.clone(), address: 0, bytes: 0 };
         let memory = mem::replace(&mut self.memory, nothing);
         if memory.address == 0 {
             return;
@@ -150,20 +151,20 @@ impl Drop for Block {
             return;
         }
         let device = memory.device.ordinal();
-        deferred::bury_until(Box::new(move || all_idle(device)), Box::new(Kept(memory)));
+        deferred::drop_when(Box::new(move || all_idle(device)), Box::new(DeferredFree(memory)));
     }
 }
 
 /// Memory that waits to be freed.
-struct Kept(Memory);
+struct DeferredFree(DriverMemory);
 
-impl Drop for Kept {
+impl Drop for DeferredFree {
     fn drop(&mut self) {
         KEPT.fetch_sub(self.0.bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Memory {
+impl Drop for DriverMemory {
     fn drop(&mut self) {
         if self.address != 0 {
             // SAFETY: made by `Buffer::new`. The driver waits for the work of the context before it frees.
@@ -198,8 +199,9 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Somebody else's memory: `len` elements from `address` on.
     ///
     /// # Safety
-    /// The memory is mapped on `device`, and stays so until all work that was given this slice is done; nobody writes it
-    /// meanwhile. Work that was captured is done when no graph is left that was made of the capture.
+    /// The memory is mapped on `device`, and stays so until all work that was given this slice is done;
+    /// nobody writes it meanwhile. Work that was captured is done when no graph is left that was made of the
+    /// capture.
     pub unsafe fn from_raw(address: u64, len: usize, device: &'a Device) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe { Self::from_parts(address, len, device, None) }
@@ -208,8 +210,8 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// [`DeviceSlice::from_raw`] of memory whose `owner` graphs ask for what to keep.
     ///
     /// # Safety
-    /// The memory is mapped on `device` as long as what `owner` gives, or a clone of it, lives, and at least until all uncaptured work that
-    /// was given this slice is done; nobody writes it meanwhile.
+    /// The memory is mapped on `device` as long as what `owner` gives, or a clone of it, lives, and at least
+    /// until all uncaptured work that was given this slice is done; nobody writes it meanwhile.
     pub unsafe fn from_owner(
         address: u64,
         len: usize,
@@ -233,8 +235,8 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     }
 
     /// Where it is, and whose.
-    pub(crate) fn place(&self) -> Place<'a> {
-        Place { address: self.address, owner: self.owner }
+    pub(crate) fn place(&self) -> OwnedAddress<'a> {
+        OwnedAddress { address: self.address, owner: self.owner }
     }
 
     /// Number of elements.
@@ -268,8 +270,9 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// Somebody else's memory: `len` elements from `address` on.
     ///
     /// # Safety
-    /// The memory is mapped on `device`, and stays so until all work that was given this slice is done; nobody else reads or
-    /// writes it meanwhile. Work that was captured is done when no graph is left that was made of the capture.
+    /// The memory is mapped on `device`, and stays so until all work that was given this slice is done;
+    /// nobody else reads or writes it meanwhile. Work that was captured is done when no graph is left that
+    /// was made of the capture.
     pub unsafe fn from_raw(address: u64, len: usize, device: &'a Device) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe { Self::from_parts(address, len, device, None) }
@@ -278,8 +281,8 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// [`DeviceSliceMut::from_raw`] of memory whose `owner` graphs ask for what to keep.
     ///
     /// # Safety
-    /// The memory is mapped on `device` as long as what `owner` gives, or a clone of it, lives, and at least until all uncaptured work that
-    /// was given this slice is done; nobody else reads or writes it meanwhile.
+    /// The memory is mapped on `device` as long as what `owner` gives, or a clone of it, lives, and at least
+    /// until all uncaptured work that was given this slice is done; nobody else reads or writes it meanwhile.
     pub unsafe fn from_owner(
         address: u64,
         len: usize,
@@ -303,8 +306,8 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     }
 
     /// Where it is, and whose.
-    pub(crate) fn place(&self) -> Place<'a> {
-        Place { address: self.address, owner: self.owner }
+    pub(crate) fn place(&self) -> OwnedAddress<'a> {
+        OwnedAddress { address: self.address, owner: self.owner }
     }
 
     /// Number of elements.
@@ -358,8 +361,8 @@ impl<'a, T: Element> From<&'a mut Buffer<T>> for DeviceSliceMut<'a, T> {
     }
 }
 
-/// Copies `elements` to the `len` elements of device memory at `address`, and waits until they are there: pinned host
-/// memory would otherwise be read after the call.
+/// Copies `elements` to the `len` elements of device memory at `address`, and waits until they are there:
+/// pinned host memory would otherwise be read after the call.
 ///
 /// # Safety
 /// The device memory is mapped and holds `len` elements.
@@ -393,7 +396,8 @@ pub(crate) unsafe fn read<T: Element>(address: u64, len: usize, stream: &Stream)
     let mut elements = vec![T::zeroed(); len];
     if len > 0 {
         let _bound = stream.device().bind()?;
-        // SAFETY: both hold `len` elements, for which any bits will do; the host's stay until the copy is done, below.
+        // SAFETY: both hold `len` elements, for which any bits will do; the host's stay until the copy is
+        // done, below.
         let code = unsafe {
             sys::cuMemcpyDtoHAsync_v2(
                 elements.as_mut_ptr().cast(),
@@ -407,8 +411,8 @@ pub(crate) unsafe fn read<T: Element>(address: u64, len: usize, stream: &Stream)
     match stream.synchronize() {
         Ok(()) => Ok(elements),
         Err(error) => {
-            // Whether the copy still runs is not known: better to lose the memory than to have it written when it is
-            // somebody else's.
+            // Whether the copy still runs is not known: better to lose the memory than to have it written
+            // when it is somebody else's.
             std::mem::forget(elements);
             Err(error)
         }

@@ -1,8 +1,8 @@
 //! The cache of compiled code on disk.
 //!
-//! Called by the engine around its compiler. What it guarantees: many processes may start at once (a file appears whole or
-//! not at all), a damaged or foreign file is made anew and never handed to the driver, and without a folder that can be
-//! written everything works, only slower.
+//! Called by the engine around its compiler. What it guarantees: many processes may start at once (a file
+//! appears whole or not at all), a damaged or foreign file is made again and never handed to the driver, and
+//! without a folder that can be written everything works, only slower.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -37,7 +37,7 @@ pub(crate) fn cached_in(
             return Ok(code);
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => tracing::debug!(path = %path.display(), %error, "made anew"),
+        Err(error) => tracing::debug!(path = %path.display(), %error, "made again"),
     }
     let code = make()?;
     if let Err(error) = write(folder, &path, &code) {
@@ -48,7 +48,7 @@ pub(crate) fn cached_in(
 
 /// The name for a key. Each part goes in with its length, so that parts cannot run into each other.
 fn key(parts: &[&[u8]]) -> String {
-    let mut sum = Sum::new();
+    let mut sum = Checksum::new();
     for part in parts {
         sum.add(&(part.len() as u64).to_le_bytes());
         sum.add(part);
@@ -56,7 +56,8 @@ fn key(parts: &[&[u8]]) -> String {
     ids::hex(&sum.0.to_be_bytes())
 }
 
-/// The code in the file at `path`, if it is whole and nobody else can have written it: it will run with our rights.
+/// The code in the file at `path`, if it is whole and nobody else can have written it: it will run with our
+/// rights.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
     let status = file.metadata()?;
@@ -68,7 +69,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     file.read_to_end(&mut bytes)?;
     let sound = bytes.len() > HEADER
         && bytes.starts_with(MAGIC)
-        && bytes[MAGIC.len()..HEADER] == Sum::of(&bytes[HEADER..]).to_le_bytes();
+        && bytes[MAGIC.len()..HEADER] == Checksum::of(&bytes[HEADER..]).to_le_bytes();
     if !sound {
         return Err(io::Error::other("damaged"));
     }
@@ -76,7 +77,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes beside `path`, then renames: readers see all or nothing, and the last of many writers wins with the same bytes.
+/// Writes beside `path`, then renames: readers see all or nothing, and the last of many writers wins with the
+/// same bytes.
 fn write(folder: &Path, path: &Path, code: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let id = ids::random::<8>().map_err(|error| io::Error::other(error.to_string()))?;
@@ -91,14 +93,15 @@ fn write(folder: &Path, path: &Path, code: &[u8]) -> io::Result<()> {
 fn write_draft(draft: &Path, code: &[u8]) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
     file.write_all(MAGIC)?;
-    file.write_all(&Sum::of(code).to_le_bytes())?;
+    file.write_all(&Checksum::of(code).to_le_bytes())?;
     file.write_all(code)
 }
 
-/// FNV-1a with 128 bits: tells contents apart and sees damage; it need not withstand an attacker, who cannot write here.
-struct Sum(u128);
+/// FNV-1a with 128 bits: tells contents apart and sees damage; it need not withstand an attacker, who cannot
+/// write here.
+struct Checksum(u128);
 
-impl Sum {
+impl Checksum {
     fn new() -> Self {
         Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
     }
@@ -116,16 +119,16 @@ impl Sum {
     }
 }
 
-/// A file of the cache with any bytes: it is what was kept, or it is made anew, and is sound afterwards. A first byte that
-/// is odd stands for the right beginning, so that the rest gets a chance.
+/// A file of the cache with any bytes: it is what was kept, or it is made again, and is sound afterwards. A
+/// first byte that is odd stands for the right beginning, so that the rest gets a chance.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(bytes: &[u8]) {
     const KEY: &[&[u8]] = &[b"fuzz"];
-    const MADE: &[u8] = b"made anew";
+    const MADE: &[u8] = b"made again";
     let Some((choice, rest)) = bytes.split_first() else { return };
     let whole = match choice & 1 {
         0 => rest.to_vec(),
-        _ => [MAGIC, &Sum::of(rest).to_le_bytes()[..], rest].concat(),
+        _ => [MAGIC, &Checksum::of(rest).to_le_bytes()[..], rest].concat(),
     };
     // One per process: each input replaces what the one before left.
     let folder = std::env::temp_dir().join(format!("symmem-fuzz-{}", std::process::id()));
@@ -142,7 +145,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
-    let whole = |code: &[u8]| [MAGIC, &Sum::of(code).to_le_bytes()[..], code].concat();
+    let whole = |code: &[u8]| [MAGIC, &Checksum::of(code).to_le_bytes()[..], code].concat();
     let plain = [whole(b"code"), whole(b""), whole(&[0; 300])[..200].to_vec(), MAGIC.to_vec()];
     let marked = plain.iter().map(|bytes| [&[0], &bytes[..]].concat());
     marked.chain([b"\x01code".to_vec(), b"\x01".to_vec()]).collect()
@@ -176,8 +179,8 @@ mod tests {
 
     #[test]
     fn the_sum_is_the_published_one() {
-        assert_eq!(Sum::of(b""), 0x6c62272e07bb014262b821756295c58d);
-        assert_eq!(Sum::of(b"a"), 0xd228cb696f1a8caf78912b704e4a8964);
+        assert_eq!(Checksum::of(b""), 0x6c62272e07bb014262b821756295c58d);
+        assert_eq!(Checksum::of(b"a"), 0xd228cb696f1a8caf78912b704e4a8964);
     }
 
     #[test]
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_made_anew() {
+    fn a_damaged_file_is_made_again() {
         let (folder, count) = (Folder::new(), AtomicUsize::new(0));
         made(folder.path(), &count);
         let path = only_file(folder.path());

@@ -1,4 +1,5 @@
-//! Captures of graphs that calls beside them must leave alone, and what cannot be done while this thread captures.
+//! Captures of graphs that calls beside them must leave alone, and what cannot be done while this thread
+//! captures.
 //!
 //! Called by whoever makes, frees or exchanges memory, here and in the wrapper of NCCL.
 
@@ -20,8 +21,8 @@ pub(crate) fn check_no_capture(what: &str) -> Result<()> {
     ))
 }
 
-/// While it lives, this thread may query events and free memory even if some stream of the process is being captured:
-/// otherwise those calls would fail, and break a capture that has nothing to do with them.
+/// While it lives, this thread may query events and free memory even if some stream of the process is being
+/// captured: otherwise those calls would fail, and break a capture that has nothing to do with them.
 #[derive(Debug)]
 pub(crate) struct Relaxed {
     before: Option<CUstreamCaptureMode>,
@@ -44,7 +45,7 @@ impl Drop for Relaxed {
 /// Sets this thread's capture mode; returns the one before.
 fn exchange(mode: CUstreamCaptureMode) -> Option<CUstreamCaptureMode> {
     let mut mode = mode;
-    // SAFETY: reads and writes one enum. Whoever buries or allocates has opened the driver.
+    // SAFETY: reads and writes one enum. Whoever drops or allocates has opened the driver.
     let code = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
     (code == CUresult::CUDA_SUCCESS).then_some(mode)
 }

@@ -1,8 +1,9 @@
 //! Memory that nobody owns any more but that the device may still use.
 //!
-//! Dropping a handle must neither wait for the device nor pull memory from under a running kernel. So what cannot go yet
-//! is buried here with the condition under which it may, and every later allocation or burial looks whether somebody's
-//! time has come. A group that was poisoned buries its memory the same way: kernels that gave up late find it in place.
+//! Dropping a handle must neither wait for the device nor pull memory from under a running kernel. So what
+//! cannot go yet is kept here with the condition under which it may, and every later allocation or drop looks
+//! whether somebody's time has come. A group that was poisoned keeps its memory the same way: kernels that
+//! gave up late find it in place.
 
 use std::any::Any;
 use std::fmt;
@@ -14,33 +15,33 @@ use super::graph;
 use super::stream::is_capturing_here;
 use crate::sys::fork;
 
-/// What is buried, and when it may go.
-struct Grave {
+/// A value, and when it may go.
+struct Deferred {
     done: Box<dyn Fn() -> bool + Send>,
     /// Dropped to give back what is in it.
-    _corpse: Box<dyn Any + Send>,
+    _value: Box<dyn Any + Send>,
 }
 
-impl fmt::Debug for Grave {
+impl fmt::Debug for Deferred {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Grave")
+        f.write_str("Deferred")
     }
 }
 
-static GRAVES: Mutex<Vec<Grave>> = Mutex::new(Vec::new());
+static DEFERRED: Mutex<Vec<Deferred>> = Mutex::new(Vec::new());
 
-fn graves() -> MutexGuard<'static, Vec<Grave>> {
-    GRAVES.lock().unwrap_or_else(PoisonError::into_inner)
+fn deferred() -> MutexGuard<'static, Vec<Deferred>> {
+    DEFERRED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps `corpse` until `done` says that it may go, which can be now. Takes the chance to [`reap`].
-pub(crate) fn bury_until(done: Box<dyn Fn() -> bool + Send>, corpse: Box<dyn Any + Send>) {
+/// Keeps `value` until `done` says that it may go, which can be now. Takes the chance to [`reap`].
+pub(crate) fn drop_when(done: Box<dyn Fn() -> bool + Send>, value: Box<dyn Any + Send>) {
     // What a forked child inherited is the rank's, and so may be the lock.
     if fork::is_child() {
-        std::mem::forget((done, corpse));
+        std::mem::forget((done, value));
         return;
     }
-    graves().push(Grave { done, _corpse: corpse });
+    deferred().push(Deferred { done, _value: value });
     reap();
 }
 
@@ -51,8 +52,8 @@ const LOOKS: usize = 3;
 
 /// Lets go of everything whose time has come. Never waits.
 pub(crate) fn reap() {
-    // A forked child inherited the graves but not the driver. A capture of this thread would not survive what NCCL calls when
-    // one of its communicators goes.
+    // A forked child inherited the list but not the driver. A capture of this thread would not survive what
+    // NCCL calls when one of its communicators goes.
     if fork::is_child() || is_capturing_here() {
         return;
     }
@@ -60,18 +61,19 @@ pub(crate) fn reap() {
     ASKED.fetch_add(1, Ordering::SeqCst);
     for _ in 0..LOOKS {
         let asked = ASKED.load(Ordering::SeqCst);
-        // Taken out: conditions and drops run without the lock, and may bury in turn.
-        let all = std::mem::take(&mut *graves());
+        // Taken out: conditions and drops run without the lock, and may defer others in turn.
+        let all = std::mem::take(&mut *deferred());
         if all.is_empty() {
             return;
         }
         let relaxed = Relaxed::enter();
-        let (gone, waiting): (Vec<Grave>, Vec<Grave>) = all.into_iter().partition(|grave| (grave.done)());
+        let (gone, waiting): (Vec<Deferred>, Vec<Deferred>) = all.into_iter().partition(|one| (one.done)());
         let is_waiting = !waiting.is_empty();
-        graves().extend(waiting);
+        deferred().extend(waiting);
         drop(gone);
         drop(relaxed);
-        // Who has asked meanwhile did not find what this thread had taken out, and may have been the last one to ask.
+        // Who has asked meanwhile did not find what this thread had taken out, and may have been the last one
+        // to ask.
         if !is_waiting || ASKED.load(Ordering::SeqCst) == asked {
             return;
         }
@@ -89,18 +91,18 @@ mod tests {
     fn nothing_goes_before_its_time() {
         if crate::cuda::driver::driver().is_err() {
             println!("skipped: no CUDA driver");
-            // Where nothing is buried, the driver is not called.
+            // Where nothing is kept, the driver is not called.
             return reap();
         }
-        let (done, corpse) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
-        let (ask, buried) = (Arc::clone(&done), Arc::clone(&corpse));
-        bury_until(Box::new(move || ask.load(Ordering::Relaxed)), Box::new(buried));
+        let (done, value) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
+        let (ask, kept) = (Arc::clone(&done), Arc::clone(&value));
+        drop_when(Box::new(move || ask.load(Ordering::Relaxed)), Box::new(kept));
         reap();
-        assert_eq!(Arc::strong_count(&corpse), 2);
+        assert_eq!(Arc::strong_count(&value), 2);
         done.store(true, Ordering::Relaxed);
         // Another test's thread may have just asked.
         let (start, patience) = (std::time::Instant::now(), std::time::Duration::from_secs(10));
-        while Arc::strong_count(&corpse) > 1 {
+        while Arc::strong_count(&value) > 1 {
             assert!(start.elapsed() < patience, "it never went");
             reap();
         }

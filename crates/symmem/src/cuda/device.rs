@@ -1,8 +1,8 @@
 //! A GPU, and its primary context.
 //!
-//! Public. Everything on the device holds a [`Device`], so the context outlives whatever lives in it. What it
-//! guarantees: calls made under [`Device::bind`] see the right context, and afterwards the thread's current context is
-//! what it was before.
+//! Public. Everything on the device holds a [`Device`], so the context outlives anything that lives in it.
+//! What it guarantees: calls made under [`Device::bind`] see the right context, and afterwards the thread's
+//! current context is what it was before.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -19,12 +19,12 @@ use super::stream;
 use crate::sys::{fork, ids};
 use crate::{Error, Result};
 
-/// A GPU with its primary context, the one that the CUDA runtime, PyTorch and cudarc use too. Cheap to clone; the last
-/// clone releases the context.
+/// A GPU with its primary context, the one that the CUDA runtime, PyTorch and cudarc use too. Cheap to clone;
+/// the last clone releases the context.
 #[derive(Clone)]
-pub struct Device(Arc<Inner>);
+pub struct Device(Arc<SharedDevice>);
 
-struct Inner {
+struct SharedDevice {
     facts: Facts,
     context: CUcontext,
     /// See [`Device::service`].
@@ -45,9 +45,9 @@ pub(crate) struct Facts {
 }
 
 // SAFETY: handles of contexts and streams may be used from every thread; they are only numbers here.
-unsafe impl Send for Inner {}
+unsafe impl Send for SharedDevice {}
 // SAFETY: as above; what is made later is behind a lock.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for SharedDevice {}
 
 /// Where a GPU is in an NVLink fabric that spans machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,13 +68,14 @@ impl Device {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// The device with this number among the visible ones. Retains its primary context, and makes it if nobody has.
+    /// The device with this number among the visible ones. Retains its primary context, and makes it if
+    /// nobody has.
     pub fn new(ordinal: usize) -> Result<Self> {
         let facts = Facts::of(ordinal)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: writes one handle.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, facts.raw) })?;
-        Ok(Self(Arc::new(Inner { facts, context, service: OnceLock::new() })))
+        Ok(Self(Arc::new(SharedDevice { facts, context, service: OnceLock::new() })))
     }
 
     /// Its number among the visible devices.
@@ -127,6 +128,14 @@ impl Device {
         self.0.facts.can_access(&peer.0.facts)
     }
 
+    /// Waits until all work on it of this process is done, on whichever stream. Without a deadline: work that
+    /// waits for a peer on the device has its own.
+    pub fn synchronize(&self) -> Result<()> {
+        let _bound = self.bind()?;
+        // SAFETY: a context is current.
+        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+    }
+
     /// What was known of it before it had a context.
     pub(crate) fn facts(&self) -> &Facts {
         &self.0.facts
@@ -147,7 +156,8 @@ impl Device {
         self.0.context
     }
 
-    /// Makes the context current until what this returns is dropped. Costs one call where it is current already.
+    /// Makes the context current until what this returns is dropped. Costs one call where it is current
+    /// already.
     #[inline]
     pub(crate) fn bind(&self) -> Result<Bound<'_>> {
         if fork::is_child() {
@@ -164,8 +174,9 @@ impl Device {
         Ok(Bound { restore: Some(current), _device: PhantomData })
     }
 
-    /// A stream for memsets and copies that the caller waits for, valid as long as this device. One for all of them:
-    /// a stream with work needs a queue, and where ranks of a process share the device one queue is left for it (`queues.rs`).
+    /// A stream for memsets and copies that the caller waits for, valid as long as this device. One for all
+    /// of them: a stream with work needs a queue, and where ranks of a process share the device one queue is
+    /// left for it (`queues.rs`).
     pub(crate) fn service(&self) -> Result<CUstream> {
         if let Some(stream) = self.0.service.get() {
             return Ok(*stream);
@@ -180,8 +191,8 @@ impl Device {
         Ok(kept)
     }
 
-    /// Frees something of this device in a drop: with the context bound, its failure traced, without harm to a capture of
-    /// this thread, and not at all in a forked child, where the driver is dead.
+    /// Frees something of this device in a drop: with the context bound, its failure traced, without harm to
+    /// a capture of this thread, and not at all in a forked child, where the driver is dead.
     pub(crate) fn release(&self, call: &'static str, free: impl FnOnce() -> CUresult) {
         match self.bind() {
             Ok(_bound) => {
@@ -275,7 +286,7 @@ impl fmt::Display for Device {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedDevice {
     fn drop(&mut self) {
         if fork::is_child() {
             return;

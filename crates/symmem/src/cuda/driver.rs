@@ -1,9 +1,10 @@
 //! The door to the CUDA driver: once per process it is found, checked and initialised.
 //!
-//! Called by whatever makes the first object of a kind ([`super::Device`] above all); everybody who holds a device may
-//! call `cudarc::driver::sys` from then on. What it guarantees: every symbol in [`REQUIRED`] exists once [`driver`]
-//! succeeded (cudarc panics on a missing one, so each symbol that this crate calls must be listed here; a test looks),
-//! the driver is new enough, and this process is not a forked child.
+//! Called by anything that makes the first object of a kind ([`super::Device`] above all); everybody who
+//! holds a device may call `cudarc::driver::sys` from then on. What it guarantees: every symbol in
+//! [`REQUIRED`] exists once [`driver`] succeeded (cudarc panics on a missing one, so each symbol that this
+//! crate calls must be listed here; a test looks), the driver is new enough, and this process is not a forked
+//! child.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -25,6 +26,7 @@ const REQUIRED: &[&str] = &[
     "cuCtxGetCurrent",
     "cuCtxGetStreamPriorityRange",
     "cuCtxSetCurrent",
+    "cuCtxSynchronize",
     "cuDeviceCanAccessPeer",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -227,7 +229,8 @@ impl MpsShare {
         }
     }
 
-    /// Of a device that shows `seen` multiprocessors: how many it has, and how many of them this client may use. Rounded down.
+    /// Of a device that shows `seen` multiprocessors: how many it has, and how many of them this client may
+    /// use. Rounded down.
     pub(crate) fn of(self, seen: u32) -> (u32, u32) {
         let part = self.percent / 100.0;
         match self.shows_all {
@@ -237,8 +240,8 @@ impl MpsShare {
     }
 }
 
-/// Loads the library by the names that cudarc tries, in its order, and keeps it: cudarc then finds it by the same name
-/// instead of panicking.
+/// Loads the library by the names that cudarc tries, in its order, and keeps it: cudarc then finds it by the
+/// same name instead of panicking.
 fn load() -> Result<(), String> {
     let names = ["cuda", "nvcuda"].into_iter().flat_map(cudarc::get_lib_name_candidates);
     let mut reason = "no such file".to_owned();
@@ -298,10 +301,12 @@ fn init_problem(code: i32) -> String {
     }
 }
 
-/// The driver's name of `code`. The code is passed as a number: it may be one that this crate has never heard of.
+/// The driver's name of `code`. The code is passed as a number: it may be one that this crate has never heard
+/// of.
 fn name(code: i32) -> String {
     static NAME: OnceLock<Option<ErrorName>> = OnceLock::new();
-    // SAFETY: there is a code, so the library is loaded; the type is that of cuda.h, an enum being an int there.
+    // SAFETY: there is a code, so the library is loaded; the type is that of cuda.h, an enum being an int
+    // there.
     let function = NAME.get_or_init(|| unsafe { find("cuGetErrorName") });
     let mut text: *const c_char = std::ptr::null();
     if let Some(function) = function {
@@ -330,7 +335,7 @@ fn hint(code: i32) -> &'static str {
         221 | 223 => "the driver's just-in-time compiler is missing or switched off; install NVRTC",
         304 => "the driver was refused by the system; in a container, look at /dev/nvidia* and at ulimit -n",
         214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 => {
-            "a kernel failed on this device and its context is lost; start the process anew; compute-sanitizer shows where"
+            "a kernel failed on this device and its context is lost; start the process again; compute-sanitizer shows where"
         }
         800 => {
             "the system does not permit this; fabric handles need access to /dev/nvidia-caps-imex-channels"

@@ -1,7 +1,7 @@
 //! Events: points in the work of a stream.
 //!
-//! Public. What it guarantees: an event can be waited for from any stream of any device, and times only if it was made
-//! to.
+//! Public. What it guarantees: an event can be waited for from any stream of any device, and times only if it
+//! was made to.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -17,19 +17,19 @@ use crate::Result;
 
 /// A point in a stream's work.
 #[derive(Debug)]
-pub struct Event(Arc<Inner>);
+pub struct Event(Arc<SharedEvent>);
 
 /// Shared with the graphs that set the point.
 #[derive(Debug)]
-struct Inner {
+struct SharedEvent {
     device: Device,
     raw: CUevent,
 }
 
 // SAFETY: the driver takes events from every thread; the handle is only a number here.
-unsafe impl Send for Inner {}
+unsafe impl Send for SharedEvent {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for SharedEvent {}
 
 impl Event {
     /// An event that only orders. Cheaper than one that times.
@@ -47,7 +47,7 @@ impl Event {
         let mut raw = ptr::null_mut();
         // SAFETY: writes one handle.
         check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
-        Ok(Self(Arc::new(Inner { device: device.clone(), raw })))
+        Ok(Self(Arc::new(SharedEvent { device: device.clone(), raw })))
     }
 
     /// Sets the point after all work that is on `stream` now.
@@ -63,7 +63,8 @@ impl Event {
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.0.raw, stream.raw()) })
     }
 
-    /// In a capture: sets the point each time the graph comes here, as [`Event::record`] does outside. The graph keeps the event.
+    /// In a capture: sets the point each time the graph comes here, as [`Event::record`] does outside. The
+    /// graph keeps the event.
     pub fn record_in_graph(&self, stream: &Stream) -> Result<()> {
         let flags = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
         stream.keep_if_captured(&[Some(&self.0)])?;
@@ -112,7 +113,7 @@ impl Event {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedEvent {
     fn drop(&mut self) {
         // SAFETY: made here. The driver keeps what streams still wait for.
         self.device.release("cuEventDestroy", || unsafe { sys::cuEventDestroy_v2(self.raw) });

@@ -1,8 +1,9 @@
 //! Graphs: captured work, ready to be launched again and again.
 //!
-//! Public, made by [`Stream::end_capture`]. What it guarantees: what was handed to [`Graph::keep`] lives as long as the
-//! graph, and as any graph that it was captured into by [`Graph::launch`]; what an operation put into a capture with `Stream::keep_in_capture` lives as long as any executable form
-//! of that graph, also where somebody else (PyTorch) captured it.
+//! Public, made by [`Stream::end_capture`]. What it guarantees: what was handed to [`Graph::keep`] lives as
+//! long as the graph, and as any graph that it was captured into by [`Graph::launch`]; what an operation put
+//! into a capture with `Stream::keep_in_capture` lives as long as any executable form of that graph, also
+//! where somebody else (PyTorch) captured it.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -17,31 +18,32 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{check, trace_release};
-use super::owner::Keep;
+use super::owner::GraphKeep;
 use super::stream::is_capturing_here;
-use super::{Device, Stream, queues};
+use super::{Device, Stream, activity, queues};
 use crate::Result;
 
-/// What graphs no longer need. The driver says so on a thread that must not call CUDA, and the last owner of memory
-/// frees it; so it lies here until [`reap`].
-static DONE: Mutex<Vec<Keep>> = Mutex::new(Vec::new());
+/// What graphs no longer need. The driver says so on a thread that must not call CUDA, and the last owner of
+/// memory frees it; so it lies here until [`reap`].
+static DONE: Mutex<Vec<GraphKeep>> = Mutex::new(Vec::new());
 
 /// Captured work, ready to launch.
-pub struct Graph(Arc<Inner>);
+pub struct Graph(Arc<SharedGraph>);
 
 /// Shared with the graphs that launch it.
-struct Inner {
+struct SharedGraph {
     device: Device,
     raw: CUgraphExec,
     kernels: usize,
-    /// What is kept alive. Also held during a launch: the driver wants the calls on one graph one after the other.
-    keep: Mutex<Vec<Keep>>,
+    /// What is kept alive. Also held during a launch: the driver wants the calls on one graph one after the
+    /// other.
+    keep: Mutex<Vec<GraphKeep>>,
 }
 
 // SAFETY: the driver takes graphs from every thread; the handle is only a number here.
-unsafe impl Send for Inner {}
+unsafe impl Send for SharedGraph {}
 // SAFETY: as above; calls on the handle are made one after the other, under the lock.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for SharedGraph {}
 
 impl Graph {
     /// Makes `graph` ready to launch, and consumes it.
@@ -52,20 +54,22 @@ impl Graph {
         let mut raw = ptr::null_mut();
         // SAFETY: a live graph; writes one handle.
         check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) })?;
-        Ok(Self(Arc::new(Inner { device: device.clone(), raw, kernels, keep: Mutex::default() })))
+        Ok(Self(Arc::new(SharedGraph { device: device.clone(), raw, kernels, keep: Mutex::default() })))
     }
 
-    /// Launches all its work on `stream`, which may be another than it was captured on. One replay at a time: replays
-    /// that share state (a lane of an engine) must be ordered by the caller. On a stream that is captured it becomes a part
-    /// of that graph, which keeps it.
+    /// Launches all its work on `stream`, which may be another than it was captured on. One replay at a time:
+    /// replays that share state (a lane of an engine) must be ordered by the caller. On a stream that is
+    /// captured it becomes a part of that graph, which keeps it.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let _bound = self.device().bind()?;
         stream.keep_if_captured(&[Some(&self.0)])?;
         let _one_at_a_time = self.0.keep.lock().unwrap_or_else(PoisonError::into_inner);
         queues::admit(stream)?;
-        let _turn = queues::turn();
+        let turn = queues::turn();
         // SAFETY: both are live.
-        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.raw()) })
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.raw()) })?;
+        drop(turn);
+        activity::replayed(stream)
     }
 
     /// Number of kernels in it.
@@ -93,13 +97,13 @@ impl fmt::Debug for Graph {
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for SharedGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Inner")
+        f.write_str("SharedGraph")
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedGraph {
     fn drop(&mut self) {
         // SAFETY: made here. Launches that are under way go on.
         self.device.release("cuGraphExecDestroy", || unsafe { sys::cuGraphExecDestroy(self.raw) });
@@ -147,7 +151,7 @@ impl Drop for Template {
 ///
 /// # Safety
 /// `graph` is live, and a context is current.
-pub(super) unsafe fn keep_in(graph: CUgraph, what: Keep) -> Result<()> {
+pub(super) unsafe fn keep_in(graph: CUgraph, what: GraphKeep) -> Result<()> {
     let parcel = Box::into_raw(Box::new(what));
     let mut object = ptr::null_mut();
     let flags = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
@@ -172,12 +176,13 @@ pub(super) unsafe fn keep_in(graph: CUgraph, what: Keep) -> Result<()> {
 /// Called by the driver when no graph needs the parcel any more; must not call CUDA.
 unsafe extern "C" fn done(parcel: *mut c_void) {
     // SAFETY: made by `keep_in`, and handed out once.
-    let what = unsafe { Box::from_raw(parcel.cast::<Keep>()) };
+    let what = unsafe { Box::from_raw(parcel.cast::<GraphKeep>()) };
     DONE.lock().unwrap_or_else(PoisonError::into_inner).push(*what);
 }
 
-/// Lets go of what graphs no longer need. Called where memory is made and where graphs come and go; not while this
-/// thread captures, because the last owner of a communicator ends it, and what NCCL calls then breaks the capture.
+/// Lets go of what graphs no longer need. Called where memory is made and where graphs come and go; not while
+/// this thread captures, because the last owner of a communicator ends it, and what NCCL calls then breaks
+/// the capture.
 pub(crate) fn reap() {
     if crate::sys::fork::is_child() || is_capturing_here() {
         return;
@@ -193,8 +198,8 @@ mod tests {
 
     #[test]
     fn what_a_graph_gave_up_is_freed_by_the_next_reap() {
-        let kept: Keep = Arc::new(42u32);
-        let parcel: *mut Keep = Box::into_raw(Box::new(kept.clone()));
+        let kept: GraphKeep = Arc::new(42u32);
+        let parcel: *mut GraphKeep = Box::into_raw(Box::new(kept.clone()));
         // SAFETY: as the driver calls it.
         unsafe { done(parcel.cast()) };
         assert!(Arc::strong_count(&kept) <= 2);

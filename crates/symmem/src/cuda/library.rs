@@ -1,8 +1,9 @@
 //! Finding shared libraries at run time: where users have them, without running anything.
 //!
-//! Called by whatever binds a library of NVIDIA's by hand. The order: what a variable names, what is loaded already, what
-//! the loader finds, `CUDA_HOME` and `/usr/local/cuda`, then the packages of the Python environments at hand. What it
-//! guarantees: a variable that is set is believed, and never fallen back from; the error lists what was tried.
+//! Called by anything that binds a library of NVIDIA's by hand. The order: what a variable names, what is
+//! loaded already, what the loader finds, `CUDA_HOME` and `/usr/local/cuda`, then the packages of the Python
+//! environments at hand. What it guarantees: a variable that is set is believed, and never fallen back from;
+//! the error lists what was tried.
 
 #![allow(unsafe_code, reason = "calls of the loader")]
 
@@ -14,7 +15,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
 /// What to look for.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedLibrary {
     /// Its name in messages.
     pub(crate) name: &'static str,
     /// The variable that names the file, or the soname.
@@ -27,17 +28,17 @@ pub(crate) struct Wanted {
 
 /// A library, and where it came from.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundLibrary {
     pub(crate) library: Library,
     /// The file, or the soname where the loader chose.
     pub(crate) path: PathBuf,
     /// Why this one.
-    pub(crate) how: How,
+    pub(crate) how: SearchReason,
 }
 
 /// Why a place is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum How {
+pub(crate) enum SearchReason {
     /// A variable names it.
     Variable,
     /// It is in the process already.
@@ -75,18 +76,18 @@ impl Surroundings {
 }
 
 /// Finds and loads `what`; else what to say of it after its name.
-pub(crate) fn find(what: &Wanted) -> Result<Found, String> {
+pub(crate) fn find(what: &WantedLibrary) -> Result<FoundLibrary, String> {
     let places = places(what, &Surroundings::of_this_process());
     let mut tried = Vec::new();
     for (how, path) in places {
         match load(what, how, &path) {
             Ok(library) => {
                 tracing::debug!(library = what.name, path = %path.display(), ?how, "found");
-                return Ok(Found { library, path, how });
+                return Ok(FoundLibrary { library, path, how });
             }
-            Err(_) if how == How::Loaded => {}
+            Err(_) if how == SearchReason::Loaded => {}
             // The loader's words about a bare name say no more than the name.
-            Err(_) if how == How::Loader => tried.push(path.display().to_string()),
+            Err(_) if how == SearchReason::Loader => tried.push(path.display().to_string()),
             Err(problem) => tried.push(format!("{} ({problem})", path.display())),
         }
     }
@@ -99,23 +100,23 @@ pub(crate) fn find(what: &Wanted) -> Result<Found, String> {
 }
 
 /// Where `what` may be, in the order of the search. Files that do not exist are left out.
-fn places(what: &Wanted, around: &Surroundings) -> Vec<(How, PathBuf)> {
+fn places(what: &WantedLibrary, around: &Surroundings) -> Vec<(SearchReason, PathBuf)> {
     if let Some(named) = (around.variable)(what.variable).filter(|named| !named.is_empty()) {
-        return vec![(How::Variable, named.into())];
+        return vec![(SearchReason::Variable, named.into())];
     }
     let mut places = Vec::new();
-    for how in [How::Loaded, How::Loader] {
+    for how in [SearchReason::Loaded, SearchReason::Loader] {
         places.extend(what.sonames.iter().map(|soname| (how, PathBuf::from(soname))));
     }
     let toolkits = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| around.folder(name));
     for toolkit in toolkits.chain([around.toolkit.clone()]) {
         for folder in ["lib64", "targets/x86_64-linux/lib", "lib"] {
-            places.extend(in_folder(what, &toolkit.join(folder)).map(|path| (How::Toolkit, path)));
+            places.extend(in_folder(what, &toolkit.join(folder)).map(|path| (SearchReason::Toolkit, path)));
         }
     }
     for packages in site_packages(around) {
         for package in sorted(&packages.join("nvidia")) {
-            places.extend(in_folder(what, &package.join("lib")).map(|path| (How::Python, path)));
+            places.extend(in_folder(what, &package.join("lib")).map(|path| (SearchReason::Python, path)));
         }
     }
     let mut seen = HashSet::new();
@@ -124,12 +125,12 @@ fn places(what: &Wanted, around: &Surroundings) -> Vec<(How, PathBuf)> {
 }
 
 /// The best name of `what` that is a file in `folder`.
-fn in_folder(what: &Wanted, folder: &Path) -> Option<PathBuf> {
+fn in_folder(what: &WantedLibrary, folder: &Path) -> Option<PathBuf> {
     what.sonames.iter().map(|soname| folder.join(soname)).find(|path| path.is_file())
 }
 
-/// The folders with Python packages that this process has to do with: of the active environment, and those from which
-/// something is loaded (PyTorch, say).
+/// The folders with Python packages that this process has to do with: of the active environment, and those
+/// from which something is loaded (PyTorch, say).
 fn site_packages(around: &Surroundings) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for environment in ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| around.folder(name)) {
@@ -177,9 +178,9 @@ fn mapped_files() -> Vec<PathBuf> {
     files
 }
 
-fn load(what: &Wanted, how: How, path: &Path) -> std::result::Result<Library, String> {
+fn load(what: &WantedLibrary, how: SearchReason, path: &Path) -> std::result::Result<Library, String> {
     let flags = match how {
-        How::Loaded => libc::RTLD_NOLOAD | RTLD_NOW,
+        SearchReason::Loaded => libc::RTLD_NOLOAD | RTLD_NOW,
         _ => RTLD_NOW | RTLD_LOCAL,
     };
     if let (Some(companion), true) = (what.companion, path.is_absolute()) {
@@ -189,8 +190,9 @@ fn load(what: &Wanted, how: How, path: &Path) -> std::result::Result<Library, St
     unsafe { Library::open(Some(path), flags) }.map_err(|error| in_short(&error))
 }
 
-/// Loads the library beside `path` whose name begins with `companion`, and keeps it: the other one asks the loader for it
-/// by its bare name, and it has no run path of its own. Where that fails the caller finds out by itself.
+/// Loads the library beside `path` whose name begins with `companion`, and keeps it: the other one asks the
+/// loader for it by its bare name, and it has no run path of its own. Where that fails the caller finds out
+/// by itself.
 fn load_companion(companion: &str, path: &Path) {
     let beside = path.parent().map(sorted).unwrap_or_default();
     let is_companion =
@@ -219,7 +221,7 @@ mod tests {
     use super::super::testing::Folder;
     use super::*;
 
-    const NVRTC: Wanted = Wanted {
+    const NVRTC: WantedLibrary = WantedLibrary {
         name: "NVRTC",
         variable: "SYMMEM_TEST_NO_SUCH_VARIABLE",
         sonames: &["libnvrtc.so.13", "libnvrtc.so.12"],
@@ -232,7 +234,7 @@ mod tests {
     }
 
     /// The files among the places, without the bare names that the loader is asked for.
-    fn files(places: Vec<(How, PathBuf)>) -> Vec<(How, PathBuf)> {
+    fn files(places: Vec<(SearchReason, PathBuf)>) -> Vec<(SearchReason, PathBuf)> {
         places.into_iter().filter(|(_, path)| path.is_absolute()).collect()
     }
 
@@ -240,14 +242,17 @@ mod tests {
     fn a_variable_is_believed_and_nothing_else_is_tried() {
         let variable = Box::new(|_: &str| Some("/x/libnvrtc.so".into()));
         let named = Surroundings { variable, ..around(&[], Path::new("/none")) };
-        assert_eq!(places(&NVRTC, &named), [(How::Variable, PathBuf::from("/x/libnvrtc.so"))]);
+        assert_eq!(places(&NVRTC, &named), [(SearchReason::Variable, PathBuf::from("/x/libnvrtc.so"))]);
     }
 
     #[test]
     fn what_is_loaded_comes_first_then_the_loader() {
         let places = places(&NVRTC, &around(&[], Path::new("/none")));
         let hows: Vec<_> = places.iter().map(|(how, _)| *how).collect();
-        assert_eq!(hows, [How::Loaded, How::Loaded, How::Loader, How::Loader]);
+        assert_eq!(
+            hows,
+            [SearchReason::Loaded, SearchReason::Loaded, SearchReason::Loader, SearchReason::Loader]
+        );
     }
 
     #[test]
@@ -260,9 +265,12 @@ mod tests {
         let torch = tree.touch("env/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so");
         let around = around(&[&torch, &torch], &tree.path().join("cuda"));
         let found = files(places(&NVRTC, &around));
-        assert_eq!(found[0], (How::Toolkit, toolkit));
+        assert_eq!(found[0], (SearchReason::Toolkit, toolkit));
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found.contains(&(How::Python, new)) && found.contains(&(How::Python, old)), "{found:?}");
+        assert!(
+            found.contains(&(SearchReason::Python, new)) && found.contains(&(SearchReason::Python, old)),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -274,19 +282,19 @@ mod tests {
         let variable =
             move |name: &str| (name == "VIRTUAL_ENV").then(|| environment.clone().into_os_string());
         let around = Surroundings { variable: Box::new(variable), ..around(&[], Path::new("/none")) };
-        assert_eq!(files(places(&NVRTC, &around)), [(How::Python, file)]);
+        assert_eq!(files(places(&NVRTC, &around)), [(SearchReason::Python, file)]);
     }
 
     #[test]
     fn a_library_of_the_system_is_found_loaded_or_by_the_loader() {
-        const MATH: Wanted = Wanted {
+        const MATH: WantedLibrary = WantedLibrary {
             name: "libm",
             variable: "SYMMEM_TEST_NO_SUCH_VARIABLE",
             sonames: &["libm.so.6"],
             companion: None,
         };
         let found = find(&MATH).unwrap();
-        assert!(matches!(found.how, How::Loaded | How::Loader), "{found:?}");
+        assert!(matches!(found.how, SearchReason::Loaded | SearchReason::Loader), "{found:?}");
         assert_eq!(found.path, Path::new("libm.so.6"));
         // SAFETY: the type of cos.
         let cos = unsafe { found.library.get::<unsafe extern "C" fn(f64) -> f64>("cos") }.unwrap();
@@ -296,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_found_says_where_it_was_looked_for() {
-        const NOTHING: Wanted = Wanted {
+        const NOTHING: WantedLibrary = WantedLibrary {
             name: "libnothing",
             variable: "SYMMEM_TEST_NO_SUCH_VARIABLE",
             sonames: &["libsymmem-nothing.so.1"],
@@ -314,7 +322,7 @@ mod tests {
         let tree = Folder::new();
         let file = tree.touch("lib/libnvrtc.so.13");
         tree.touch("lib/libnvrtc-builtins.so.13.0");
-        let problem = load(&NVRTC, How::Python, &file).unwrap_err();
+        let problem = load(&NVRTC, SearchReason::Python, &file).unwrap_err();
         assert!(!problem.is_empty() && !problem.contains('\n'), "{problem}");
     }
 }

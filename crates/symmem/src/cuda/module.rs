@@ -1,8 +1,8 @@
 //! Modules: kernels on a device, the engine's and the user's own.
 //!
-//! What it guarantees: a [`Function`] is on the device when it is returned (a kernel that were loaded
-//! at its first launch would wait behind a kernel that spins, for ever), and launching one allocates nothing and changes no
-//! context that is right already.
+//! What it guarantees: a [`Function`] is on the device when it is returned (a kernel that were loaded at its
+//! first launch would wait behind a kernel that spins, for ever), and launching one allocates nothing and
+//! changes no context that is right already.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -24,13 +24,15 @@ use crate::{Error, Result};
 /// Bytes for the words of the just-in-time compiler.
 const LOG: usize = 16 << 10;
 
-/// What kernels of one's own may include, by name: `symmem.cuh` (peers' pointers, signals, a barrier, packets) and what it needs.
+/// What kernels of one's own may include, by name: `symmem.cuh` (peers' pointers, signals, a barrier,
+/// packets) and what it needs.
 const DEVICE_HEADERS: [(&str, &str); 2] = [
     ("symmem.cuh", include_str!("../../kernels/symmem.cuh")),
     ("primitives.cuh", include_str!("../../kernels/primitives.cuh")),
 ];
 
-/// Names and texts of the headers that come with this crate for kernels of one's own, for those who compile them elsewhere.
+/// Names and texts of the headers that come with this crate for kernels of one's own, for those who compile
+/// them elsewhere.
 pub fn device_headers() -> &'static [(&'static str, &'static str)] {
     &DEVICE_HEADERS
 }
@@ -48,21 +50,22 @@ pub fn device_headers() -> &'static [(&'static str, &'static str)] {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Module(Arc<Inner>);
+pub struct Module(Arc<SharedModule>);
 
 #[derive(Debug)]
-struct Inner {
+struct SharedModule {
     device: Device,
     raw: CUmodule,
 }
 
 // SAFETY: the driver takes modules from every thread; the handle is only a number here.
-unsafe impl Send for Inner {}
+unsafe impl Send for SharedModule {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for SharedModule {}
 
 impl Module {
-    /// Compiles `source`, called `name` in messages, for `device` by NVRTC, and loads it. It may include [`device_headers`].
+    /// Compiles `source`, called `name` in messages, for `device` by NVRTC, and loads it. It may include
+    /// [`device_headers`].
     pub fn compile(device: &Device, name: &str, source: &str) -> Result<Self> {
         Self::load(device, &Self::image(device, name, source)?)
     }
@@ -95,7 +98,8 @@ impl Module {
         // The second value is a number in place of a pointer.
         let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), ptr::without_provenance_mut(LOG)];
         let mut raw = ptr::null_mut();
-        // SAFETY: an image that ends by itself or in a zero; as many options as values; writes one handle and the log.
+        // SAFETY: an image that ends by itself or in a zero; as many options as values; writes one handle and
+        // the log.
         let code = unsafe {
             sys::cuModuleLoadDataEx(
                 &mut raw,
@@ -108,7 +112,7 @@ impl Module {
         if code != CUresult::CUDA_SUCCESS {
             return Err(with_log(error("cuModuleLoadData", code), &log));
         }
-        Ok(Self(Arc::new(Inner { device: device.clone(), raw })))
+        Ok(Self(Arc::new(SharedModule { device: device.clone(), raw })))
     }
 
     /// The kernel called `name`, on the device and ready.
@@ -123,7 +127,8 @@ impl Module {
             return Err(Error::invalid("kernel", format!("the module has no {name}")));
         }
         check("cuModuleGetFunction", code)?;
-        // With lazy loading the handle alone loads nothing. Older drivers, without this call, load for the attributes.
+        // With lazy loading the handle alone loads nothing. Older drivers, without this call, load for the
+        // attributes.
         if has("cuFuncLoad") {
             // SAFETY: a live function.
             check("cuFuncLoad", unsafe { sys::cuFuncLoad(raw) })?;
@@ -143,7 +148,7 @@ impl Module {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedModule {
     fn drop(&mut self) {
         // SAFETY: made here, and all functions of it are gone.
         self.device.release("cuModuleUnload", || unsafe { sys::cuModuleUnload(self.raw) });
@@ -189,11 +194,13 @@ impl Function {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Launches `grid` blocks of `threads` threads on `stream`. In a capture the graph keeps the module, and nothing else.
+    /// Launches `grid` blocks of `threads` threads on `stream`. In a capture the graph keeps the module, and
+    /// nothing else.
     ///
     /// # Safety
-    /// `params` are as many as the kernel has, each pointing to a value of its type; what the kernel does with them is right,
-    /// and the memory it works on stays mapped until it is done: in a capture, until no graph is left that was made of it.
+    /// `params` are as many as the kernel has, each pointing to a value of its type; what the kernel does
+    /// with them is right, and the memory it works on stays mapped until it is done: in a capture, until no
+    /// graph is left that was made of it.
     #[inline]
     pub unsafe fn launch(
         &self,
@@ -208,10 +215,12 @@ impl Function {
         unsafe { self.launch_in(&bound, stream, (grid, threads), false, params) }
     }
 
-    /// The same where the context is bound already. `is_early`: it may start before the kernel ahead of it in the stream has ended.
+    /// The same where the context is bound already. `is_early`: it may start before the kernel ahead of it in
+    /// the stream has ended.
     ///
     /// # Safety
-    /// As for [`Function::launch`]; and an early kernel touches no memory before it has waited (`griddepcontrol.wait`).
+    /// As for [`Function::launch`]; and an early kernel touches no memory before it has waited
+    /// (`griddepcontrol.wait`).
     #[inline]
     pub(crate) unsafe fn launch_in(
         &self,
@@ -225,7 +234,8 @@ impl Function {
         let _turn = queues::turn();
         if !is_early {
             let (stream, params) = (stream.raw(), params.as_mut_ptr());
-            // SAFETY: live function and stream of one context; the parameters as promised by the caller, copied in the call.
+            // SAFETY: live function and stream of one context; the parameters as promised by the caller,
+            // copied in the call.
             let code = unsafe {
                 sys::cuLaunchKernel(self.raw, grid, 1, 1, threads, 1, 1, 0, stream, params, ptr::null_mut())
             };

@@ -1,8 +1,8 @@
 //! NVRTC: compiling kernels at run time.
 //!
-//! Called by the engine when it starts. The library is bound by hand: cudarc's layer gives PTX only, and panics where the
-//! library is missing. What it guarantees: without NVRTC there is an error that says where it was looked for, and a
-//! kernel that does not compile gives the compiler's own words.
+//! Called by the engine when it starts. The library is bound by hand: cudarc's layer gives PTX only, and
+//! panics where the library is missing. What it guarantees: without NVRTC there is an error that says where
+//! it was looked for, and a kernel that does not compile gives the compiler's own words.
 
 #![allow(unsafe_code, reason = "calls of NVRTC")]
 
@@ -12,10 +12,10 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::Library;
 
-use super::library::{self, How, Wanted};
+use super::library::{self, SearchReason, WantedLibrary};
 use crate::{Error, Result};
 
-const WANTED: Wanted = Wanted {
+const WANTED: WantedLibrary = WantedLibrary {
     name: "NVRTC",
     variable: "SYMMEM_NVRTC_LIBRARY",
     sonames: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
@@ -111,7 +111,7 @@ fn open() -> Result<Nvrtc, String> {
     };
     let (major, minor) = nvrtc.version;
     tracing::debug!(path = %found.path.display(), how = ?found.how, major, minor, "NVRTC");
-    if found.how == How::Variable && major < 12 {
+    if found.how == SearchReason::Variable && major < 12 {
         tracing::warn!(major, minor, "this NVRTC is older than any that was tried");
     }
     std::mem::forget(found.library);

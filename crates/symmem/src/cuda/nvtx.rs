@@ -1,8 +1,9 @@
-//! Ranges for profilers: Nsight and other tools that listen by NVTX show which operation of which group launched a kernel.
+//! Ranges for profilers: Nsight and other tools that listen by NVTX show which operation of which group
+//! launched a kernel.
 //!
-//! Called by the engine around its launches. There is no library to link: a tool names its own in `NVTX_INJECTION64_PATH`, and
-//! asks it is given for the places of the functions it wants to hear of (NVTX 3, `nvtxImpl.h`). Without a tool a range costs one
-//! load.
+//! Called by the engine around its launches. There is no library to link: a tool names its own in
+//! `NVTX_INJECTION64_PATH`, and asks it is given for the places of the functions it wants to hear of (NVTX 3,
+//! `nvtxImpl.h`). Without a tool a range costs one load.
 
 #![allow(unsafe_code, reason = "calls of NVTX")]
 
@@ -28,7 +29,8 @@ type Push = unsafe extern "C" fn(*const c_char) -> c_int;
 type Pop = unsafe extern "C" fn() -> c_int;
 type Initialize = unsafe extern "C" fn(unsafe extern "C" fn(u32) -> *const c_void) -> c_int;
 
-/// Modules of functions, of which tools want all to be there; nobody here calls more than two functions of the first.
+/// Modules of functions, of which tools want all to be there; nobody here calls more than two functions of
+/// the first.
 const MODULES: usize = 6;
 
 type Slots = [AtomicPtr<c_void>; CORE_FUNCTIONS];
@@ -39,13 +41,13 @@ static SLOTS: [Slots; MODULES] =
 
 /// Pointers to the slots, as the tool walks them.
 #[repr(transparent)]
-struct Table([*const AtomicPtr<c_void>; CORE_FUNCTIONS + 1]);
+struct SlotTable([*const AtomicPtr<c_void>; CORE_FUNCTIONS + 1]);
 
 // SAFETY: addresses of statics; what they point at is atomic.
-unsafe impl Sync for Table {}
+unsafe impl Sync for SlotTable {}
 
-static TABLES: [Table; MODULES] = {
-    let mut tables = [const { Table([ptr::null(); CORE_FUNCTIONS + 1]) }; MODULES];
+static TABLES: [SlotTable; MODULES] = {
+    let mut tables = [const { SlotTable([ptr::null(); CORE_FUNCTIONS + 1]) }; MODULES];
     let mut module = 0;
     while module < MODULES {
         let mut at = 1;
@@ -61,11 +63,11 @@ static TABLES: [Table; MODULES] = {
 #[repr(C)]
 struct Callbacks {
     size: usize,
-    table: unsafe extern "C" fn(c_int, *mut *const Table, *mut c_uint) -> c_int,
+    table: unsafe extern "C" fn(c_int, *mut *const SlotTable, *mut c_uint) -> c_int,
 }
 
 #[repr(C)]
-struct Version {
+struct NvtxVersion {
     size: usize,
     version: u32,
     reserved: u32,
@@ -73,7 +75,8 @@ struct Version {
 }
 
 static CALLBACK_EXPORTS: Callbacks = Callbacks { size: size_of::<Callbacks>(), table: function_table };
-static VERSION_EXPORTS: Version = Version { size: size_of::<Version>(), version: 3, reserved: 0, set: None };
+static VERSION_EXPORTS: NvtxVersion =
+    NvtxVersion { size: size_of::<NvtxVersion>(), version: 3, reserved: 0, set: None };
 
 unsafe extern "C" fn export(which: u32) -> *const c_void {
     match which {
@@ -83,7 +86,7 @@ unsafe extern "C" fn export(which: u32) -> *const c_void {
     }
 }
 
-unsafe extern "C" fn function_table(module: c_int, table: *mut *const Table, size: *mut c_uint) -> c_int {
+unsafe extern "C" fn function_table(module: c_int, table: *mut *const SlotTable, size: *mut c_uint) -> c_int {
     // They are counted from 1.
     let Some(filled) = usize::try_from(module).ok().and_then(|module| TABLES.get(module.wrapping_sub(1)))
     else {
@@ -142,16 +145,16 @@ fn find() -> Option<Tool> {
 
 /// A range of the calling thread, which ends when this is dropped.
 #[must_use]
-pub(crate) struct Range(Option<Tool>);
+pub(crate) struct NvtxRange(Option<Tool>);
 
 /// Begins a range for `op` of the group called `group`.
 #[inline]
-pub(crate) fn range(op: &'static str, group: &str) -> Range {
+pub(crate) fn range(op: &'static str, group: &str) -> NvtxRange {
     let tool = tool();
     if let Some(tool) = tool {
         begin(tool, op, group);
     }
-    Range(tool)
+    NvtxRange(tool)
 }
 
 #[cold]
@@ -164,7 +167,7 @@ fn begin(tool: Tool, op: &str, group: &str) {
     unsafe { (tool.push)(text.as_ptr()) };
 }
 
-impl Drop for Range {
+impl Drop for NvtxRange {
     #[inline]
     fn drop(&mut self) {
         if let Some(tool) = self.0 {

@@ -1,7 +1,8 @@
 //! Streams: the order in which a device works.
 //!
-//! Public. A [`Stream`] is one of ours, one of cudarc's, or anybody's by its handle. What it guarantees: a stream of ours
-//! is destroyed after its last clone is gone, one of cudarc's is kept alive, and a foreign one is never destroyed here.
+//! Public. A [`Stream`] is one of ours, one of cudarc's, or anybody's by its handle. What it guarantees: a
+//! stream of ours is destroyed after its last clone is gone, one of cudarc's is kept alive, and a foreign one
+//! is never destroyed here.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -29,22 +30,22 @@ thread_local! {
 
 /// An order of work on a device. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Stream(Arc<Inner>);
+pub struct Stream(Arc<SharedStream>);
 
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct SharedStream {
     device: Device,
     raw: CUstream,
-    owner: Owner,
+    owner: StreamOwner,
 }
 
 // SAFETY: the driver takes streams from every thread; the handle is only a number here.
-unsafe impl Send for Inner {}
+unsafe impl Send for SharedStream {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for SharedStream {}
 
 #[derive(Debug)]
-enum Owner {
+enum StreamOwner {
     /// Made here, and destroyed here.
     Ours,
     /// Somebody else's; whoever handed it in keeps it alive.
@@ -72,11 +73,12 @@ impl Stream {
 
     /// A new stream of this priority: lower numbers go first; what the device does not have is clamped.
     ///
-    /// An error while ranks of this process share the device, if they have a stream for each of its queues already.
+    /// An error while ranks of this process share the device, if they have a stream for each of its queues
+    /// already.
     pub fn with_priority(device: &Device, priority: i32) -> Result<Self> {
         let _bound = device.bind()?;
         let raw = create(priority)?;
-        let stream = Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Ours }));
+        let stream = Self(Arc::new(SharedStream { device: device.clone(), raw, owner: StreamOwner::Ours }));
         // Refused here rather than when peers wait for what it carries.
         queues::admit(&stream)?;
         Ok(stream)
@@ -85,13 +87,14 @@ impl Stream {
     /// The stream of `device` for what is waited for at once.
     pub(crate) fn service(device: &Device) -> Result<Self> {
         let raw = device.service()?;
-        Ok(Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Foreign })))
+        Ok(Self(Arc::new(SharedStream { device: device.clone(), raw, owner: StreamOwner::Foreign })))
     }
 
     /// Somebody else's stream on `device`, by its handle. It is not destroyed here.
     ///
     /// # Safety
-    /// `raw` is a stream (or one of the default streams' handles), and stays one as long as any clone of what this returns.
+    /// `raw` is a stream (or one of the default streams' handles), and stays one as long as any clone of what
+    /// this returns.
     pub unsafe fn from_raw(device: &Device, raw: CUstream) -> Result<Self> {
         let _bound = device.bind()?;
         let mut context = ptr::null_mut();
@@ -101,12 +104,12 @@ impl Stream {
             let problem = format!("the stream belongs to another context than the primary one of {device}");
             return Err(Error::invalid("stream", problem));
         }
-        Ok(Self(Arc::new(Inner { device: device.clone(), raw, owner: Owner::Foreign })))
+        Ok(Self(Arc::new(SharedStream { device: device.clone(), raw, owner: StreamOwner::Foreign })))
     }
 
     /// A stream of ours without keeping it; others' may go at any time.
-    pub(super) fn weak(&self) -> Option<Weak<Inner>> {
-        matches!(self.0.owner, Owner::Ours).then(|| Arc::downgrade(&self.0))
+    pub(super) fn weak(&self) -> Option<Weak<SharedStream>> {
+        matches!(self.0.owner, StreamOwner::Ours).then(|| Arc::downgrade(&self.0))
     }
 
     /// Whether this is a clone of `other`: a handle may come back as another stream, a clone keeps its own.
@@ -123,7 +126,7 @@ impl Stream {
             return Err(Error::invalid("stream", problem));
         }
         let raw = stream.cu_stream();
-        Ok(Self(Arc::new(Inner { device, raw, owner: Owner::Cudarc(stream.clone()) })))
+        Ok(Self(Arc::new(SharedStream { device, raw, owner: StreamOwner::Cudarc(stream.clone()) })))
     }
 
     /// The driver's handle, valid as long as this stream.
@@ -136,7 +139,18 @@ impl Stream {
         &self.0.device
     }
 
-    /// Waits until all work is done. Without a deadline: work that waits for a peer on the device has its own.
+    /// An error unless it is of the device that memory is on: copies run there, the only one that reaches it
+    /// in any case.
+    pub(crate) fn check_memory(&self, memory: &Device) -> Result<()> {
+        let device = self.device();
+        if device == memory {
+            return Ok(());
+        }
+        Err(Error::invalid("stream", format!("it is on {device}, the memory on {memory}")))
+    }
+
+    /// Waits until all work is done. Without a deadline: work that waits for a peer on the device has its
+    /// own.
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.device().bind()?;
         // SAFETY: a live stream.
@@ -176,7 +190,8 @@ impl Stream {
         })
     }
 
-    /// The number of the capture that work on this stream goes into; `None` if it runs. A broken capture is an error.
+    /// The number of the capture that work on this stream goes into; `None` if it runs. A broken capture is
+    /// an error.
     pub(crate) fn capture_id(&self) -> Result<Option<u64>> {
         self.capture_id_in(&self.device().bind()?)
     }
@@ -191,7 +206,8 @@ impl Stream {
         }
     }
 
-    /// Begins to capture work into a graph instead of running it. Calls that a capture forbids fail on this thread only.
+    /// Begins to capture work into a graph instead of running it. Calls that a capture forbids fail on this
+    /// thread only.
     pub fn begin_capture(&self) -> Result<()> {
         let _bound = self.device().bind()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -207,7 +223,8 @@ impl Stream {
         let mut graph = ptr::null_mut();
         // SAFETY: a live stream; writes one handle.
         let code = unsafe { sys::cuStreamEndCapture(self.raw(), &mut graph) };
-        // A broken capture ends too; only on a stream that was not captured, or from another thread, nothing ended.
+        // A broken capture ends too; only on a stream that was not captured, or from another thread, nothing
+        // ended.
         if !matches!(
             code,
             CUresult::CUDA_ERROR_ILLEGAL_STATE | CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
@@ -221,8 +238,8 @@ impl Stream {
         Graph::instantiate(self.device(), graph)
     }
 
-    /// Keeps `what` alive as long as the graph that is being captured on this stream, and all its executable forms,
-    /// whoever made the capture. Returns false, and keeps nothing, if no capture is under way.
+    /// Keeps `what` alive as long as the graph that is being captured on this stream, and all its executable
+    /// forms, whoever made the capture. Returns false, and keeps nothing, if no capture is under way.
     pub fn keep_in_capture(&self, what: Arc<dyn Any + Send + Sync>) -> Result<bool> {
         let _bound = self.device().bind()?;
         let (status, _, graph) = self.capture_info()?;
@@ -303,9 +320,9 @@ fn broken_capture() -> Error {
     Error::invalid("stream capture", problem)
 }
 
-impl Drop for Inner {
+impl Drop for SharedStream {
     fn drop(&mut self) {
-        if let Owner::Ours = self.owner {
+        if let StreamOwner::Ours = self.owner {
             // SAFETY: made here, and nobody has it any more. Work that is under way goes on.
             self.device.release("cuStreamDestroy", || unsafe { sys::cuStreamDestroy_v2(self.raw) });
         }

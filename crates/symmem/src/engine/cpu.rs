@@ -1,6 +1,7 @@
 //! The host's engine, synchronisation part: barrier, signals, and copies from peers.
 //!
-//! Functions over a running operation and words in the peers' memory; nothing here knows handles or providers.
+//! Functions over a running operation and words in the peers' memory; nothing here knows handles or
+//! providers.
 
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
@@ -12,11 +13,12 @@ use crate::Result;
 use crate::group::Running;
 use crate::operation::{Op, signature};
 use crate::sync::control::CounterWords;
-use crate::sync::protocol::{Bell, Meeting, try_put, try_take};
+use crate::sync::protocol::{Bell, MeetingWords, try_put, try_take};
 use crate::sys::copy;
 use crate::sys::fault::{self, Point};
 
-/// Bytes copied between two looks at the group: long enough to be cheap, short enough to end soon after a failure.
+/// Bytes copied between two looks at the group: long enough to be cheap, short enough to end soon after a
+/// failure.
 const COPY_CHUNK: usize = 1 << 20;
 
 /// Meets all ranks; they must agree on `channel` and on the `memory`'s number.
@@ -66,8 +68,8 @@ fn wake(running: &Running<'_>, peer: usize) {
     running.inner().bell(peer).ring_if_waited();
 }
 
-/// Waits for one peer. A deadline or cancellation leaves slot and group as they were, so the call can be repeated;
-/// a death or abort ends the group.
+/// Waits for one peer. A deadline or cancellation leaves slot and group as they were, so the call can be
+/// repeated; a death or abort ends the group.
 fn wait_for<T>(running: &Running<'_>, peer: usize, poll: impl FnMut() -> Option<T>) -> Result<T> {
     let awaited = |rank: usize| rank == peer;
     running.wait(peer, awaited, poll).map_err(|interrupt| match interrupt {

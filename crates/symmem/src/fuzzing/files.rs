@@ -5,21 +5,21 @@ use symmem_store::fuzzing::nameless_file;
 use crate::cuda::cache;
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::PARCEL_WORDS;
-use crate::tuning::{Algorithm, Book, Collective, PUSH_RANKS, Tuning, machine};
+use crate::tuning::{Algorithm, Collective, DeviceBounds, PUSH_RANKS, Tuning, TuningFile, machine};
 
 /// Stands for this machine's name in an input, so that what is said about it is looked at.
 const HERE: &str = "@HERE@";
-/// Ranks that a book is asked about.
+/// Ranks that a file is asked about.
 const WORLDS: [usize; 4] = [1, 2, 17, 1024];
 /// Sizes at which algorithms give way to each other, and the ends.
 const SIZES: [usize; 7] = [0, 32, 536, 537, 256 << 10, (256 << 10) + 1, usize::MAX];
 
-/// A book of tunings: unusable, or it answers every question with an algorithm that can carry the collective.
+/// A file of tunings: unusable, or it answers every question with an algorithm that can carry the collective.
 pub(super) fn tuning(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).replace(HERE, machine());
     let (_file, path) = nameless_file(text.as_bytes());
-    if let Ok(book) = Book::open(path.as_ref()) {
-        WORLDS.into_iter().for_each(|world| check(&book.tuning(world), world));
+    if let Ok(file) = TuningFile::open(path.as_ref()) {
+        WORLDS.into_iter().for_each(|world| check(&file.tuning(world), world));
     }
     // What `SYMMEM_ALGORITHM` may hold.
     let mut tuning = Tuning::built_in(2);
@@ -50,18 +50,20 @@ fn fits(algorithm: Algorithm, world: usize, bytes: usize) -> bool {
 }
 
 pub(super) fn tuning_seeds() -> Vec<Vec<u8>> {
-    let mut book = Book::default();
+    let mut file = TuningFile::default();
     for world in WORLDS {
         let mut tuning = Tuning::built_in(world);
         let _ = tuning.force(Collective::AllReduce, Algorithm::TwoShot);
-        book.keep(tuning);
+        file.keep(tuning);
+        let bounds = [("low_latency".to_owned(), 4096)].into();
+        file.keep_devices("a GPU, ranks on several", world, DeviceBounds::from([("out".to_owned(), bounds)]));
     }
-    let text = serde_json::to_string(&book).unwrap_or_default().replace(machine(), HERE);
+    let text = serde_json::to_string(&file).unwrap_or_default().replace(machine(), HERE);
     let texts = [&*text, "{}", "staged", "all_reduce=push,broadcast=direct", r#"{"machines":{"@HERE@":{}}}"#];
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// A file of the kernel cache: it is what was kept, or it is made anew, and is sound afterwards.
+/// A file of the kernel cache: it is what was kept, or it is made again, and is sound afterwards.
 pub(super) fn kernel_cache(bytes: &[u8]) {
     cache::fuzz(bytes);
 }

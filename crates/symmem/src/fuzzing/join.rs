@@ -28,7 +28,8 @@ pub(super) fn values_seeds() -> Vec<Vec<u8>> {
     store.written().into_iter().chain([request.to_vec()]).collect()
 }
 
-/// Two ranks that join and work through a store that changes what they read: both get a group or an error in time.
+/// Two ranks that join and work through a store that changes what they read: both get a group or an error in
+/// time.
 pub(super) fn store(bytes: &[u8]) {
     let start = Instant::now();
     let _ = meet(&Tampering::new(bytes), TIMEOUT);

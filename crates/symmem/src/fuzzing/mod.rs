@@ -1,8 +1,9 @@
-//! What fuzzers feed: for each place that reads bytes of strangers, a function that takes any bytes and panics when a
-//! promise is broken.
+//! What fuzzers feed: for each place that reads bytes of strangers, a function that takes any bytes and
+//! panics when a promise is broken.
 //!
-//! Called by the targets in `fuzz/` and by `tests/fuzz`, which runs every target for a moment on stable. A new target
-//! is a row here, a file in `fuzz/fuzz_targets`, and a test in `tests/fuzz`; one without the other fails there.
+//! Called by the targets in `fuzz/` and by `tests/fuzz`, which runs every target for a moment on stable. A
+//! new target is a row here, a file in `fuzz/fuzz_targets`, and a test in `tests/fuzz`; one without the other
+//! fails there.
 
 mod files;
 mod join;

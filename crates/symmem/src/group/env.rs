@@ -38,9 +38,9 @@ fn is_set(name: &str) -> bool {
 
 impl Group {
     /// Collective. Joins the group that the environment describes: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
-    /// `MASTER_PORT`; also `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` (a restarted job is not fooled by
-    /// the keys of the attempt before) and `TORCHELASTIC_USE_AGENT_STORE` (somebody else serves the store; otherwise
-    /// rank 0 does, at `MASTER_ADDR` or where `SYMMEM_STORE_BIND` says).
+    /// `MASTER_PORT`; also `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` (a restarted job is not
+    /// fooled by the keys of the attempt before) and `TORCHELASTIC_USE_AGENT_STORE` (somebody else serves the
+    /// store; otherwise rank 0 does, at `MASTER_ADDR` or where `SYMMEM_STORE_BIND` says).
     pub fn from_env() -> Result<Self> {
         Self::from_env_in(&RankContext::from_env()?)
     }
@@ -50,7 +50,8 @@ impl Group {
         Self::from_env_as(context, "world")
     }
 
-    /// Collective. [`Group::from_env_in`] under another name than "world", for messages to people. The ranks are the same.
+    /// Collective. [`Group::from_env_in`] under another name than "world", for messages to people. The ranks
+    /// are the same.
     pub fn from_env_as(context: &RankContext, name: &str) -> Result<Self> {
         // Before a port is taken or the store is told anything.
         if fork::is_child() {

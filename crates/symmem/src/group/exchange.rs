@@ -1,9 +1,10 @@
 //! Typed exchange between all ranks of a group: all_gather, broadcast and barrier of plain data and bytes.
 //!
 //! On one host it runs over the control segments' staging: a rank writes its part into its own staging, meets
-//! everybody, and copies everybody's part out. Two parities of staging are enough because every rank hears from
-//! every rank (see `sync::protocol::meet`). Across hosts it runs over the store, where strangers may write: each part is
-//! sealed (`group::seal`) for this group, rank and epoch, and one that is not ends the operation.
+//! everybody, and copies everybody's part out. Two parities of staging are enough because every rank hears
+//! from every rank (see `sync::protocol::meet`). Across hosts it runs over the store, where strangers may
+//! write: each part is sealed (`group::seal`) for this group, rank and epoch, and one that is not ends the
+//! operation.
 
 #![allow(unsafe_code, reason = "staging in shared memory")]
 
@@ -11,11 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytemuck::Pod;
-use symmem_store::Wait;
+use symmem_store::{Deadline, Wait};
 
 use super::running::Running;
-use super::seal::{Claim, Kind, Unsealed};
-use super::{Group, Inner};
+use super::seal::{Claim, SealKind, Unsealed};
+use super::{Group, Membership};
 use crate::error::Cause;
 use crate::operation::{Op, Signature, signature};
 use crate::sync::control::{CounterWords, Verdict, staging_bytes};
@@ -24,6 +25,9 @@ use crate::{Error, Result};
 
 /// Bytes of a round's header: the length of the rank's whole part.
 const HEADER: usize = 8;
+
+/// How long the rank that serves the store stays for those who still read.
+const READ_TIME: Duration = Duration::from_secs(5);
 
 impl Group {
     /// Collective. Every rank's `value`, in rank order.
@@ -78,8 +82,13 @@ fn head(op: Op, number: usize, size: u64) -> String {
 }
 
 /// Where `rank`'s part of the exchange of `epoch` is in the store.
-pub(super) fn part_key(inner: &Inner, epoch: u64, rank: usize) -> String {
+pub(super) fn part_key(inner: &Membership, epoch: u64, rank: usize) -> String {
     format!("symmem/{}/x/{epoch}/{rank}", inner.id)
+}
+
+/// Where `rank` says that it has read everybody's part of the exchange of `epoch`.
+fn read_key(inner: &Membership, epoch: u64, rank: usize) -> String {
+    part_key(inner, epoch, rank) + "/read"
 }
 
 fn from_bytes<T: Pod>(bytes: &[u8], what: &str) -> Result<T> {
@@ -168,7 +177,8 @@ impl Running<'_> {
         let epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         inner.epoch.store(epoch, Ordering::Relaxed);
         let head = head(op, number, size);
-        let claim = |rank: usize| Claim { kind: Kind::Part, scope: &inner.id, sender: rank, sequence: epoch };
+        let claim =
+            |rank: usize| Claim { kind: SealKind::Part, scope: &inner.id, sender: rank, sequence: epoch };
         let value = inner.sealer.seal(&claim(inner.rank), &[head.as_bytes(), part].concat());
         let keys: Vec<String> = (0..inner.world).map(|rank| part_key(inner, epoch, rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -186,11 +196,32 @@ impl Running<'_> {
             part.map(<[u8]>::to_vec).map_err(|why| self.forged(rank, why))
         };
         let values = values.iter().enumerate().map(open).collect::<Result<_>>()?;
+        self.keep_serving(epoch);
         self.check_heads(values, &head)
     }
 
-    /// The error for a part that `rank` did not send. This rank is out of step with the others from here on, so its group
-    /// has failed.
+    /// Ends a rank's part in the exchange of `epoch`, which it has read. The rank that serves the store waits
+    /// here until everybody has: this exchange may be its last act, and the parts go with it. It does not
+    /// wait for longer than a rank that is alive needs, and fails nobody: whoever is gone is missed by the
+    /// next operation.
+    fn keep_serving(&self, epoch: u64) {
+        let inner = self.inner();
+        let key = |rank: usize| read_key(inner, epoch, rank);
+        let watch = self.watch(|_| false);
+        let time = self.deadline().remaining().map_or(READ_TIME, |left| left.min(READ_TIME));
+        let terms = self.terms_until(Deadline::after(time), &watch);
+        if inner.server.is_none() {
+            // It may go the moment that it knows, before it answers.
+            let _ = inner.store.set(&key(inner.rank), b"", &terms);
+            return;
+        }
+        let keys: Vec<String> = (0..inner.world).filter(|rank| *rank != inner.rank).map(key).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let _ = inner.store.wait(&keys, &terms);
+    }
+
+    /// The error for a part that `rank` did not send. This rank is out of step with the others from here on,
+    /// so its group has failed.
     #[cold]
     fn forged(&self, rank: usize, why: Unsealed) -> Error {
         let inner = self.inner();
@@ -202,12 +233,13 @@ impl Running<'_> {
         }
     }
 
-    /// Deletes this rank's part of the previous exchange: everybody has taken part in this one, so everybody has
-    /// read it. Best effort: a key that stays costs a few bytes of the store.
+    /// Deletes what this rank said in the previous exchange: everybody has taken part in this one, so
+    /// everybody has read it. Best effort: a key that stays costs a few bytes of the store.
     fn forget(&self, epoch: u64, terms: &Wait<'_>) {
         let inner = self.inner();
         if epoch > 1 {
             let _ = inner.store.delete(&part_key(inner, epoch - 1, inner.rank), terms);
+            let _ = inner.store.delete(&read_key(inner, epoch - 1, inner.rank), terms);
         }
     }
 
@@ -227,5 +259,70 @@ impl Running<'_> {
         let values =
             heads.iter().enumerate().map(|(rank, head)| format!("rank {rank}: {}", head.trim())).collect();
         Err(Error::Mismatch { context: self.context(), what: "the operation", values })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::thread;
+
+    use symmem_store::{ServerLimits, TcpStore, TcpStoreServer};
+
+    use super::*;
+    use crate::group::join::Join;
+    use crate::{Config, RankContext};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Passes what one client and the server at `port` say to each other, the client's requests with a delay;
+    /// returns its port.
+    fn slow_way_to(port: u16) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let pass = |mut from: TcpStream, mut to: TcpStream, delay: Duration| {
+            thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = from.read(&mut bytes) {
+                    thread::sleep(delay);
+                    if to.write_all(&bytes[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(std::net::Shutdown::Both);
+            });
+        };
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(|client| client.ok()) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { break };
+                pass(client.try_clone().unwrap(), server.try_clone().unwrap(), Duration::from_millis(30));
+                pass(server, client, Duration::ZERO);
+            }
+        });
+        own
+    }
+
+    #[test]
+    fn the_rank_that_serves_the_store_may_leave_right_after_an_exchange() {
+        let server = TcpStoreServer::bind("127.0.0.1", 0, ServerLimits::for_world(2)).unwrap();
+        let ports = [server.port(), slow_way_to(server.port())];
+        let mut server = Some(Arc::new(server));
+        let ranks = [0, 1].map(|rank| {
+            let server = server.take();
+            thread::spawn(move || {
+                let config =
+                    Config::from_env()?.host_id(format!("host {rank}")).allow_unauthenticated_hosts(true);
+                let context = RankContext::new(config.timeout(PATIENCE));
+                let store = TcpStore::connect("127.0.0.1", ports[rank], &Wait::for_at_most(PATIENCE))?;
+                let mut join = Join::new(&context, Arc::new(store), rank, 2, "world", "boot".to_owned());
+                join.server = server;
+                join.run()?.all_gather(&rank)
+            })
+        });
+        for rank in ranks {
+            assert_eq!(rank.join().unwrap().unwrap(), [0, 1]);
+        }
     }
 }

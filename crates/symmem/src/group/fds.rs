@@ -12,7 +12,8 @@ use crate::sys::channel::{Endpoint, MAX_FDS};
 use crate::{Error, Result};
 
 impl Group {
-    /// Collective. Every rank's `fd`, in rank order, as descriptors of this process. All ranks must be on one host.
+    /// Collective. Every rank's `fd`, in rank order, as descriptors of this process. All ranks must be on one
+    /// host.
     ///
     /// ```
     /// # use std::os::fd::AsFd;
@@ -31,8 +32,8 @@ impl Group {
         self.operate(Op::AllGatherFds, None, |running| running.pass_fds(0, exchange))
     }
 
-    /// Collective. The descriptors that rank `root` gives (at most 8), on every rank; what the others give is ignored.
-    /// All ranks must be on one host.
+    /// Collective. The descriptors that rank `root` gives (at most 8), on every rank; what the others give is
+    /// ignored. All ranks must be on one host.
     pub fn broadcast_fds(&self, root: usize, fds: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>> {
         let given = if self.rank() == root { fds.len() } else { 0 };
         let arguments = self.check_rank("broadcast_fds", root).and_then(|()| check_fds(given));
@@ -55,8 +56,8 @@ fn check_fds(given: usize) -> Result<()> {
 }
 
 impl Running<'_> {
-    /// Agrees on the call, then runs `exchange` under a fresh tag. A rank that fails alone fails the group, since the
-    /// others are left without its part.
+    /// Agrees on the call, then runs `exchange` under a fresh tag. A rank that fails alone fails the group,
+    /// since the others are left without its part.
     fn pass_fds(
         &self,
         root: usize,
@@ -74,7 +75,8 @@ impl Running<'_> {
             Halt::Interrupted(interrupt) => self.fail(interrupt, everybody),
             Halt::Failed(error) => self.give_up(&error),
         })?;
-        // Nobody leaves before everybody is done: a rank that had left would look as if its part could not come.
+        // Nobody leaves before everybody is done: a rank that had left would look as if its part could not
+        // come.
         self.meet(signature(self.op(), root, 1))?;
         Ok(fds)
     }

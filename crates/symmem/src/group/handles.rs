@@ -1,9 +1,9 @@
-//! The parts of a set-up step in which ranks give each other memory: saying what one brings, sending and receiving
-//! handles, and the vote that ends it.
+//! The parts of a set-up step in which ranks give each other memory: saying what one brings, sending and
+//! receiving handles, and the vote that ends it.
 //!
-//! Used by the rendezvous of host memory and by the exchange of device memory. What it guarantees: a rank that fails goes
-//! straight to the vote, whoever waits for its handles sees that, and either all ranks have everything or all get the
-//! error of the same rank and can try again.
+//! Used by the rendezvous of host memory and by the exchange of device memory. What it guarantees: a rank
+//! that fails goes straight to the vote, whoever waits for its handles sees that, and either all ranks have
+//! everything or all get the error of the same rank and can try again.
 
 use std::error::Error as StdError;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use super::Group;
 use super::exchange::part_key;
 use super::running::{GroupWatch, Stop};
 use super::vote::{GaveUp, Vote};
-use super::{Inner, Running};
+use super::{Membership, Running};
 use crate::error::Halt;
 use crate::operation::{MAX_NUMBER, Op};
 use crate::sync::protocol::arrived;
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// What a rank brings to a set-up step.
-pub(crate) trait Brought: Serialize + DeserializeOwned {
+pub(crate) trait Proposal: Serialize + DeserializeOwned {
     /// What it is, in the error for ranks that disagree.
     const WHAT: &str;
 
@@ -69,26 +69,32 @@ impl<F: Fn(usize) -> bool> Watch for HandleWatch<'_, F> {
 
 /// The rank whose failure ended a set-up step, the same on every rank.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct SetupRefusal {
     pub(crate) rank: usize,
     pub(crate) message: String,
 }
 
 impl Running<'_> {
-    /// What every rank brings, in rank order, if it fits together: otherwise the same error on every rank, since all have
-    /// seen the same.
-    pub(crate) fn compare<T: Brought>(&self, op: Op, mine: &T) -> Result<Vec<T>> {
+    /// What every rank brings, in rank order, if it fits together: otherwise the same error on every rank,
+    /// since all have seen the same.
+    pub(crate) fn compare<T: Proposal>(&self, op: Op, mine: &T) -> Result<Vec<T>> {
         let brought = self.all_brought(op, mine)?;
+        self.agree(&brought)?;
+        Ok(brought)
+    }
+
+    /// Whether what all ranks bring fits together. What does not is the same error on every rank.
+    pub(crate) fn agree<T: Proposal>(&self, brought: &[T]) -> Result<()> {
         let failed = brought.iter().enumerate().find_map(|(rank, theirs)| Some((rank, theirs.error()?)));
         if let Some((rank, message)) = failed {
             return Err(Error::Rank { context: self.context(), rank, message: message.to_owned() });
         }
-        let terms: Vec<String> = brought.iter().map(Brought::terms).collect();
+        let terms: Vec<String> = brought.iter().map(Proposal::terms).collect();
         let mut something =
             brought.iter().zip(&terms).filter(|(theirs, _)| !theirs.is_nothing()).map(|(_, terms)| terms);
         let first = something.next();
         if something.all(|terms| Some(terms) == first) {
-            return Ok(brought);
+            return Ok(());
         }
         Err(self.disagreement(T::WHAT, &terms))
     }
@@ -99,7 +105,8 @@ impl Running<'_> {
         Error::Mismatch { context: self.context(), what, values }
     }
 
-    /// What every rank brings, in rank order, whether it fits together or not. `op` is what the ranks must agree on doing.
+    /// What every rank brings, in rank order, whether it fits together or not. `op` is what the ranks must
+    /// agree on doing.
     pub(crate) fn all_brought<T: Serialize + DeserializeOwned>(&self, op: Op, mine: &T) -> Result<Vec<T>> {
         let encoded =
             serde_json::to_vec(mine).map_err(|error| Error::invalid("request", error.to_string()))?;
@@ -109,9 +116,10 @@ impl Running<'_> {
         brought.map_err(|error| Error::invalid("request of a rank", error.to_string()))
     }
 
-    /// A number for an exchange of handles that is higher than all before. Taken by every rank at the start of the step,
-    /// whatever happens after: the ranks must stay in step. It is also the number of the memory in signatures, which hold no
-    /// higher one than [`MAX_NUMBER`]: beyond that it is the same error on all ranks.
+    /// A number for an exchange of handles that is higher than all before. Taken by every rank at the start
+    /// of the step, whatever happens after: the ranks must stay in step. It is also the number of the memory
+    /// in signatures, which hold no higher one than [`MAX_NUMBER`]: beyond that it is the same error on all
+    /// ranks.
     pub(crate) fn next_tag(&self) -> Result<u64> {
         let next = |tag: u64| (tag < MAX_NUMBER).then_some(tag + 1);
         match self.inner().fd_tag.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
@@ -167,8 +175,8 @@ impl Running<'_> {
         Err(Error::invalid(format!("handles of rank {peer}"), problem).into())
     }
 
-    /// Waits for something that all ranks do together by other means, until `is_done` says so. A rank that has voted has done
-    /// it or failed: the others get a while to notice, and then go to the vote themselves.
+    /// Waits for something that all ranks do together by other means, until `is_done` says so. A rank that
+    /// has voted has done it or failed: the others get a while to notice, and then go to the vote themselves.
     pub(crate) fn wait_in_step(&self, is_done: impl Fn() -> Result<bool>) -> Result<(), Halt> {
         let inner = self.inner();
         let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
@@ -195,9 +203,9 @@ impl Running<'_> {
         })
     }
 
-    /// Ends a step with a vote: what this rank has if all succeeded, else whose failure counts. `tag` is that of the
-    /// step's handles; those that nobody took are let go.
-    pub(crate) fn vote<T>(&self, tag: u64, outcome: Result<T, Halt>) -> Result<Result<T, Refusal>> {
+    /// Ends a step with a vote: what this rank has if all succeeded, else whose failure counts. `tag` is that
+    /// of the step's handles; those that nobody took are let go.
+    pub(crate) fn vote<T>(&self, tag: u64, outcome: Result<T, Halt>) -> Result<Result<T, SetupRefusal>> {
         let vote = match &outcome {
             Ok(_) => Vote::yes(),
             Err(Halt::Failed(error)) => Vote::no(error),
@@ -216,7 +224,7 @@ impl Running<'_> {
             (Some((rank, message)), _) => {
                 // Everybody has sent what it was going to send, and the memory behind it must not stay.
                 self.inner().endpoint.discard(tag);
-                Ok(Err(Refusal { rank, message }))
+                Ok(Err(SetupRefusal { rank, message }))
             }
             (None, Err(Halt::Failed(error))) => Err(error),
             (None, Err(Halt::Interrupted(interrupt))) => Err(self.interrupted(interrupt, Vec::new())),
@@ -225,7 +233,7 @@ impl Running<'_> {
 
     /// [`Running::vote`] for a step without which the operation cannot go on.
     pub(crate) fn conclude<T>(&self, tag: u64, outcome: Result<T, Halt>) -> Result<T> {
-        self.vote(tag, outcome)?.map_err(|Refusal { rank, message }| Error::Rank {
+        self.vote(tag, outcome)?.map_err(|SetupRefusal { rank, message }| Error::Rank {
             context: self.context(),
             rank,
             message,
@@ -243,7 +251,7 @@ impl Running<'_> {
 }
 
 /// Whether `peer` has given its part of the exchange of `epoch`.
-fn has_given(inner: &Inner, peer: usize, epoch: u64) -> bool {
+fn has_given(inner: &Membership, peer: usize, epoch: u64) -> bool {
     if inner.is_local() {
         return arrived(inner, inner.rank, peer, epoch).is_some();
     }
@@ -251,7 +259,8 @@ fn has_given(inner: &Inner, peer: usize, epoch: u64) -> bool {
     inner.store.check(&[&part_key(inner, epoch, peer)], &soon).unwrap_or(false)
 }
 
-/// Counts `steps` exchanges of descriptors on `group` that did not happen: the same on all ranks. For fault tests.
+/// Counts `steps` exchanges of descriptors on `group` that did not happen: the same on all ranks. For fault
+/// tests.
 #[cfg(feature = "faults")]
 pub fn advance_tag(group: &Group, steps: u64) {
     group.inner.fd_tag.fetch_add(steps, Ordering::Relaxed);

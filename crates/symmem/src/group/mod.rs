@@ -1,14 +1,15 @@
-//! Groups: ordered ranks that know each other, meet, exchange plain data, and notice when one of them is gone.
+//! Groups: ordered ranks that know each other, meet, exchange plain data, and notice when one of them is
+//! gone.
 //!
-//! A [`Group`] comes from the environment, from a store, or from [`spawn`](crate::spawn); subgroups are made by
-//! their members only. What ranks do together on memory is in `memory`.
+//! A [`Group`] comes from the environment, from a store, or from [`spawn`](crate::spawn); subgroups are made
+//! by their members only. What ranks do together on memory is in `memory`.
 
 mod env;
 mod exchange;
 mod fds;
 mod handles;
-mod inner;
 mod join;
+mod membership;
 mod notice;
 mod pending;
 mod rank;
@@ -32,10 +33,10 @@ use symmem_store::{CancelToken, Store};
 
 #[cfg(feature = "faults")]
 pub use self::handles::advance_tag;
-pub(crate) use self::handles::{Brought, Refusal};
-pub(crate) use self::inner::Inner;
+pub(crate) use self::handles::{Proposal, SetupRefusal};
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::join::fuzz_values;
+pub(crate) use self::membership::Membership;
 pub(crate) use self::notice::{Notice, list_ranks};
 pub use self::pending::Pending;
 pub use self::rank::RankContext;
@@ -91,9 +92,9 @@ impl From<&CounterWords> for Counters {
 /// Blocking calls wait for at most the group's timeout ([`Config::timeout`](crate::Config::timeout)), or what
 /// [`Group::within`] says, and end early on a cancel token, an abort, or a peer's death.
 ///
-/// One operation at a time: a second thread of the same rank gets [`Error::Busy`]. Parallel streams of operations
-/// use [`Group::try_clone`]. Dropping the last handle of a group (memory handles included) leaves it: ranks that
-/// still need this one get [`Error::PeerLeft`].
+/// One operation at a time: a second thread of the same rank gets [`Error::Busy`]. Parallel streams of
+/// operations use [`Group::try_clone`]. Dropping the last handle of a group (memory handles included) leaves
+/// it: ranks that still need this one get [`Error::PeerLeft`].
 ///
 /// ```
 /// let sums = symmem::spawn(4, |group| {
@@ -105,7 +106,7 @@ impl From<&CounterWords> for Counters {
 /// ```
 #[derive(Debug)]
 pub struct Group {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Membership>,
     pub(crate) terms: Terms,
     /// What `busy` is when an operation of this handle may begin: idle, or, for the helper thread, started.
     pub(crate) base: u8,
@@ -184,16 +185,16 @@ impl Group {
         self.inner.members.iter().map(|member| member.process.pid).collect()
     }
 
-    /// Whether every rank has proven that it belongs to this job: all are on this host, where the kernel says so, or the job
-    /// secret does. False only for a group that spans hosts under
-    /// [`Config::allow_unauthenticated_hosts`](crate::Config::allow_unauthenticated_hosts): what comes from such a group may be
-    /// anybody's, and must not be taken for code. The same on every rank.
+    /// Whether every rank has proven that it belongs to this job: all are on this host, where the kernel says
+    /// so, or the job secret does. False only for a group that spans hosts under
+    /// [`Config::allow_unauthenticated_hosts`](crate::Config::allow_unauthenticated_hosts): what comes from
+    /// such a group may be anybody's, and must not be taken for code. The same on every rank.
     pub fn is_authenticated(&self) -> bool {
         self.inner.is_proven()
     }
 
-    /// An error unless every rank has proven that it belongs to this job, for `op` that takes what ranks send for more than
-    /// data.
+    /// An error unless every rank has proven that it belongs to this job, for `op` that takes what ranks send
+    /// for more than data.
     #[doc(hidden)]
     pub fn check_authenticated(&self, op: &'static str) -> Result<()> {
         if self.is_authenticated() {
@@ -223,9 +224,10 @@ impl Group {
         self.with_terms(Terms { timeout: self.terms.timeout, cancel: Some(token.clone()) })
     }
 
-    /// The same membership, whose collectives on memory compare `shape` too: ranks whose arrays have other shapes get
-    /// [`Error::Mismatch`], even if they are as long. Without it ranks agree on the number of elements. For callers whose arrays
-    /// have shapes; `all_to_all_v`, whose arrays differ, does not look at it.
+    /// The same membership, whose collectives on memory compare `shape` too: ranks whose arrays have other
+    /// shapes get [`Error::Mismatch`], even if they are as long. Without it ranks agree on the number of
+    /// elements. For callers whose arrays have shapes; `all_to_all_v`, whose arrays differ, does not look at
+    /// it.
     ///
     /// ```
     /// use symmem::{Error, ReduceOp};
@@ -241,7 +243,13 @@ impl Group {
         Self { shape: Shape::of(shape), ..self.share() }
     }
 
-    /// The same membership, whose blocking calls wait as those of `other` do: as long, and ended by the same token.
+    /// The same membership, whose collectives on memory compare `counts` in the place of a shape.
+    pub(crate) fn counted(&self, counts: &[usize]) -> Self {
+        Self { shape: Shape::of_counts(counts), ..self.share() }
+    }
+
+    /// The same membership, whose blocking calls wait as those of `other` do: as long, and ended by the same
+    /// token.
     pub fn on_terms_of(&self, other: &Self) -> Self {
         self.with_terms(other.terms.clone())
     }
@@ -255,9 +263,10 @@ impl Group {
         Self { inner: Arc::clone(&self.inner), terms, base: self.base, shape: self.shape }
     }
 
-    /// Declares the group failed: every rank's running and later operations return [`Error::GroupFailed`] with this
-    /// rank as the culprit and `reason` as its words. Never blocks. A group that has failed already stays as it is.
-    /// Ranks on other hosts share no memory with this one: they learn of it at their own deadline.
+    /// Declares the group failed: every rank's running and later operations return [`Error::GroupFailed`]
+    /// with this rank as the culprit and `reason` as its words. Never blocks. A group that has failed already
+    /// stays as it is. Ranks on other hosts share no memory with this one: they learn of it at their own
+    /// deadline.
     pub fn abort(&self, reason: &str) {
         // The words of an earlier abort of this rank stand too.
         if crate::sys::fork::is_child() || self.failure().is_some() {

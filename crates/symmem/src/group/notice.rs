@@ -1,7 +1,8 @@
 //! A line on stderr for whoever wonders why nothing happens: who waits, in what, and for whom.
 //!
-//! Used by the watches of this crate, which are looked at while a rank waits ([`Watch::still_waiting`](symmem_store::Watch)). The first
-//! line comes after [`Config::wait_notice`](crate::Config::wait_notice), 10 s unless configured, the next ones more and more
+//! Used by the watches of this crate, which are looked at while a rank waits
+//! ([`Watch::still_waiting`](symmem_store::Watch)). The first line comes after
+//! [`Config::wait_notice`](crate::Config::wait_notice), 10 s unless configured, the next ones more and more
 //! rarely. A wait that was asked to be shorter ends before it says anything.
 
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! What a started operation is to the one who started it: something to test, to wait for, or to await.
 //!
-//! Made by [`Group::start`](super::Group::start) only. The other end is [`Outcome::publish`], which the helper thread
-//! calls exactly once per operation, whatever became of it.
+//! Made by [`Group::start`](super::Group::start) only. The other end is [`OutcomeCell::publish`], which the
+//! helper thread calls exactly once per operation, whatever became of it.
 
 use std::fmt;
 use std::future::Future;
@@ -16,12 +16,13 @@ use crate::{Error, Result};
 
 /// An operation that was started and may still be running.
 ///
-/// [`Pending::wait`] blocks until it has ended; as a [`Future`] it can be awaited under any executor, which is woken when
-/// it has ended and not before. Both give what the blocking call would have given: its deadline counts from when the
-/// operation began to run, that is when those started before it had ended.
+/// [`Pending::wait`] blocks until it has ended; as a [`Future`] it can be awaited under any executor, which
+/// is woken when it has ended and not before. Both give what the blocking call would have given: its deadline
+/// counts from when the operation began to run, that is when those started before it had ended.
 ///
-/// Dropping it does not stop the operation, for the peers count on it: it runs to its end, its memory stays alive and
-/// borrowed until then, and its result is lost. This rank leaves the group only after that, or when the process exits.
+/// Dropping it does not stop the operation, for the peers count on it: it runs to its end, its memory stays
+/// alive and borrowed until then, and its result is lost. This rank leaves the group only after that, or when
+/// the process exits.
 ///
 /// ```
 /// use symmem::ReduceOp;
@@ -35,29 +36,29 @@ use crate::{Error, Result};
 /// ```
 #[must_use = "the operation's result and errors are lost unless it is waited for"]
 pub struct Pending<R> {
-    outcome: Arc<Outcome<R>>,
+    outcome: Arc<OutcomeCell<R>>,
 }
 
 /// Where the result of an operation is put down.
-pub(super) struct Outcome<R> {
+pub(super) struct OutcomeCell<R> {
     op: Op,
-    /// Whether there is a result, or was. Set under the lock of `slot`; Release, so that what the operation wrote is visible
-    /// to whoever sees it set.
+    /// Whether there is a result, or was. Set under the lock of `slot`; Release, so that what the operation
+    /// wrote is visible to whoever sees it set.
     done: AtomicBool,
-    slot: Mutex<Slot<R>>,
+    slot: Mutex<ResultSlot<R>>,
     ended: Condvar,
 }
 
-struct Slot<R> {
+struct ResultSlot<R> {
     result: Option<Result<R>>,
     /// Who polled last.
     waker: Option<Waker>,
 }
 
-impl<R> Outcome<R> {
+impl<R> OutcomeCell<R> {
     /// The two ends of a new one.
     pub(super) fn new(op: Op) -> (Arc<Self>, Pending<R>) {
-        let slot = Mutex::new(Slot { result: None, waker: None });
+        let slot = Mutex::new(ResultSlot { result: None, waker: None });
         let outcome = Arc::new(Self { op, done: AtomicBool::new(false), slot, ended: Condvar::new() });
         (Arc::clone(&outcome), Pending { outcome })
     }
@@ -83,7 +84,7 @@ impl<R> Outcome<R> {
         self.done.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slot<R>> {
+    fn lock(&self) -> MutexGuard<'_, ResultSlot<R>> {
         self.slot.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -93,7 +94,7 @@ impl<R> Outcome<R> {
     }
 }
 
-impl<R> Slot<R> {
+impl<R> ResultSlot<R> {
     /// The result, which is there and is given out once.
     fn take(&mut self) -> Result<R> {
         let again = || Err(Error::invalid("Pending", "polled again after it had given its result"));
@@ -166,7 +167,7 @@ mod tests {
     }
 
     /// Looks whether the lock is free when it is dropped.
-    struct Looks(Arc<Outcome<i32>>);
+    struct Looks(Arc<OutcomeCell<i32>>);
 
     impl Wake for Looks {
         fn wake(self: Arc<Self>) {}
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn wakers_are_dropped_outside_of_the_lock() {
-        let (outcome, mut pending) = Outcome::new(Op::Barrier);
+        let (outcome, mut pending) = OutcomeCell::new(Op::Barrier);
         for _ in 0..3 {
             let waker = Waker::from(Arc::new(Looks(Arc::clone(&outcome))));
             assert!(Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_last_to_poll_is_woken_once() {
-        let (outcome, mut pending) = Outcome::new(Op::Barrier);
+        let (outcome, mut pending) = OutcomeCell::new(Op::Barrier);
         let (first, last) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
         assert!(poll(&mut pending, &first).is_pending());
         assert!(poll(&mut pending, &last).is_pending());

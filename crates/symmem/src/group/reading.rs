@@ -1,8 +1,9 @@
 //! Whether the ranks of a group can read each other's private memory through the kernel.
 //!
-//! Used by the pull algorithm. Yama, seccomp, a pid namespace or credentials may forbid it, on one rank or on all. So it is tried once per
-//! group, when it is first wanted: every rank reads a word of every other, whose value it knows, and tells the others whether it could. A
-//! single refusal, then or later, ends it for all ranks alike, and for good.
+//! Used by the pull algorithm. Yama, seccomp, a pid namespace or credentials may forbid it, on one rank or on
+//! all. So it is tried once per group, when it is first wanted: every rank reads a word of every other, whose
+//! value it knows, and tells the others whether it could. A single refusal, then or later, ends it for all
+//! ranks alike, and for good.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -17,13 +18,13 @@ const REFUSED: u8 = 2;
 
 /// What is known of it so far.
 #[derive(Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct RemoteReading {
     state: AtomicU8,
     /// What the others read in the trial.
     word: AtomicU64,
 }
 
-impl Reading {
+impl RemoteReading {
     /// Whether nobody was refused yet.
     pub(crate) fn is_open(&self) -> bool {
         self.state.load(Ordering::Relaxed) != REFUSED
@@ -31,7 +32,8 @@ impl Reading {
 }
 
 impl Running<'_> {
-    /// Collective. Whether all ranks can read each other's memory; tried if it was not yet. Meets by `signature`.
+    /// Collective. Whether all ranks can read each other's memory; tried if it was not yet. Meets by
+    /// `signature`.
     pub(crate) fn try_reading(&self, signature: Signature) -> Result<bool> {
         let inner = self.inner();
         let state = inner.reading.state.load(Ordering::Relaxed);
@@ -57,8 +59,8 @@ impl Running<'_> {
         Ok(allowed)
     }
 
-    /// Reads private memory of `peer`, which is in this very operation. False if the kernel refuses; the process of another pid namespace
-    /// is not asked, because its number is that of somebody else here.
+    /// Reads private memory of `peer`, which is in this very operation. False if the kernel refuses; the
+    /// process of another pid namespace is not asked, because its number is that of somebody else here.
     pub(crate) fn read_memory(&self, peer: usize, address: u64, out: &mut [u8]) -> bool {
         let (own, theirs) =
             (&self.inner().members[self.inner().rank].process, &self.inner().members[peer].process);
@@ -74,8 +76,9 @@ impl Running<'_> {
         }
     }
 
-    /// Fails if a rank has died, or the group has failed: what was read may be anything then. Called after the last read; `could` says
-    /// whether all of them succeeded, and if not a death that explains it gets a moment to become visible.
+    /// Fails if a rank has died, or the group has failed: what was read may be anything then. Called after
+    /// the last read; `could` says whether all of them succeeded, and if not a death that explains it gets a
+    /// moment to become visible.
     pub(crate) fn look_after_reading(&self, could: bool) -> Result<()> {
         let inner = self.inner();
         // Whatever was read of memory that its owner wrote after it convicted: the verdict is seen then.

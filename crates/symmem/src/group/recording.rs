@@ -1,21 +1,22 @@
 //! Recording of this rank's operations, for `trace`.
 //!
-//! Called by `running` around operations of a group that is recorded, by the join, and by engines and mailboxes for rings of their own. A rank that cannot record (out of memory or
-//! descriptors) works as before; whoever traces sees no track of it.
+//! Called by `running` around operations of a group that is recorded, by the join, and by engines and
+//! mailboxes for rings of their own. A rank that cannot record (out of memory or descriptors) works as
+//! before; whoever traces sees no track of it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use symmem_store::Wait;
 
-use super::Inner;
+use super::Membership;
 use crate::Result;
 use crate::operation::Op;
 use crate::sync::protocol;
 use crate::sync::record::device::DeviceRing;
 use crate::sync::record::message::MailRecorder;
-use crate::sync::record::{OnDevice, Owner, Part, Recorder};
-use crate::sys::channel::{Endpoint, Peers};
+use crate::sync::record::{OnDevice, RecordedPart, RecordedRank, Recorder};
+use crate::sys::channel::{ChannelPeers, Endpoint};
 use crate::sys::ids;
 use crate::sys::memfd::Segment;
 
@@ -25,17 +26,17 @@ pub(crate) const TRACE_TO: &str = "SYMMEM_TRACE_TO";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Has the group recorded from its first operation on, if whoever started this process wants that.
-pub(super) fn start_if_asked(inner: &Inner) {
+pub(super) fn start_if_asked(inner: &Membership) {
     if std::env::var_os(TRACE_TO).is_some() {
         inner.judge.control().set_recorded(true);
     }
 }
 
-impl Inner {
+impl Membership {
     /// Whose records those of this rank are.
-    fn owner(&self, part: Part) -> Owner {
+    fn owner(&self, part: RecordedPart) -> RecordedRank {
         let (group, id) = (self.name.clone(), self.id.clone());
-        Owner { group, id, rank: self.rank, world: self.world, pid: self.pid(self.rank), part }
+        RecordedRank { group, id, rank: self.rank, world: self.world, pid: self.pid(self.rank), part }
     }
 
     /// Whether somebody wants this group's operations recorded. One load.
@@ -51,19 +52,20 @@ impl Inner {
 
     /// A ring for what this rank does on a device; none if that cannot be had.
     pub(crate) fn device_ring(&self, on: OnDevice) -> Option<DeviceRing> {
-        make(&self.owner(Part::Device(on)), DeviceRing::new, DeviceRing::segment)
+        make(&self.owner(RecordedPart::Device(on)), DeviceRing::new, DeviceRing::segment)
     }
 
     /// A ring for the messages of mailbox `number`; none if that cannot be had.
     pub(crate) fn mail_recorder(&self, number: u64) -> Option<MailRecorder> {
-        make(&self.owner(Part::Mailbox(number)), MailRecorder::new, MailRecorder::segment)
+        make(&self.owner(RecordedPart::Mailbox(number)), MailRecorder::new, MailRecorder::segment)
     }
 
     /// `op` begins. Nothing is recorded if that cannot be done, or nobody reads it any more.
     #[cold]
     pub(super) fn begin_record(&self, op: Op, channel: Option<usize>) {
-        let recorder =
-            self.recorder.get_or_init(|| make(&self.owner(Part::Host), Recorder::new, Recorder::segment));
+        let recorder = self
+            .recorder
+            .get_or_init(|| make(&self.owner(RecordedPart::Host), Recorder::new, Recorder::segment));
         let Some(recorder) = recorder else { return };
         let begun = recorder.begin(op, channel, self.epoch.load(Ordering::Relaxed));
         self.recording.store(begun, Ordering::Relaxed);
@@ -85,8 +87,8 @@ impl Inner {
 
 /// A ring that `new` makes, which the tracer that started this process, if one did, has been told of.
 fn make<R>(
-    owner: &Owner,
-    new: impl FnOnce(&Owner) -> Result<R>,
+    owner: &RecordedRank,
+    new: impl FnOnce(&RecordedRank) -> Result<R>,
     segment: impl FnOnce(&R) -> &Segment,
 ) -> Option<R> {
     let made = new(owner);
@@ -100,11 +102,12 @@ fn make<R>(
 }
 
 /// Hands the ring to the tracer at `listener`.
-fn tell(segment: &Segment, owner: &Owner, listener: &str) -> std::result::Result<(), String> {
+fn tell(segment: &Segment, owner: &RecordedRank, listener: &str) -> std::result::Result<(), String> {
     let (token, address) = listener.split_once(':').ok_or("its address is none")?;
     let token = ids::unhex(token).and_then(|token| token.try_into().ok()).ok_or("its token is none")?;
     let tag = ids::random().map(u64::from_le_bytes).map_err(|error| error.to_string())?;
-    let endpoint = Endpoint::bind(token, None, Peers::OfThisUser).map_err(|error| error.to_string())?;
+    let endpoint =
+        Endpoint::bind(token, None, ChannelPeers::OfThisUser).map_err(|error| error.to_string())?;
     let (rank, wait) = (owner.rank, Wait::for_at_most(PATIENCE));
     let fds = [segment.fd()];
     let sent = endpoint.send(rank, address, tag, rank as u32, &[], &fds, &wait);

@@ -1,26 +1,28 @@
 //! A rank that cannot make a call that all ranks make tells the others why, instead of staying away.
 //!
-//! Used by every such call for what is wrong with this rank's own arguments: the rank gets its own error, all others get
-//! [`Error::Rank`] with this rank and its words, at once, and the group goes on. What travels is a meeting like any other, with a
-//! signature that no call has, so who agrees pays nothing for it. The words are in the staging of the meeting's epoch, which
-//! nobody writes again before everybody has announced the next one.
+//! Used by every such call for what is wrong with this rank's own arguments: the rank gets its own error, all
+//! others get [`Error::Rank`] with this rank and its words, at once, and the group goes on. What travels is a
+//! meeting like any other, with a signature that no call has, so who agrees pays nothing for it. The words
+//! are in the staging of the meeting's epoch, which nobody writes again before everybody has announced the
+//! next one.
 
 #![allow(unsafe_code, reason = "staging in shared memory")]
 
 use super::{Group, Pending, Running};
-use crate::operation::{Op, is_refusal, signature};
+use crate::operation::{Op, signature};
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::arrived;
 use crate::sys::copy;
 use crate::{Error, Result};
 
 impl Group {
-    /// Collective, in place of a collective that this rank cannot make: the others, who do make it, get [`Error::Rank`] with this
-    /// rank and its `words` instead of waiting for it, and the group goes on. For callers who check more than this crate does
-    /// before they call it.
+    /// Collective, in place of a collective that this rank cannot make: the others, who do make it, get
+    /// [`Error::Rank`] with this rank and its `words` instead of waiting for it, and the group goes on. For
+    /// callers who check more than this crate does before they call it.
     ///
-    /// An error means that nobody was told: the group has failed, or another operation of this rank is running. Collectives on
-    /// memory are errors everywhere on a group of several hosts, and need no refusal ([`Group::is_local`]).
+    /// An error means that nobody was told: the group has failed, or another operation of this rank is
+    /// running. Collectives on memory are errors everywhere on a group of several hosts, and need no refusal
+    /// ([`Group::is_local`]).
     ///
     /// ```
     /// use symmem::{Error, ReduceOp};
@@ -56,8 +58,8 @@ impl Running<'_> {
         }
     }
 
-    /// Tells the others that this rank cannot make the call because of `error`, in place of its first meeting. Returns `error`,
-    /// or what was still to be said about an operation before it.
+    /// Tells the others that this rank cannot make the call because of `error`, in place of its first
+    /// meeting. Returns `error`, or what was still to be said about an operation before it.
     #[cold]
     pub(crate) fn refuse(&self, error: Error) -> Error {
         match self.tell(&error.to_string()) {
@@ -67,7 +69,8 @@ impl Running<'_> {
         }
     }
 
-    /// Meets the others, once, to tell them these `words`. An error is about what was before: they were not told.
+    /// Meets the others, once, to tell them these `words`. An error is about what was before: they were not
+    /// told.
     fn tell(&self, words: &str) -> Result<()> {
         let inner = self.inner();
         if !inner.is_local() {
@@ -76,7 +79,8 @@ impl Running<'_> {
         }
         let epoch = self.next_epoch()?;
         let len = words.len().min(staging_bytes(inner.world));
-        // SAFETY: there is room for that many, and nobody reads this half of the staging before this rank announces.
+        // SAFETY: there is room for that many, and nobody reads this half of the staging before this rank
+        // announces.
         unsafe { copy::write(words.as_ptr(), inner.map(inner.rank).staging(epoch), len) };
         let signature = signature(Op::Refusal, 0, 0);
         self.announce(epoch, signature, len as u64, &[]);
@@ -84,14 +88,16 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// The error for a call that some rank refused at `epoch`, once all ranks are there: that of the first one that did.
+    /// The error for a call that some rank refused at `epoch`, once all ranks are there: that of the first
+    /// one that did.
     pub(super) fn refused(&self, epoch: u64) -> Option<Error> {
         let (inner, me) = (self.inner(), self.inner().rank);
-        let refuses = |rank: usize| arrived(inner, me, rank, epoch).is_some_and(is_refusal);
+        let refuses = |rank: usize| arrived(inner, me, rank, epoch) == Some(signature(Op::Refusal, 0, 0));
         let rank = (0..inner.world).filter(|rank| *rank != me).find(|rank| refuses(*rank))?;
         let len = usize::try_from(self.note(rank, epoch)).unwrap_or(usize::MAX);
         let mut words = vec![0; len.min(staging_bytes(inner.world))];
-        // SAFETY: no longer than the staging, which its owner does not write before this rank announces the next epoch.
+        // SAFETY: no longer than the staging, which its owner does not write before this rank announces the
+        // next epoch.
         unsafe { copy::read(inner.map(rank).staging(epoch), words.as_mut_ptr(), words.len()) };
         Some(self.refused_by(rank, &words))
     }

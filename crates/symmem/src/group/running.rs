@@ -1,13 +1,14 @@
 //! One running operation of a group: who may run, how it waits, and what its failure means for the others.
 //!
-//! Every operation of a group or handle goes through [`Group::begin`], mostly by [`Group::operate`]; every wait of one on
-//! shared memory through [`Running::wait`]. They are the only places that know about forks, `Busy`, deadlines, abort, left
-//! and death, but for mail, which is no operation of the group and has its counterpart in `mail::hub`.
+//! Every operation of a group or handle goes through [`Group::begin`], mostly by [`Group::operate`]; every
+//! wait of one on shared memory through [`Running::wait`]. They are the only places that know about forks,
+//! `Busy`, deadlines, abort, left and death, but for mail, which is no operation of the group and has its
+//! counterpart in `mail::hub`.
 //!
 //! # Panics
-//! Waits run the user's code: the poll of a cancel token, a store, a tracing subscriber. A panic of it unwinds the operation
-//! after this rank may have announced it, and the peers count on the rest. So a panic that leaves [`Running::guarded`]
-//! ends the group before the operation is given back ([`unwind`]).
+//! Waits run the user's code: the poll of a cancel token, a store, a tracing subscriber. A panic of it
+//! unwinds the operation after this rank may have announced it, and the peers count on the rest. So a panic
+//! that leaves [`Running::guarded`] ends the group before the operation is given back ([`unwind`]).
 
 use std::cell::Cell;
 use std::error::Error as StdError;
@@ -17,13 +18,13 @@ use std::time::{Duration, Instant};
 
 use symmem_store::{Deadline, Interrupt, StoreError, TICK, Wait, Watch};
 
-use super::inner::{Inner, RUNNING, STARTED};
+use super::membership::{Membership, RUNNING, STARTED};
 use super::{Group, Notice, list_ranks};
 use crate::error::{Cause, Context};
-use crate::operation::{Kind, Op, SHAPED, Signature, describe};
+use crate::operation::{Op, OpKind, SHAPED, Signature, describe};
 use crate::sync::control::{CounterWords, Verdict};
 use crate::sync::protocol::{self, announce, arrived, leave_shape, note, unpack};
-use crate::sync::waiting::Wanted;
+use crate::sync::waiting::WaitSubject;
 use crate::sys::{fork, unwind};
 use crate::{Error, Result};
 
@@ -52,7 +53,7 @@ impl StdError for Stop {}
 
 /// What to look at besides the deadline: the whole group, with special regard for the ranks waited for.
 pub(crate) struct GroupWatch<'a, F> {
-    inner: &'a Inner,
+    inner: &'a Membership,
     op: Op,
     sequence: u64,
     channel: Option<usize>,
@@ -62,11 +63,11 @@ pub(crate) struct GroupWatch<'a, F> {
 
 impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
-        let Inner { rank, world, .. } = self.inner;
+        let Membership { rank, world, .. } = self.inner;
         let waiting = &self.inner.own().waiting;
         if !waiting.is_set() {
             let (op, sequence, channel) = (self.op, self.sequence, self.channel);
-            waiting.set(Wanted { op, peer: None, sequence, epoch: 0, channel });
+            waiting.set(WaitSubject { op, peer: None, sequence, epoch: 0, channel });
         }
         waiting.set_awaited(*world, |peer| peer != *rank && (self.awaited)(peer));
         self.inner.look(&self.awaited).map_err(Into::into)
@@ -74,7 +75,7 @@ impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
 
     fn still_waiting(&self, elapsed: Duration) {
         self.notice.say(elapsed, || {
-            let Inner { rank, world, name, .. } = self.inner;
+            let Membership { rank, world, name, .. } = self.inner;
             let missing: Vec<usize> =
                 (0..*world).filter(|peer| peer != rank && (self.awaited)(*peer)).collect();
             let (op, missing) = (self.op.name(), list_ranks(&missing));
@@ -131,8 +132,8 @@ impl Group {
         running.guarded(|| work(&running))
     }
 
-    /// Starts `op`: the one check of fork, failure and `Busy` for everything this rank does on the group. What the
-    /// operation does it does inside of [`Running::guarded`].
+    /// Starts `op`: the one check of fork, failure and `Busy` for everything this rank does on the group.
+    /// What the operation does it does inside of [`Running::guarded`].
     // Always inlined: what it returns would travel through memory, which costs more than all its checks.
     #[inline(always)]
     pub(crate) fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
@@ -155,7 +156,8 @@ impl Group {
         let sequence = inner.sequence.load(Ordering::Relaxed) + 1;
         inner.sequence.store(sequence, Ordering::Relaxed);
         if inner.is_unusual() {
-            // Nothing comes after it: else the usual way would have to keep, for its sake, all that is needed after a call.
+            // Nothing comes after it: else the usual way would have to keep, for its sake, all that is needed
+            // after a call.
             return self.enter_unusual(op, channel, sequence);
         }
         Ok(inner.count_op(op, sequence))
@@ -229,7 +231,7 @@ impl Group {
 
 impl<'a> Running<'a> {
     #[inline]
-    pub(crate) fn inner(&self) -> &'a Inner {
+    pub(crate) fn inner(&self) -> &'a Membership {
         &self.group.inner
     }
 
@@ -269,7 +271,7 @@ impl<'a> Running<'a> {
     }
 
     /// The deadline of this op, counted from when it first had to wait.
-    fn deadline(&self) -> Deadline {
+    pub(super) fn deadline(&self) -> Deadline {
         let end = self.group.terms.timeout.and_then(|timeout| self.start().checked_add(timeout));
         end.map_or(Deadline::never(), Deadline::at)
     }
@@ -283,15 +285,20 @@ impl<'a> Running<'a> {
 
     /// The terms for a blocking call below this op.
     pub(crate) fn terms<'b>(&'b self, watch: &'b dyn Watch) -> Wait<'b> {
-        let wait = Wait::new(self.deadline()).with_watch(watch);
+        self.terms_until(self.deadline(), watch)
+    }
+
+    /// The same with another deadline.
+    pub(super) fn terms_until<'b>(&'b self, deadline: Deadline, watch: &'b dyn Watch) -> Wait<'b> {
+        let wait = Wait::new(deadline).with_watch(watch);
         match &self.group.terms.cancel {
             Some(token) => wait.with_cancel(token),
             None => wait,
         }
     }
 
-    /// Waits until `poll` gives a value, for as long as the op's terms allow and the ranks in `awaited` can still
-    /// make it happen.
+    /// Waits until `poll` gives a value, for as long as the op's terms allow and the ranks in `awaited` can
+    /// still make it happen.
     #[inline]
     pub(crate) fn wait<T>(
         &self,
@@ -341,7 +348,8 @@ impl<'a> Running<'a> {
         control.waiting.set(self.wanted(peer));
         let watch = self.watch(awaited);
         let terms = self.terms(&watch);
-        // The first nap asks the system about nobody's life: it is long enough for a peer that lost its core for a moment.
+        // The first nap asks the system about nobody's life: it is long enough for a peer that lost its core
+        // for a moment.
         let nap = terms.deadline().remaining().map_or(TICK, |left| left.min(TICK));
         match inner.ladder.nap(&control.bell, &control.counters, nap, &mut poll) {
             Some(value) => Ok(value),
@@ -349,17 +357,17 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// What a wait for `peer` is about. Who is at the epoch of this rank is not missed at a meeting: then the wait is for
-    /// something else, as it is where no meeting is.
-    fn wanted(&self, peer: usize) -> Wanted {
+    /// What a wait for `peer` is about. Who is at the epoch of this rank is not missed at a meeting: then the
+    /// wait is for something else, as it is where no meeting is.
+    fn wanted(&self, peer: usize) -> WaitSubject {
         let inner = self.inner();
         let (op, sequence, channel) = (self.op(), self.sequence, self.channel);
         if peer == inner.rank {
-            return Wanted { op, peer: None, sequence, epoch: 0, channel };
+            return WaitSubject { op, peer: None, sequence, epoch: 0, channel };
         }
         let epoch = inner.epoch.load(Ordering::Relaxed);
-        let is_missed = op.kind() != Kind::Other && arrived(inner, inner.rank, peer, epoch).is_none();
-        Wanted { op, peer: Some(peer), sequence, epoch: if is_missed { epoch } else { 0 }, channel }
+        let is_missed = op.kind() != OpKind::Other && arrived(inner, inner.rank, peer, epoch).is_none();
+        WaitSubject { op, peer: Some(peer), sequence, epoch: if is_missed { epoch } else { 0 }, channel }
     }
 
     /// Meets all ranks: returns the epoch once every rank has announced the same `signature` for it.
@@ -383,8 +391,8 @@ impl<'a> Running<'a> {
         Ok(epoch)
     }
 
-    /// The next epoch. Once it is known, nobody reads what this rank laid out for the last but one any more: its
-    /// slots, parcels and staging may be written anew.
+    /// The next epoch. Once it is known, nobody reads what this rank laid out for the last but one any more:
+    /// its slots, parcels and staging may be written again.
     #[inline]
     pub(crate) fn next_epoch(&self) -> Result<u64> {
         let inner = self.inner();
@@ -403,17 +411,17 @@ impl<'a> Running<'a> {
         let inner = self.inner();
         inner.epoch.store(epoch, Ordering::Relaxed);
         if signature.word & SHAPED != 0 {
-            leave_shape(inner, inner.rank, epoch, self.group.shape.word());
+            leave_shape(inner, inner.rank, epoch, self.group.shape.word);
         }
         announce(inner, inner.rank, epoch, signature, note, parcel);
         crate::sys::fault::point(crate::sys::fault::Point::BarrierPublished);
     }
 
-    /// Waits until every rank of `who` is at `epoch` with the same `signature`. The other ranks are waited for by this
-    /// rank's next operation.
+    /// Waits until every rank of `who` is at `epoch` with the same `signature`. The other ranks are waited
+    /// for by this rank's next operation.
     #[inline]
     pub(crate) fn hear(&self, epoch: u64, signature: Signature, who: impl Fn(usize) -> bool) -> Result<()> {
-        self.hear_shape(epoch, signature, self.group.shape.word(), who)
+        self.hear_shape(epoch, signature, self.group.shape.word, who)
     }
 
     /// [`Running::hear`] of ranks that agree on `shape` too, if the signature says that there is one.
@@ -440,7 +448,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Whether the ranks of `who`, who were heard at `epoch`, said this shape; the others are asked with what is owed.
+    /// Whether the ranks of `who`, who were heard at `epoch`, said this shape; the others are asked with what
+    /// is owed.
     fn agree_on(&self, epoch: u64, shape: u64, who: impl Fn(usize) -> bool) -> bool {
         let inner = self.inner();
         inner.owed.set_shape(shape);
@@ -454,8 +463,8 @@ impl<'a> Running<'a> {
         unpack(self.inner(), self.inner().rank, peer, epoch, parcel);
     }
 
-    /// The error for ranks that disagree at `epoch`, or one of which refused the call, once all of them are there: nothing is
-    /// owed any more.
+    /// The error for ranks that disagree at `epoch`, or one of which refused the call, once all of them are
+    /// there: nothing is owed any more.
     #[cold]
     fn mismatch(&self, epoch: u64, mine: Signature, my_shape: u64) -> Error {
         let inner = self.inner();

@@ -1,12 +1,13 @@
 //! Seals: proof, on what ranks say through the store, that a holder of the job secret said it.
 //!
-//! The store is open to strangers, so with a secret everything that a rank believes from it is sealed: HMAC-SHA256 over what
-//! kind of thing it is, which join or group it is for, who says it, its place in a sequence, and the bytes. Used by the join
-//! and by the exchange across hosts. What it guarantees: what [`Sealer::open`] returns was sealed by a rank of this job for
-//! this very place, so nothing can be forged, moved, or repeated from another group. Without a secret it seals nothing.
+//! The store is open to strangers, so with a secret everything that a rank believes from it is sealed:
+//! HMAC-SHA256 over what kind of thing it is, which join or group it is for, who says it, its place in a
+//! sequence, and the bytes. Used by the join and by the exchange across hosts. What it guarantees: what
+//! [`Sealer::open`] returns was sealed by a rank of this job for this very place, so nothing can be forged,
+//! moved, or repeated from another group. Without a secret it seals nothing.
 //!
-//! A hello is fresh to nobody but its sender: an old one of the same name can be repeated. It leads nowhere, because
-//! everything later is sealed under the group id, which hashes the nonces of all ranks.
+//! A hello is fresh to nobody but its sender: an old one of the same name can be repeated. It leads nowhere,
+//! because everything later is sealed under the group id, which hashes the nonces of all ranks.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -23,7 +24,7 @@ pub(crate) const ID: usize = 16;
 
 /// What a sealed value is, so that none can stand for one of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum SealKind {
     Hello,
     Answer,
     Address,
@@ -35,7 +36,7 @@ pub(crate) enum Kind {
 /// What a value claims to be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: SealKind,
     /// The boot name of a join, or the id of a group.
     pub(crate) scope: &'a str,
     pub(crate) sender: usize,
@@ -44,7 +45,7 @@ pub(crate) struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     /// A claim of something that a rank says once.
-    pub(crate) fn once(kind: Kind, scope: &'a str, sender: usize) -> Self {
+    pub(crate) fn once(kind: SealKind, scope: &'a str, sender: usize) -> Self {
         Self { kind, scope, sender, sequence: 0 }
     }
 }
@@ -53,7 +54,7 @@ impl<'a> Claim<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unsealed {
     /// It has no seal.
-    #[error("what it says carries no proof")]
+    #[error("its message carries no proof")]
     Missing,
     /// The seal is not the secret's, or is another value's.
     #[error("its proof is wrong")]
@@ -102,16 +103,17 @@ impl Sealer {
         Ok(body)
     }
 
-    /// The fd channel's token of the group `id`: known to holders of the secret only. Without one it is the id, which only
-    /// tells jobs apart.
+    /// The fd channel's token of the group `id`: known to holders of the secret only. Without one it is the
+    /// id, which only tells jobs apart.
     pub(crate) fn token(&self, id: &GroupId) -> [u8; ID] {
         let Some(secret) = &self.secret else { return id.bytes };
-        let whole = tag(secret, &Claim::once(Kind::Channel, &id.text, 0), &[]).finalize().into_bytes();
+        let whole = tag(secret, &Claim::once(SealKind::Channel, &id.text, 0), &[]).finalize().into_bytes();
         std::array::from_fn(|at| whole[at])
     }
 }
 
-/// The keyed hash of a claim and its bytes. Every part comes with its length, so no two lists of parts look alike.
+/// The keyed hash of a claim and its bytes. Every part comes with its length, so no two lists of parts look
+/// alike.
 fn tag(secret: &Secret, claim: &Claim<'_>, body: &[u8]) -> Hmac<Sha256> {
     let numbers = [claim.kind as u64, claim.sender as u64, claim.sequence].map(u64::to_le_bytes).concat();
     let mut mac = match Hmac::<Sha256>::new_from_slice(secret.bytes()) {
@@ -126,8 +128,8 @@ fn tag(secret: &Secret, claim: &Claim<'_>, body: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// A group's id: a hash of everything its ranks said first, nonces included. A rank that finds its own nonce in it knows that
-/// nobody can have used the id before.
+/// A group's id: a hash of everything its ranks said first, nonces included. A rank that finds its own nonce
+/// in it knows that nobody can have used the id before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupId {
     pub(crate) text: String,
@@ -159,14 +161,14 @@ mod tests {
         sealer(Some(&[7; 32]))
     }
 
-    const CLAIM: Claim<'static> = Claim { kind: Kind::Part, scope: "group", sender: 3, sequence: 9 };
+    const CLAIM: Claim<'static> = Claim { kind: SealKind::Part, scope: "group", sender: 3, sequence: 9 };
 
     #[test]
     fn what_was_sealed_opens_for_the_same_claim_only() {
         let value = ours().seal(&CLAIM, b"bytes");
         assert_eq!(ours().open(&CLAIM, &value), Ok(&b"bytes"[..]));
         for other in [
-            Claim { kind: Kind::Vote, ..CLAIM },
+            Claim { kind: SealKind::Vote, ..CLAIM },
             Claim { scope: "groups", ..CLAIM },
             Claim { sender: 2, ..CLAIM },
             Claim { sequence: 8, ..CLAIM },

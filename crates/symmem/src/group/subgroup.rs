@@ -1,13 +1,14 @@
 //! Groups made from groups: by their members only, in any order, from any thread.
 //!
-//! The members find each other through the parent's store under a boot name that holds the parent's id, the member
-//! list, the name, and how often this rank has made that very subgroup. Nothing counts per process or per parent, so
-//! a rank that sits one out stays in step.
+//! The members find each other through the parent's store under a boot name that holds the parent's id, the
+//! member list, the name, and how often this rank has made that very subgroup. Nothing counts per process or
+//! per parent, so a rank that sits one out stays in step.
 //!
-//! Which processes the members are, and on which hosts, is what the parent knows; what the store says about it is ignored or
-//! refused. So a store that somebody changes can keep a subgroup from being made, and cannot change what it is: its members
-//! prove themselves anew, to the kernel or with the job secret, exactly as in the first join. A key of the group's own, passed
-//! on in memory, would add nothing: it would keep out processes of the same user only, which are trusted.
+//! Which processes the members are, and on which hosts, is what the parent knows; what the store says about
+//! it is ignored or refused. So a store that somebody changes can keep a subgroup from being made, and cannot
+//! change what it is: its members prove themselves again, to the kernel or with the job secret, exactly as in
+//! the first join. A key of the group's own, passed on in memory, would add nothing: it would keep out
+//! processes of the same user only, which are trusted.
 
 use std::sync::Arc;
 
@@ -16,11 +17,12 @@ use super::join::{Join, Parent};
 use crate::{Error, Result};
 
 impl Group {
-    /// Collective over `members` only: a group of these ranks of this group, in this order. Other ranks must not call
-    /// it. Several may be made at once from several threads as long as their names differ; names may recur.
+    /// Collective over `members` only: a group of these ranks of this group, in this order. Other ranks must
+    /// not call it. Several may be made at once from several threads as long as their names differ; names may
+    /// recur.
     ///
-    /// It fails when this group fails meanwhile, also through a rank that is no member, and the error is about this group.
-    /// Once made, the new group does not depend on it.
+    /// It fails when this group fails meanwhile, also through a rank that is no member, and the error is
+    /// about this group. Once made, the new group does not depend on it.
     ///
     /// ```
     /// symmem::spawn(3, |group| {
@@ -51,8 +53,9 @@ impl Group {
         join.run()
     }
 
-    /// Collective. A second group of the same ranks, for a parallel stream of operations. Threads of a rank that clone at
-    /// once get clones by the order of their calls; use [`Group::subgroup`] with a name each to tell them apart.
+    /// Collective. A second group of the same ranks, for a parallel stream of operations. Threads of a rank
+    /// that clone at once get clones by the order of their calls; use [`Group::subgroup`] with a name each to
+    /// tell them apart.
     pub fn try_clone(&self) -> Result<Self> {
         self.subgroup(&(0..self.size()).collect::<Vec<_>>(), self.name())
     }

@@ -1,14 +1,16 @@
 //! What is left of a group after a death: the survivors agree on who they are, and start a new group.
 //!
-//! The store may have died with its server, so the agreement runs over the control segments, which outlive their
-//! owners. Each rank writes a ballot (the set of ranks it believes alive) into its own control and reads the others':
+//! The store may have died with its server, so the agreement runs over the control segments, which outlive
+//! their owners. Each rank writes a ballot (the set of ranks it believes alive) into its own control and
+//! reads the others':
 //! - whoever a pidfd calls dead, or who has left, is struck from the set;
 //! - whoever another ballot lacks is struck as well (somebody saw it die);
 //! - a rank is done when every rank of its set shows the very same set.
 //!
-//! Sets only shrink, so this ends. The lowest survivor serves a new store and puts its port on its ballot, with a name for
-//! the new group that belongs to its set: others may be joining already when it strikes somebody. A rank that dies after the
-//! others are done is found by the join of the new group, and the survivors vote again.
+//! Sets only shrink, so this ends. The lowest survivor serves a new store and puts its port on its ballot,
+//! with a name for the new group that belongs to its set: others may be joining already when it strikes
+//! somebody. A rank that dies after the others are done is found by the join of the new group, and the
+//! survivors vote again.
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
@@ -19,8 +21,8 @@ use std::time::Duration;
 use symmem_store::{Deadline, ServerLimits, TcpStore, TcpStoreServer, Wait, Watch};
 
 use super::Group;
-use super::inner::{IDLE, Inner};
 use super::join::Join;
+use super::membership::{IDLE, Membership};
 use super::running::Stop;
 use crate::error::Halt;
 use crate::operation::Op;
@@ -30,7 +32,7 @@ use crate::{Error, Result};
 
 /// A ballot: who this rank believes alive, and where the new store is if it serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct SeenBallot {
     /// Which call of `survivors` on this group the ballot belongs to.
     generation: u64,
     alive: BTreeSet<usize>,
@@ -39,7 +41,7 @@ struct Seen {
     nonce: u64,
 }
 
-impl Seen {
+impl SeenBallot {
     /// The ballot of who takes part in no election.
     const NOTHING: Self = Self { generation: 0, alive: BTreeSet::new(), port: 0, nonce: 0 };
 
@@ -57,9 +59,9 @@ impl Seen {
 }
 
 impl Group {
-    /// Collective over whoever is still alive: agrees on the living ranks, in their old order, and makes a new group of
-    /// them with a new store. Does not need the old store, so any rank may be the dead one. A rank that is alive but
-    /// never calls this makes the others time out; the call can be repeated then.
+    /// Collective over whoever is still alive: agrees on the living ranks, in their old order, and makes a
+    /// new group of them with a new store. Does not need the old store, so any rank may be the dead one. A
+    /// rank that is alive but never calls this makes the others time out; the call can be repeated then.
     ///
     /// All ranks must be on one host. One thread of a rank at a time: a second one gets [`Error::Busy`].
     pub fn survivors(&self, deadline: Deadline) -> Result<Self> {
@@ -72,7 +74,7 @@ impl Group {
             let ranks = (0..inner.world).filter(remote).collect();
             return Err(Error::NotLocal { op: Op::Survivors.name(), ranks });
         }
-        let _turn = Turn::take(inner).ok_or_else(|| self.busy(Op::Survivors, None, IDLE))?;
+        let _turn = BallotTurn::take(inner).ok_or_else(|| self.busy(Op::Survivors, None, IDLE))?;
         let generation = inner.elections.load(Ordering::Relaxed) + 1;
         let mut election = Election {
             inner,
@@ -84,8 +86,9 @@ impl Group {
         let outcome = self.elect(&mut election, deadline);
         match &outcome {
             Ok(_) => inner.elections.store(generation, Ordering::Relaxed),
-            // Who tries again meets those who come later: the same election, in which this ballot no longer counts.
-            Err(_) => inner.own().survivors.cast(&Seen::NOTHING.to_sheet()),
+            // Who tries again meets those who come later: the same election, in which this ballot no longer
+            // counts.
+            Err(_) => inner.own().survivors.cast(&SeenBallot::NOTHING.to_sheet()),
         }
         outcome
     }
@@ -108,7 +111,7 @@ impl Group {
         }
     }
 
-    fn regroup(&self, seen: &Seen, server: Option<TcpStoreServer>, deadline: Deadline) -> Result<Self> {
+    fn regroup(&self, seen: &SeenBallot, server: Option<TcpStoreServer>, deadline: Deadline) -> Result<Self> {
         let members: Vec<usize> = seen.alive.iter().copied().collect();
         let rank = members.iter().position(|member| *member == self.rank());
         let rank =
@@ -129,17 +132,17 @@ impl Group {
 }
 
 /// A thread's right to write this rank's ballot.
-struct Turn<'a>(&'a Inner);
+struct BallotTurn<'a>(&'a Membership);
 
-impl<'a> Turn<'a> {
+impl<'a> BallotTurn<'a> {
     /// `None` while another thread has it.
-    fn take(inner: &'a Inner) -> Option<Self> {
+    fn take(inner: &'a Membership) -> Option<Self> {
         // Acquire and Release order one thread's election, and its count, after the other's.
         (!inner.electing.swap(true, Ordering::Acquire)).then_some(Self(inner))
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for BallotTurn<'_> {
     fn drop(&mut self) {
         self.0.electing.store(false, Ordering::Release);
     }
@@ -147,7 +150,7 @@ impl Drop for Turn<'_> {
 
 /// One rank's part in an election.
 struct Election<'a> {
-    inner: &'a Inner,
+    inner: &'a Membership,
     generation: u64,
     alive: BTreeSet<usize>,
     /// What the lowest survivor has, if that is this rank.
@@ -165,9 +168,10 @@ struct Office {
 
 impl Election<'_> {
     /// Votes until all living ranks agree; returns the leader's ballot.
-    fn run(&mut self, deadline: Deadline) -> Result<Seen, Halt> {
+    fn run(&mut self, deadline: Deadline) -> Result<SeenBallot, Halt> {
         Wait::new(deadline).until(|slice| {
-            // Rare and short-lived: polling is simpler than ringing, and nobody's bell is in a known state here.
+            // Rare and short-lived: polling is simpler than ringing, and nobody's bell is in a known state
+            // here.
             std::thread::sleep(slice.min(Duration::from_millis(1)));
             self.strike();
             self.vote()?;
@@ -199,7 +203,7 @@ impl Election<'_> {
         }
         let office = self.office.as_ref();
         let (port, nonce) = office.map_or((0, 0), |office| (office.server.port(), office.nonce));
-        let ballot = Seen { generation: self.generation, alive: self.alive.clone(), port, nonce };
+        let ballot = SeenBallot { generation: self.generation, alive: self.alive.clone(), port, nonce };
         if self.ballot(self.inner.rank).as_ref() != Some(&ballot) {
             self.inner.own().survivors.cast(&ballot.to_sheet());
         }
@@ -207,7 +211,7 @@ impl Election<'_> {
     }
 
     /// The leader's ballot, once everybody in the set shows the same set.
-    fn leader(&self) -> Option<Seen> {
+    fn leader(&self) -> Option<SeenBallot> {
         if !self.missing().is_empty() {
             return None;
         }
@@ -220,8 +224,8 @@ impl Election<'_> {
     }
 
     /// The ballot of `rank` in this election.
-    fn ballot(&self, rank: usize) -> Option<Seen> {
-        let ballot = self.inner.map(rank).control().survivors.read().map(Seen::of_sheet);
+    fn ballot(&self, rank: usize) -> Option<SeenBallot> {
+        let ballot = self.inner.map(rank).control().survivors.read().map(SeenBallot::of_sheet);
         ballot.filter(|ballot| ballot.generation == self.generation)
     }
 
@@ -234,7 +238,7 @@ impl Election<'_> {
 
 /// Watches the rank that serves the new store: nobody else would answer at its port.
 struct LeaderWatch<'a> {
-    inner: &'a Inner,
+    inner: &'a Membership,
     leader: usize,
 }
 

@@ -1,8 +1,9 @@
-//! The watchdog: one thread per process that tells devices of failures on the host, and the host of those on devices.
+//! The watchdog: one thread per process that tells devices of failures on the host, and the host of those on
+//! devices.
 //!
-//! Started with the first engine, ends when there is none. It sleeps, and looks at the status of every engine of the process once
-//! per tick. It makes no CUDA call, nor may a status that it looks at, so nothing that a device does can stop it; and it never owns
-//! an engine, so it never drops one.
+//! Started with the first engine, ends when there is none. It sleeps, and looks at the status of every engine
+//! of the process once per tick. It makes no CUDA call, nor may a status that it looks at, so nothing that a
+//! device does can stop it; and it never owns an engine, so it never drops one.
 
 use std::any::Any;
 use std::fmt;
@@ -20,58 +21,59 @@ pub(crate) trait Look: Any + fmt::Debug + Send + Sync {
 }
 
 #[derive(Debug)]
-struct Kennel {
+struct WatchList {
     watched: Vec<Arc<dyn Look>>,
     is_awake: bool,
 }
 
-static KENNEL: Mutex<Kennel> = Mutex::new(Kennel { watched: Vec::new(), is_awake: false });
+static WATCHED: Mutex<WatchList> = Mutex::new(WatchList { watched: Vec::new(), is_awake: false });
 
-fn kennel() -> MutexGuard<'static, Kennel> {
-    KENNEL.lock().unwrap_or_else(PoisonError::into_inner)
+fn watch_list() -> MutexGuard<'static, WatchList> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What it was made of is watched as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Leash(Arc<dyn Look>);
+pub(crate) struct WatchGuard(Arc<dyn Look>);
 
-impl Leash {
+impl WatchGuard {
     pub(crate) fn new(watched: Arc<dyn Look>) -> Result<Self> {
-        let mut kennel = kennel();
-        if !kennel.is_awake {
+        let mut list = watch_list();
+        if !list.is_awake {
             let thread = std::thread::Builder::new().name("symmem-watchdog".to_owned());
             thread.spawn(watch).map_err(|error| Error::sys("start of the watchdog thread", error))?;
-            kennel.is_awake = true;
+            list.is_awake = true;
         }
-        kennel.watched.push(Arc::clone(&watched));
+        list.watched.push(Arc::clone(&watched));
         Ok(Self(watched))
     }
 }
 
-impl Drop for Leash {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         // In a forked child there is no watchdog, and the lock may be held for ever.
         if !fork::is_child() {
-            kennel().watched.retain(|watched| !Arc::ptr_eq(watched, &self.0));
+            watch_list().watched.retain(|watched| !Arc::ptr_eq(watched, &self.0));
         }
     }
 }
 
 /// What `look` finds, if anything, at the first of those that are watched.
 pub(crate) fn find<R>(look: impl FnMut(&dyn Look) -> Option<R>) -> Option<R> {
-    kennel().watched.iter().map(AsRef::as_ref).find_map(look)
+    watch_list().watched.iter().map(AsRef::as_ref).find_map(look)
 }
 
 fn watch() {
     loop {
         std::thread::sleep(TICK);
-        // Looked at under the lock: an engine that is dropped waits for a look, instead of being dropped by it.
-        let mut kennel = kennel();
-        if kennel.watched.is_empty() {
-            kennel.is_awake = false;
+        // Looked at under the lock: an engine that is dropped waits for a look, instead of being dropped by
+        // it.
+        let mut list = watch_list();
+        if list.watched.is_empty() {
+            list.is_awake = false;
             return;
         }
-        for watched in &kennel.watched {
+        for watched in &list.watched {
             watched.look();
         }
     }

@@ -1,18 +1,19 @@
-//! The helper thread that carries a rank's started operations, one after the other, in the order they were started.
+//! The helper thread that carries a rank's started operations, one after the other, in the order they were
+//! started.
 //!
-//! One per (group, rank), made by the first [`Group::start`]. It sleeps without using the processor while there is nothing
-//! to do, and ends when the group's last handle goes: it keeps the group alive only while operations are unfinished, and
-//! nobody ever waits for the thread itself.
+//! One per (group, rank), made by the first [`Group::start`]. It sleeps without using the processor while
+//! there is nothing to do, and ends when the group's last handle goes: it keeps the group alive only while
+//! operations are unfinished, and nobody ever waits for the thread itself.
 //!
-//! From the first start until the last started operation has ended, `busy` has the bit [`STARTED`]: ranks could not agree
-//! on where among those a blocking operation belongs, so it gets `Busy`. The bit is set and cleared under the queue's
-//! lock. The helper's own operations go through [`Group::begin`] like all others, with a handle ([`Group::for_helper`])
-//! that takes the bit for granted.
+//! From the first start until the last started operation has ended, `busy` has the bit [`STARTED`]: ranks
+//! could not agree on where among those a blocking operation belongs, so it gets `Busy`. The bit is set and
+//! cleared under the queue's lock. The helper's own operations go through [`Group::begin`] like all others,
+//! with a handle ([`Group::for_helper`]) that takes the bit for granted.
 //!
 //! # Memory ordering
-//! What one operation leaves for the next (epoch, sequence, what is owed) passes from a blocking one to the thread that
-//! starts one by `busy` (Release store, Acquire exchange), from there to the helper by the queue's lock, and back to the
-//! next blocking one by `busy` again.
+//! What one operation leaves for the next (epoch, sequence, what is owed) passes from a blocking one to the
+//! thread that starts one by `busy` (Release store, Acquire exchange), from there to the helper by the
+//! queue's lock, and back to the next blocking one by `busy` again.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +21,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::Group;
-use super::inner::{IDLE, Inner, STARTED};
-use super::pending::{Outcome, Pending};
+use super::membership::{IDLE, Membership, STARTED};
+use super::pending::{OutcomeCell, Pending};
 use super::spawn::panic_message;
 use crate::error::Cause;
 use crate::operation::Op;
@@ -37,12 +38,12 @@ pub(crate) struct Worker {
 
 #[derive(Debug, Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<WorkerState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WorkerState {
     /// Started, and not yet taken up by the thread.
     waiting: VecDeque<Started>,
     /// Started, and not yet ended.
@@ -52,20 +53,20 @@ struct State {
     closed: bool,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for WorkerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("unfinished", &self.unfinished).finish_non_exhaustive()
+        f.debug_struct("WorkerState").field("unfinished", &self.unfinished).finish_non_exhaustive()
     }
 }
 
 /// A started operation, and the group it is on.
 struct Started {
     group: Group,
-    job: Box<dyn Job>,
+    job: Box<dyn StartedJob>,
 }
 
 /// A started operation whose result may be of any type.
-trait Job: Send {
+trait StartedJob: Send {
     /// Runs it to its end, which may be a panic, and lets go of whatever it held.
     fn run(&mut self, group: &Group);
     /// Hands the result over.
@@ -75,13 +76,14 @@ trait Job: Send {
 struct Task<F, R> {
     work: Option<F>,
     result: Option<Result<R>>,
-    outcome: Arc<Outcome<R>>,
+    outcome: Arc<OutcomeCell<R>>,
 }
 
-impl<R: Send, F: FnOnce() -> Result<R> + Send> Job for Task<F, R> {
+impl<R: Send, F: FnOnce() -> Result<R> + Send> StartedJob for Task<F, R> {
     fn run(&mut self, group: &Group) {
         let Some(work) = self.work.take() else { return };
-        // Nothing that the panic left half done is used again: it ends the group, and poisons the memory it worked on.
+        // Nothing that the panic left half done is used again: it ends the group, and poisons the memory it
+        // worked on.
         let outcome = catch_unwind(AssertUnwindSafe(work));
         self.result = Some(
             outcome.unwrap_or_else(|panic| Err(group.panicked(self.outcome.op(), panic_message(&*panic)))),
@@ -96,8 +98,8 @@ impl<R: Send, F: FnOnce() -> Result<R> + Send> Job for Task<F, R> {
 }
 
 impl Group {
-    /// Starts `op`: `work` runs on the helper thread, after what was started before. What it does on the group it does
-    /// through handles made by [`Group::for_helper`].
+    /// Starts `op`: `work` runs on the helper thread, after what was started before. What it does on the
+    /// group it does through handles made by [`Group::for_helper`].
     pub(crate) fn start<R: Send + 'static>(
         &self,
         op: Op,
@@ -107,7 +109,7 @@ impl Group {
         if fork::is_child() {
             return Err(Error::Forked { op: op.name() });
         }
-        let (outcome, pending) = Outcome::new(op);
+        let (outcome, pending) = OutcomeCell::new(op);
         let job = Box::new(Task { work: Some(work), result: None, outcome });
         let queue = &self.inner.worker.queue;
         let mut state = queue.lock();
@@ -143,11 +145,11 @@ impl Group {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WorkerState> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    fn ensure_thread(self: &Arc<Self>, state: &mut State, rank: usize) -> Result<()> {
+    fn ensure_thread(self: &Arc<Self>, state: &mut WorkerState, rank: usize) -> Result<()> {
         if state.has_thread {
             return Ok(());
         }
@@ -184,7 +186,7 @@ impl Queue {
         }
     }
 
-    fn finish(&self, inner: &Inner) {
+    fn finish(&self, inner: &Membership) {
         let mut state = self.lock();
         state.unfinished -= 1;
         if state.unfinished == 0 {

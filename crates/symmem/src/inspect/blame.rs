@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{GroupState, Life, RankState, WaitState};
 
-/// How long ago a rank must have launched what others have not for its GPU to count as waiting: hosts run ahead of their
-/// GPUs, and of each other, all the time.
+/// How long ago a rank must have launched what others have not for its GPU to count as waiting: hosts run
+/// ahead of their GPUs, and of each other, all the time.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Fills in what follows from what the ranks do.

@@ -12,7 +12,8 @@ const LONG: Duration = Duration::from_secs(1);
 const MOST: usize = 3;
 
 impl GroupState {
-    /// One sentence, without a full stop: who waits for whom, in which operation, for how long, and who is to blame.
+    /// One sentence, without a full stop: who waits for whom, in which operation, for how long, and who is to
+    /// blame.
     ///
     /// ```
     /// let groups = symmem::inspect::groups()?;
@@ -65,13 +66,13 @@ impl GroupState {
 
     /// Who waits for the culprits, in what, for how long.
     fn explain_waits(&self) -> String {
-        let is_direct = |rank: &RankState| {
+        let is_immediate = |rank: &RankState| {
             rank.waiting
                 .as_ref()
                 .is_some_and(|wait| wait.ranks.iter().any(|rank| self.culprits.contains(rank)))
         };
         let mut waits: Vec<(&RankState, Duration)> =
-            self.waits().filter(|(rank, _)| is_direct(rank)).collect();
+            self.waits().filter(|(rank, _)| is_immediate(rank)).collect();
         waits.sort_by_key(|(_, since)| std::cmp::Reverse(*since));
         let Some((longest, since)) = waits.first() else { return String::new() };
         let mut ranks: Vec<usize> = waits.iter().map(|(rank, _)| rank.rank).collect();

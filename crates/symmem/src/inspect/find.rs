@@ -6,23 +6,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::engine::cuda::DEVICE_PREFIX;
-use crate::engine::cuda::status::{self, Words};
-use crate::sync::control::{ControlMap, Examined, PREFIX};
+use crate::device::DEVICE_PREFIX;
+use crate::device::status::{self, HostStatusWords};
+use crate::sync::control::{ControlMap, ExaminedFile, PREFIX};
 use crate::sys::memfd::Mapping;
 use crate::sys::{fd, user};
 use crate::{Error, Result};
 
 /// Everything that was found.
-pub(super) struct Found {
-    pub(super) segments: Vec<Segment>,
-    pub(super) engines: Vec<status::Examined>,
+pub(super) struct FoundFiles {
+    pub(super) segments: Vec<ControlSegment>,
+    pub(super) engines: Vec<status::ExaminedEngine>,
     pub(super) unreadable: usize,
     pub(super) other_versions: usize,
 }
 
 /// A rank's control segment, mapped for reading.
-pub(super) struct Segment {
+pub(super) struct ControlSegment {
     pub(super) map: ControlMap,
     pub(super) rank: usize,
     /// The processes that have it open, by their numbers here: the rank's own, and perhaps its children.
@@ -31,7 +31,7 @@ pub(super) struct Segment {
 
 /// What a memory file is, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MemoryFileKind {
     Control,
     Device,
 }
@@ -39,16 +39,17 @@ enum Kind {
 /// A memory file and who has it open.
 struct Held {
     inode: (u64, u64),
-    kind: Kind,
+    kind: MemoryFileKind,
     file: OwnedFd,
     holders: Vec<u32>,
 }
 
 /// Looks at the open files of every process.
-pub(super) fn find() -> Result<Found> {
+pub(super) fn find() -> Result<FoundFiles> {
     let processes = fs::read_dir("/proc")
         .map_err(|error| Error::sys_hint("look at /proc", error, "inspection needs it: is it mounted?"))?;
-    let mut found = Found { segments: Vec::new(), engines: Vec::new(), unreadable: 0, other_versions: 0 };
+    let mut found =
+        FoundFiles { segments: Vec::new(), engines: Vec::new(), unreadable: 0, other_versions: 0 };
     let mut files: Vec<Held> = Vec::new();
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
     for pid in processes.flatten().filter_map(number) {
@@ -65,13 +66,13 @@ pub(super) fn find() -> Result<Found> {
         // What is not sealed, or too small, is not what its name says.
         let Ok(mapping) = Mapping::look_at(held.file.as_fd()) else { continue };
         match held.kind {
-            Kind::Device => found.engines.extend(Words::examine(&mapping)),
-            Kind::Control => match ControlMap::examine(mapping) {
-                Examined::Segment(map, rank) => {
-                    found.segments.push(Segment { map, rank, holders: held.holders });
+            MemoryFileKind::Device => found.engines.extend(HostStatusWords::examine(&mapping)),
+            MemoryFileKind::Control => match ControlMap::examine(mapping) {
+                ExaminedFile::Segment(map, rank) => {
+                    found.segments.push(ControlSegment { map, rank, holders: held.holders });
                 }
-                Examined::OtherVersion => found.other_versions += 1,
-                Examined::Nothing => {}
+                ExaminedFile::OtherVersion => found.other_versions += 1,
+                ExaminedFile::Nothing => {}
             },
         }
     }
@@ -90,11 +91,13 @@ fn look(pid: u32, link: &Path, files: &mut Vec<Held>) {
     }
 }
 
-/// Opens the file behind `link`, a file descriptor of some process, if `what` knows the name that `/proc` shows for it.
+/// Opens the file behind `link`, a file descriptor of some process, if `what` knows the name that `/proc`
+/// shows for it.
 fn open<K>(link: &Path, how: &OpenOptions, what: impl Fn(&[u8]) -> Option<K>) -> Option<(File, K)> {
     let named = |link: &Path| what(fs::read_link(link).ok()?.as_os_str().as_bytes());
     named(link)?;
-    // The descriptor may be another file by now, and opening some files does something: so it is only looked at first.
+    // The descriptor may be another file by now, and opening some files does something: so it is only looked
+    // at first.
     let handle = fd::look_at(link).ok()?;
     let again = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let kind = named(Path::new(&again))?;
@@ -111,16 +114,16 @@ pub(crate) fn open_files(pid: u32, prefix: &str) -> Vec<File> {
 }
 
 /// By the name that `/proc` shows for a memory file.
-fn kind_of_name(link: &[u8]) -> Option<Kind> {
+fn kind_of_name(link: &[u8]) -> Option<MemoryFileKind> {
     let name = link.strip_prefix(b"/memfd:")?;
     let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
     if name.starts_with(DEVICE_PREFIX.as_bytes()) {
-        return Some(Kind::Device);
+        return Some(MemoryFileKind::Device);
     }
     // Other memory of the library has no rank behind its name.
     let rest = name.strip_prefix(PREFIX.as_bytes())?;
     let rank = &rest[rest.iter().rposition(|byte| *byte == b':')? + 1..];
-    (!rank.is_empty() && rank.iter().all(u8::is_ascii_digit)).then_some(Kind::Control)
+    (!rank.is_empty() && rank.iter().all(u8::is_ascii_digit)).then_some(MemoryFileKind::Control)
 }
 
 /// Whether process `pid` is this user's.
@@ -138,9 +141,9 @@ mod tests {
     #[test]
     fn ranks_are_found_by_the_names_of_their_files() {
         let kind = |link: &str| kind_of_name(link.as_bytes());
-        assert_eq!(kind("/memfd:symmem:train:0 (deleted)"), Some(Kind::Control));
-        assert_eq!(kind("/memfd:symmem:a:b/c d:127 (deleted)"), Some(Kind::Control));
-        assert_eq!(kind("/memfd:symmem-device:train:0:1 (deleted)"), Some(Kind::Device));
+        assert_eq!(kind("/memfd:symmem:train:0 (deleted)"), Some(MemoryFileKind::Control));
+        assert_eq!(kind("/memfd:symmem:a:b/c d:127 (deleted)"), Some(MemoryFileKind::Control));
+        assert_eq!(kind("/memfd:symmem-device:train:0:1 (deleted)"), Some(MemoryFileKind::Device));
         for other in [
             "/memfd:symmem:data (deleted)",
             "/memfd:symmem:train: (deleted)",

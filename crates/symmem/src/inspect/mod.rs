@@ -1,9 +1,11 @@
-//! Looking at running groups from outside: who is in them, what each rank does, who waits for whom, and who is to blame.
+//! Looking at running groups from outside: who is in them, what each rank does, who waits for whom, and who
+//! is to blame.
 //!
-//! Works without the ranks' cooperation, also when they are stuck, stopped or dead, and changes nothing for them: every rank
-//! keeps a few words on itself in shared memory, which other processes of the same user may open and read. Nobody is
-//! interrupted, no lock is taken, no GPU is asked. What is read is a picture of ranks in motion: two ranks may be seen at
-//! slightly different moments. Only groups of this host are seen, and only as far as the kernel lets this process look.
+//! Works without the ranks' cooperation, also when they are stuck, stopped or dead, and changes nothing for
+//! them: every rank keeps a few words on itself in shared memory, which other processes of the same user may
+//! open and read. Nobody is interrupted, no lock is taken, no GPU is asked. What is read is a picture of
+//! ranks in motion: two ranks may be seen at slightly different moments. Only groups of this host are seen,
+//! and only as far as the kernel lets this process look.
 //!
 //! `symmem inspect` and Python's `symmem.inspect()` show the same.
 //!
@@ -39,14 +41,16 @@ use crate::numeric::{DType, ReduceOp};
 use crate::operation::Algorithm;
 use crate::sys::life::Stat;
 
-/// All groups that this process may see, the oldest first: those of this user, and of everybody for a process that may look at all.
+/// All groups that this process may see, the oldest first: those of this user, and of everybody for a process
+/// that may look at all.
 pub fn groups() -> Result<Vec<GroupState>> {
     Ok(snapshot()?.groups)
 }
 
 /// The groups of a job: those with a rank whose process is one of `pids` or a descendant of one.
 ///
-/// Some of the processes may be dead: as long as one rank of a group lives, it tells what the others did last.
+/// Some of the processes may be dead: as long as one rank of a group lives, it tells what the others did
+/// last.
 ///
 /// ```
 /// for group in symmem::inspect::groups_of(&[std::process::id()])? {
@@ -95,7 +99,8 @@ pub struct Snapshot {
     pub other_versions: usize,
 }
 
-/// A group as it is seen from outside. Serialised, it has its [`GroupState::explain`] as `explanation` besides, and times in seconds.
+/// A group as it is seen from outside. Serialised, it has its [`GroupState::explain`] as `explanation`
+/// besides, and times in seconds.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GroupState {
@@ -111,11 +116,12 @@ pub struct GroupState {
     pub ranks: Vec<RankState>,
     /// Why it failed, if it has.
     pub failure: Option<Failure>,
-    /// The ranks that are to blame for the others' waiting, the worst first: they are waited for and wait for nobody themselves,
-    /// or cannot go on (dead, then left, then stopped, then in their own code). Waits of a moment count as well: see
-    /// [`WaitState::since`].
+    /// The ranks that are to blame for the others' waiting, the worst first: they are waited for and wait for
+    /// nobody themselves, or cannot go on (dead, then left, then stopped, then in their own code). Waits of a
+    /// moment count as well: see [`WaitState::since`].
     pub culprits: Vec<usize>,
-    /// Ranks that wait for each other, each for the next one and the last for the first, where nobody else is to blame.
+    /// Ranks that wait for each other, each for the next one and the last for the first, where nobody else is
+    /// to blame.
     pub cycle: Vec<usize>,
 }
 
@@ -149,8 +155,8 @@ pub struct RankState {
     pub pid: Option<u32>,
     /// Whether it lives.
     pub life: Life,
-    /// The last operation that it is known to have begun. It is in there still if [`RankState::waiting`] says so; else it may be
-    /// at work in it, or be done with it. Of a dead rank, what it told the others.
+    /// The last operation that it is known to have begun. It is in there still if [`RankState::waiting`] says
+    /// so; else it may be at work in it, or be done with it. Of a dead rank, what it told the others.
     pub operation: Option<OperationState>,
     /// For whom it waits, if it sleeps because of that.
     pub waiting: Option<WaitState>,
@@ -242,8 +248,8 @@ pub struct WaitState {
     /// For how long it has waited.
     #[serde(serialize_with = "seconds")]
     pub since: Duration,
-    /// Where it is a GPU that waits: the index in [`RankState::devices`], and the lane. Nobody has asked the GPU: the rank has
-    /// launched what the others have not, a second ago or longer.
+    /// Where it is a GPU that waits: the index in [`RankState::devices`], and the lane. Nobody has asked the
+    /// GPU: the rank has launched what the others have not, a second ago or longer.
     pub lane: Option<(usize, usize)>,
 }
 

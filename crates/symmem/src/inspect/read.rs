@@ -1,27 +1,28 @@
-//! Makes states of what was found: one group for each id, its ranks from their own segments and from what others know of them.
+//! Makes states of what was found: one group for each id, its ranks from their own segments and from what
+//! others know of them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::find::{Found, Segment};
+use super::find::{ControlSegment, FoundFiles};
 use super::{
     DeviceFailure, DeviceState, Failure, GroupState, LaneState, LastOperation, Life, OperationState,
     RankState, WaitState,
 };
-use crate::engine::cuda::status;
+use crate::device::status;
 use crate::group::Counters;
 use crate::operation::{Announced, Op, announced};
 use crate::sync::about::Seated;
-use crate::sync::waiting::Seen;
+use crate::sync::waiting::SeenWait;
 use crate::sys::clock;
 use crate::sys::life::{ProcessId, Stat, proc_is_ours};
 
 /// All groups, the oldest first.
-pub(super) fn read(found: &Found) -> Vec<GroupState> {
+pub(super) fn read(found: &FoundFiles) -> Vec<GroupState> {
     let now_ns = clock::boottime_ns();
-    let mut groups: BTreeMap<String, Vec<&Segment>> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Vec<&ControlSegment>> = BTreeMap::new();
     for segment in &found.segments {
         let id = segment.map.control().about.id();
         // A segment without an id is being made.
@@ -45,8 +46,8 @@ pub(super) fn read(found: &Found) -> Vec<GroupState> {
 struct Looking<'a> {
     world: usize,
     /// By rank.
-    segments: Vec<Option<&'a Segment>>,
-    engines: Vec<&'a status::Examined>,
+    segments: Vec<Option<&'a ControlSegment>>,
+    engines: Vec<&'a status::ExaminedEngine>,
     now_ns: u64,
     /// The pid namespace that `/proc` shows; 0 if that is not known.
     namespace: u64,
@@ -55,8 +56,8 @@ struct Looking<'a> {
 impl<'a> Looking<'a> {
     /// Of a group that has at least one segment.
     fn new(
-        found: Vec<&'a Segment>,
-        mut engines: Vec<&'a status::Examined>,
+        found: Vec<&'a ControlSegment>,
+        mut engines: Vec<&'a status::ExaminedEngine>,
         now_ns: u64,
         namespace: u64,
     ) -> Self {
@@ -69,7 +70,7 @@ impl<'a> Looking<'a> {
         Self { world, segments, engines, now_ns, namespace }
     }
 
-    fn there(&self) -> impl Iterator<Item = &'a Segment> {
+    fn there(&self) -> impl Iterator<Item = &'a ControlSegment> {
         self.segments.iter().flatten().copied()
     }
 
@@ -93,7 +94,7 @@ impl<'a> Looking<'a> {
     }
 
     fn failure(&self) -> Option<Failure> {
-        let known = |segment: &Segment| {
+        let known = |segment: &ControlSegment| {
             let control = segment.map.control();
             control.verdict().or_else(|| control.heard())
         };
@@ -162,7 +163,7 @@ impl<'a> Looking<'a> {
     }
 
     /// The ranks that the owner of `segment` waits for.
-    fn awaited(&self, segment: &Segment, seen: &Seen) -> Vec<usize> {
+    fn awaited(&self, segment: &ControlSegment, seen: &SeenWait) -> Vec<usize> {
         let others = || (0..self.world).filter(|rank| *rank != segment.rank);
         let wanted = &seen.wanted;
         let told = |rank: &usize| match seen.awaited {
@@ -184,11 +185,16 @@ impl<'a> Looking<'a> {
         let others = self.there().filter(|segment| segment.rank != rank);
         let latest = others.filter_map(|segment| segment.map.slot(rank).latest());
         let (epoch, signature, _) = latest.max_by_key(|(epoch, ..)| *epoch)?;
-        Some((epoch, announced(signature)?))
+        Some((epoch, announced((signature, 0))?))
     }
 
     /// What `rank` does or did last: what it waits in, else what it began, else what it told the others.
-    fn operation(&self, rank: usize, seen: Option<&Seen>, last: Option<(u64, Op)>) -> Option<OperationState> {
+    fn operation(
+        &self,
+        rank: usize,
+        seen: Option<&SeenWait>,
+        last: Option<(u64, Op)>,
+    ) -> Option<OperationState> {
         let announced = self.announced(rank);
         let waits_in =
             seen.map(|seen| (seen.wanted.op, Some(seen.wanted.sequence).filter(|sequence| *sequence > 0)));
@@ -219,8 +225,8 @@ impl<'a> Looking<'a> {
         own.map(|examined| self.device(examined)).collect()
     }
 
-    fn device(&self, examined: &status::Examined) -> DeviceState {
-        let lane = |lane: &status::board::Launched| LaneState {
+    fn device(&self, examined: &status::ExaminedEngine) -> DeviceState {
+        let lane = |lane: &status::board::LaneLaunch| LaneState {
             launches: lane.launches,
             meetings: lane.meetings,
             last: lane.last.map(|(op, _)| op.name()),
@@ -243,7 +249,7 @@ impl<'a> Looking<'a> {
 }
 
 fn has_root(op: Op) -> bool {
-    op.has_root() || op == Op::Broadcast
+    op == Op::Broadcast || op.row().is_some_and(|row| row.root)
 }
 
 /// What the kernel says of the process with this number that started then; 0 if it is not known when.
@@ -262,8 +268,9 @@ fn life_of(pid: u32, start_time: u64) -> Life {
     }
 }
 
-/// The rank's own process among those that have its file. From a namespace above its own that has another number than `pid`, but
-/// has `started_then`. So has, perhaps, somebody who looks on, and has the file open for a moment: the number comes first.
+/// The rank's own process among those that have its file. From a namespace above its own that has another
+/// number than `pid`, but has `started_then`. So has, perhaps, somebody who looks on, and has the file open
+/// for a moment: the number comes first.
 fn own_process(holders: &[u32], pid: u32, started_then: impl Fn(u32) -> bool) -> Option<u32> {
     let holds = holders.contains(&pid).then_some(pid);
     let by_time = || holders.iter().copied().find(|holder| started_then(*holder));
@@ -275,7 +282,7 @@ fn own_process(holders: &[u32], pid: u32, started_then: impl Fn(u32) -> bool) ->
 mod tests {
     use super::super::blame;
     use super::*;
-    use crate::sync::control::{ControlMap, Examined};
+    use crate::sync::control::{ControlMap, ExaminedFile};
     use crate::sys::memfd::{self, Mapping};
 
     /// A small random number generator.
@@ -314,9 +321,11 @@ mod tests {
                 map.seat(2).set(Seated { process: ProcessId::own(), is_here: true });
             }
             let mapping = Mapping::look_at(file.fd()).unwrap();
-            let Examined::Segment(map, rank) = ControlMap::examine(mapping) else { panic!("it has a head") };
-            let segments = vec![Segment { map, rank, holders: vec![std::process::id(), u32::MAX] }];
-            let found = Found { segments, engines: Vec::new(), unreadable: 0, other_versions: 0 };
+            let ExaminedFile::Segment(map, rank) = ControlMap::examine(mapping) else {
+                panic!("it has a head")
+            };
+            let segments = vec![ControlSegment { map, rank, holders: vec![std::process::id(), u32::MAX] }];
+            let found = FoundFiles { segments, engines: Vec::new(), unreadable: 0, other_versions: 0 };
             let mut groups = read(&found);
             groups.iter_mut().for_each(blame::judge);
             assert_eq!((groups.len(), groups[0].ranks.len()), (1, WORLD));
@@ -338,14 +347,14 @@ mod tests {
     fn files_that_are_no_segments_are_not_taken_for_one() {
         let examine = |file: &memfd::Segment| ControlMap::examine(Mapping::look_at(file.fd()).unwrap());
         let (file, map) = ControlMap::create("x", 0, 2, ProcessId::own()).unwrap();
-        assert!(matches!(examine(&file), Examined::Segment(_, 0)));
+        assert!(matches!(examine(&file), ExaminedFile::Segment(_, 0)));
         map.control().world.store(1024, Ordering::Relaxed);
-        assert!(matches!(examine(&file), Examined::Nothing), "too small for so many");
+        assert!(matches!(examine(&file), ExaminedFile::Nothing), "too small for so many");
         map.control().world.store(u32::MAX, Ordering::Relaxed);
-        assert!(matches!(examine(&file), Examined::Nothing));
+        assert!(matches!(examine(&file), ExaminedFile::Nothing));
         map.control().version.store(1, Ordering::Relaxed);
-        assert!(matches!(examine(&file), Examined::OtherVersion));
+        assert!(matches!(examine(&file), ExaminedFile::OtherVersion));
         let small = memfd::Segment::create("symmem:x:0", 16).unwrap();
-        assert!(matches!(examine(&small), Examined::Nothing));
+        assert!(matches!(examine(&small), ExaminedFile::Nothing));
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 use crate::cuda::device::Facts;
-use crate::cuda::library::{self, Wanted};
+use crate::cuda::library::{self, WantedLibrary};
 use crate::{Result, topology};
 
 /// What matters of a device to this library.
@@ -106,7 +106,7 @@ pub fn nvrtc() -> Result<(i32, i32)> {
 
 /// The version of cuBLASLt where it is found. Loads it.
 pub fn cublaslt() -> Option<String> {
-    const WANTED: Wanted = Wanted {
+    const WANTED: WantedLibrary = WantedLibrary {
         name: "cuBLASLt",
         variable: "",
         sonames: &["libcublasLt.so.13", "libcublasLt.so.12"],
@@ -125,8 +125,8 @@ pub fn cublaslt() -> Option<String> {
 
 /// The version of NVSHMEM where it is found. Loads it, and starts nothing.
 pub fn nvshmem() -> Option<String> {
-    const WANTED: Wanted =
-        Wanted { name: "NVSHMEM", variable: "", sonames: &["libnvshmem_host.so.3"], companion: None };
+    const WANTED: WantedLibrary =
+        WantedLibrary { name: "NVSHMEM", variable: "", sonames: &["libnvshmem_host.so.3"], companion: None };
     type VersionInfo = unsafe extern "C" fn(*mut c_int, *mut c_int, *mut c_int);
     let found = library::find(&WANTED).ok()?;
     let (mut major, mut minor, mut patch) = (0, 0, 0);

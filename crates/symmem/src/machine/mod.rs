@@ -1,4 +1,5 @@
-//! How the library sees this machine: what `symmem doctor` asks, so that it finds what the library would find.
+//! How the library sees this machine: what `symmem doctor` asks, so that it finds what the library would
+//! find.
 //!
 //! Not part of the interface: only the program `symmem` may call this. Everything here only looks.
 
@@ -21,7 +22,8 @@ pub fn memory_left() -> (u64, String) {
     (found.left, found.limit)
 }
 
-/// What stands in the way of `ranks` ranks on this machine that would have memory of `provider`, if something does.
+/// What stands in the way of `ranks` ranks on this machine that would have memory of `provider`, if something
+/// does.
 pub fn obstacle(provider: Provider, ranks: usize) -> Result<Option<String>> {
     registry::obstacle(provider, ranks)
 }

@@ -1,9 +1,10 @@
-//! The thread that moves mail while nobody waits for it: what was started goes on whatever this rank does meanwhile.
+//! The thread that moves mail while nobody waits for it: what was started goes on whatever this rank does
+//! meanwhile.
 //!
-//! One per mailbox, made by the first operation that was started and did not end at once. It sleeps while nothing is
-//! unfinished, and leaves the work to threads that wait for their mail while there are any. When the last handle of the
-//! mailbox is gone it sends what is still to be sent, for as long as the group's timeout allows, and ends; nobody ever
-//! waits for the thread itself.
+//! One per mailbox, made by the first operation that was started and did not end at once. It sleeps while
+//! nothing is unfinished, and leaves the work to threads that wait for their mail while there are any. When
+//! the last handle of the mailbox is gone it sends what is still to be sent, for as long as the group's
+//! timeout allows, and ends; nobody ever waits for the thread itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,13 +19,13 @@ const GRACE: Duration = Duration::from_millis(1);
 
 impl Hub {
     /// Sees to it that what is unfinished goes on.
-    pub(super) fn wake_helper(self: &Arc<Self>, desk: &mut Locked<'_>) -> Result<()> {
-        if !desk.has_helper {
+    pub(super) fn wake_helper(self: &Arc<Self>, queues: &mut Locked<'_>) -> Result<()> {
+        if !queues.has_helper {
             let hub = Arc::clone(self);
             let name = format!("rank {} mail", self.rank());
             let thread = std::thread::Builder::new().name(name).spawn(move || hub.help());
             thread.map_err(|error| Error::sys("starting a mailbox's helper thread", error))?;
-            desk.has_helper = true;
+            queues.has_helper = true;
         }
         self.unfinished.notify_one();
         Ok(())
@@ -36,24 +37,24 @@ impl Hub {
         loop {
             // Also while others wait, or mail comes: they do not look after the peers of what was started.
             if looked.elapsed() >= TICK {
-                self.bury();
+                self.end_awaiting_gone();
                 looked = Instant::now();
             }
-            let desk = self.lock();
-            if desk.closed {
+            let queues = self.lock();
+            if queues.closed {
                 let end = end.get_or_insert_with(|| self.patience());
-                if !desk.has_outgoing() || end.expired() {
+                if !queues.has_outgoing() || end.expired() {
                     return;
                 }
-            } else if desk.is_idle() {
-                let desk = self.unfinished.wait(desk).unwrap_or_else(|poison| poison.into_inner());
-                self.rest(desk, GRACE);
+            } else if queues.is_idle() {
+                let queues = self.unfinished.wait(queues).unwrap_or_else(|poison| poison.into_inner());
+                self.rest(queues, GRACE);
                 continue;
-            } else if desk.waiters > 0 {
-                self.rest(desk, TICK);
+            } else if queues.waiters > 0 {
+                self.rest(queues, TICK);
                 continue;
             }
-            drop(desk);
+            drop(queues);
             self.work();
         }
     }
@@ -61,16 +62,16 @@ impl Hub {
     /// Moves mail as it comes, until there is none or somebody waits for it; for a tick at most.
     fn work(&self) {
         self.rings.bell(self.rank()).sleep(TICK, || {
-            let mut desk = self.lock();
-            desk.progress(&self.rings);
-            let over = desk.is_idle() || desk.waiters > 0;
-            self.tell(desk);
+            let mut queues = self.lock();
+            queues.progress(&self.rings);
+            let over = queues.is_idle() || queues.waiters > 0;
+            self.tell(queues);
             over
         });
     }
 
-    fn rest(&self, desk: Locked<'_>, time: Duration) {
-        let _rested = self.unfinished.wait_timeout(desk, time);
+    fn rest(&self, queues: Locked<'_>, time: Duration) {
+        let _rested = self.unfinished.wait_timeout(queues, time);
     }
 
     /// Until when what is still to be sent may take.

@@ -1,4 +1,4 @@
-//! What all handles of a rank's mailbox share: the rings, the desk, and the one way to wait for mail.
+//! What all handles of a rank's mailbox share: the rings, the queues, and the one way to wait for mail.
 
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,34 +8,34 @@ use std::time::{Duration, Instant};
 use symmem_store::{Deadline, Interrupt, Wait, Watch};
 
 use super::Delivery;
-use super::desk::{Awaited, Desk, Outcome};
-use super::recorded::{Asked, Call};
-use super::ring::Rings;
+use super::queues::{Awaited, MailOutcome, MailQueues};
+use super::recorded::{Asked, RecordedCall};
+use super::ring::MailRings;
 use crate::error::Context;
-use crate::group::{Group, Inner, Notice, Stop, Terms, list_ranks};
+use crate::group::{Group, Membership, Notice, Stop, Terms, list_ranks};
 use crate::operation::Op;
 use crate::sync::control::CounterWords;
 use crate::sync::record::message::MailRecorder;
-use crate::sync::waiting::Wanted;
+use crate::sync::waiting::WaitSubject;
 use crate::sys::{fork, life};
 use crate::{Error, Result};
 
 /// A rank's mail.
 pub(super) struct Hub {
-    pub(super) rings: Rings,
-    desk: Mutex<Desk>,
+    pub(super) rings: MailRings,
+    queues: Mutex<MailQueues>,
     /// Told when something was asked for, when a thread stops waiting, and when the last handle goes.
     pub(super) unfinished: Condvar,
     /// Where calls are recorded, once they are; `None` inside if that could not be made.
     pub(super) recorder: OnceLock<Option<MailRecorder>>,
 }
 
-pub(super) type Locked<'a> = MutexGuard<'a, Desk>;
+pub(super) type Locked<'a> = MutexGuard<'a, MailQueues>;
 
 impl Hub {
-    pub(super) fn new(rings: Rings) -> Self {
-        let desk = Desk::new(rings.group().rank(), rings.group().size());
-        Self { rings, desk: Mutex::new(desk), unfinished: Condvar::new(), recorder: OnceLock::new() }
+    pub(super) fn new(rings: MailRings) -> Self {
+        let queues = MailQueues::new(rings.group().rank(), rings.group().size());
+        Self { rings, queues: Mutex::new(queues), unfinished: Condvar::new(), recorder: OnceLock::new() }
     }
 
     pub(super) fn group(&self) -> &Group {
@@ -47,15 +47,15 @@ impl Hub {
     }
 
     pub(super) fn lock(&self) -> Locked<'_> {
-        self.desk.lock().unwrap_or_else(|poison| poison.into_inner())
+        self.queues.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Unlocks the desk, wakes the threads that wait for something that has ended, and drops what nobody gets back. So must
-    /// end every lock under which an operation may have ended. What is dropped is its owner's code: a panic of it is not the
-    /// business of the thread that moves the mail.
-    pub(super) fn tell(&self, mut desk: Locked<'_>) {
-        let (news, dead) = (desk.take_news(), desk.take_dead());
-        drop(desk);
+    /// Unlocks the queues, wakes the threads that wait for something that has ended, and drops what nobody
+    /// gets back. So must end every lock under which an operation may have ended. What is dropped is its
+    /// owner's code: a panic of it is not the business of the thread that moves the mail.
+    pub(super) fn tell(&self, mut queues: Locked<'_>) {
+        let (news, dead) = (queues.take_news(), queues.take_dead());
+        drop(queues);
         if news {
             self.rings.ring(self.rank());
         }
@@ -65,7 +65,7 @@ impl Hub {
     }
 
     /// Ends what waits for somebody who is gone, after taking up what that one published before.
-    pub(super) fn bury(&self) {
+    pub(super) fn end_awaiting_gone(&self) {
         let concerned = self.lock().concerned();
         let stop_of = |awaited| self.gone(awaited).map(|stop| (awaited, stop));
         let gone: Vec<(Awaited, Stop)> = concerned.into_iter().filter_map(stop_of).collect();
@@ -73,13 +73,14 @@ impl Hub {
             return;
         }
         // In this order: who was gone before has published all that it ever will.
-        let mut desk = self.lock();
-        desk.progress(&self.rings);
-        desk.sweep(|awaited| gone.iter().find(|(one, _)| *one == awaited).map(|(_, stop)| *stop));
-        self.tell(desk);
+        let mut queues = self.lock();
+        queues.progress(&self.rings);
+        queues.sweep(|awaited| gone.iter().find(|(one, _)| *one == awaited).map(|(_, stop)| *stop));
+        self.tell(queues);
     }
 
-    /// Refuses `op` in a forked child, before any lock, and on a group that has failed. Whether the group is recorded.
+    /// Refuses `op` in a forked child, before any lock, and on a group that has failed. Whether the group is
+    /// recorded.
     pub(super) fn check(&self, op: Op) -> Result<bool> {
         if fork::is_child() {
             return Err(Error::Forked { op: op.name() });
@@ -99,8 +100,8 @@ impl Hub {
         self.group().context_of(op, None)
     }
 
-    /// Why who is awaited cannot do anything any more: a rank that died or left, or the group that failed. Of anybody, one
-    /// must have died, for the message may have been to come from that one, or all have left.
+    /// Why who is awaited cannot do anything any more: a rank that died or left, or the group that failed. Of
+    /// anybody, one must have died, for the message may have been to come from that one, or all have left.
     pub(super) fn gone(&self, awaited: Awaited) -> Option<Stop> {
         let inner = &*self.group().inner;
         let ranks: Vec<usize> = match awaited {
@@ -108,7 +109,7 @@ impl Hub {
             Awaited::Anybody => (0..inner.world).filter(|rank| *rank != inner.rank).collect(),
         };
         let staying: Vec<usize> = ranks.iter().copied().filter(|rank| !inner.has_left(*rank)).collect();
-        let lives: Vec<&life::Life> = staying.iter().map(|rank| &*inner.members[*rank].life).collect();
+        let lives: Vec<&life::ProcessLife> = staying.iter().map(|rank| &*inner.members[*rank].life).collect();
         if let Some(dead) = life::any_dead(&lives).map(|dead| staying[dead]) {
             // It may have left between the first look and its end; leaving comes before dying.
             return Some(if inner.has_left(dead) { Stop::Left(dead) } else { Stop::Died(dead) });
@@ -117,9 +118,10 @@ impl Hub {
         inner.verdict().map(Stop::Verdict).or(left)
     }
 
-    /// Moves mail until operation `number` has ended, for as long as `terms` allow and its peer can make it happen.
+    /// Moves mail until operation `number` has ended, for as long as `terms` allow and its peer can make it
+    /// happen.
     pub(super) fn wait(&self, terms: &Terms, op: Op, number: u64) -> Result<(), Interrupt> {
-        let ended = |desk: &Desk| desk.has_ended(number).then_some(());
+        let ended = |queues: &MailQueues| queues.has_ended(number).then_some(());
         self.wait_until(terms, |notice| PeerWatch { hub: self, op, number, notice }, ended)
     }
 
@@ -128,15 +130,15 @@ impl Hub {
         &self,
         terms: &Terms,
         watch: impl FnOnce(Notice) -> W,
-        look: impl Fn(&Desk) -> Option<R>,
+        look: impl Fn(&MailQueues) -> Option<R>,
     ) -> Result<R, Interrupt> {
-        let _waiting = Waiting::new(self);
+        let _waiting = MailWaiter::new(self);
         let (inner, counters) = (&*self.group().inner, CounterWords::default());
         let mut poll = || {
-            let mut desk = self.lock();
-            desk.progress(&self.rings);
-            let found = look(&desk);
-            self.tell(desk);
+            let mut queues = self.lock();
+            queues.progress(&self.rings);
+            let found = look(&queues);
+            self.tell(queues);
             found
         };
         if let Some(found) = inner.ladder.spin(&counters, &mut poll) {
@@ -167,15 +169,20 @@ impl Hub {
                 Awaited::Rank(peer) => Some(peer),
                 Awaited::Anybody => None,
             });
-            waiting.set(Wanted { op, peer, sequence: 0, epoch: 0, channel: None });
+            waiting.set(WaitSubject { op, peer, sequence: 0, epoch: 0, channel: None });
         }
     }
 
     /// The first message that a receive like `sought` would get, once there is one.
-    pub(super) fn probe(&self, terms: &Terms, sought: Sought, call: Option<Call<'_>>) -> Result<Delivery> {
+    pub(super) fn probe(
+        &self,
+        terms: &Terms,
+        sought: Sought,
+        call: Option<RecordedCall<'_>>,
+    ) -> Result<Delivery> {
         let start = Instant::now();
         let watch = |notice| ProbeWatch { hub: self, sought, notice };
-        let found = self.wait_until(terms, watch, |desk| desk.peek(sought.from, sought.tag));
+        let found = self.wait_until(terms, watch, |queues| queues.peek(sought.from, sought.tag));
         if let (Some(call), Ok(found)) = (call, &found) {
             call.found(found);
         }
@@ -197,10 +204,10 @@ impl Hub {
     }
 
     fn look_for(&self, sought: Sought) -> Option<Delivery> {
-        let mut desk = self.lock();
-        desk.progress(&self.rings);
-        let found = desk.peek(sought.from, sought.tag);
-        self.tell(desk);
+        let mut queues = self.lock();
+        queues.progress(&self.rings);
+        let found = queues.peek(sought.from, sought.tag);
+        self.tell(queues);
         found
     }
 
@@ -213,7 +220,7 @@ impl Hub {
 
     /// That `op` still waits for `awaited`.
     fn waiting(&self, op: Op, awaited: Option<Awaited>) -> String {
-        let Inner { rank, world, name, .. } = &*self.group().inner;
+        let Membership { rank, world, name, .. } = &*self.group().inner;
         let whom = match awaited {
             Some(Awaited::Rank(peer)) => list_ranks(&[peer]),
             _ => "anybody".to_owned(),
@@ -239,12 +246,12 @@ impl Hub {
     }
 
     /// What an outcome is to the one who asked for the operation.
-    fn judge(&self, op: Op, elapsed: Duration, outcome: Outcome) -> Result<Outcome> {
+    fn judge(&self, op: Op, elapsed: Duration, outcome: MailOutcome) -> Result<MailOutcome> {
         match outcome {
-            Outcome::WrongSize(Delivery { source, tag, bytes, .. }, room) => {
+            MailOutcome::WrongSize(Delivery { source, tag, bytes, .. }, room) => {
                 Err(Error::MessageSize { context: self.context(op), rank: source, tag, bytes, room })
             }
-            Outcome::Gone(stop) => {
+            MailOutcome::Gone(stop) => {
                 let interrupt = Interrupt::Watch(Box::new(stop));
                 Err(self.interrupted(op, elapsed, interrupt, None))
             }
@@ -254,28 +261,28 @@ impl Hub {
 }
 
 /// Counts the thread among those who move mail, so that the helper need not.
-struct Waiting<'a>(&'a Hub);
+struct MailWaiter<'a>(&'a Hub);
 
-impl<'a> Waiting<'a> {
+impl<'a> MailWaiter<'a> {
     fn new(hub: &'a Hub) -> Self {
         hub.lock().waiters += 1;
         Self(hub)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for MailWaiter<'_> {
     fn drop(&mut self) {
-        let mut desk = self.0.lock();
-        desk.waiters -= 1;
-        let helper = desk.waiters == 0 && desk.has_helper && !desk.is_idle();
-        drop(desk);
+        let mut queues = self.0.lock();
+        queues.waiters -= 1;
+        let helper = queues.waiters == 0 && queues.has_helper && !queues.is_idle();
+        drop(queues);
         if helper {
             self.0.unfinished.notify_one();
         }
     }
 }
 
-/// Looks whether the peer of an operation is still there, and ends it at the desk if not.
+/// Looks whether the peer of an operation is still there, and ends it in the queues if not.
 struct PeerWatch<'a> {
     hub: &'a Hub,
     op: Op,
@@ -287,9 +294,10 @@ impl Watch for PeerWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
         let awaited = self.hub.lock().awaited(self.number);
         self.hub.note(self.op, awaited);
-        // Not an error here: the message may be in the ring, or the receive may be one that others can still serve.
+        // Not an error here: the message may be in the ring, or the receive may be one that others can still
+        // serve.
         if awaited.is_some_and(|awaited| self.hub.gone(awaited).is_some()) {
-            self.hub.bury();
+            self.hub.end_awaiting_gone();
         }
         Ok(())
     }
@@ -331,9 +339,9 @@ impl Watch for ProbeWatch<'_> {
 }
 
 /// A rank's mailbox as long as somebody has a handle of it.
-pub(super) struct Owner(pub(super) Arc<Hub>);
+pub(super) struct HubHandle(pub(super) Arc<Hub>);
 
-impl Drop for Owner {
+impl Drop for HubHandle {
     fn drop(&mut self) {
         // A forked child has no helper to end, and may have got the lock locked.
         if !fork::is_child() {
@@ -344,15 +352,15 @@ impl Drop for Owner {
 }
 
 /// An operation that was asked for. Dropping it ends a blocking one, and lets a started one go on by itself.
-pub(super) struct Ticket {
-    pub(super) owner: Arc<Owner>,
+pub(super) struct MailTicket {
+    pub(super) owner: Arc<HubHandle>,
     pub(super) asked: Asked,
     pub(super) number: u64,
     /// Its buffer is borrowed.
     pub(super) blocking: bool,
 }
 
-impl Ticket {
+impl MailTicket {
     fn op(&self) -> Op {
         self.asked.op
     }
@@ -363,16 +371,16 @@ impl Ticket {
             return false;
         }
         let hub = &self.owner.0;
-        let mut desk = hub.lock();
-        desk.progress(&hub.rings);
-        let ended = desk.has_ended(self.number);
-        hub.tell(desk);
+        let mut queues = hub.lock();
+        queues.progress(&hub.rings);
+        let ended = queues.has_ended(self.number);
+        hub.tell(queues);
         ended
     }
 
-    /// Waits for the end; how it ended. What did not end in time is withdrawn. `call` is that of a blocking operation; of one that was
-    /// started, the time in here is recorded.
-    pub(super) fn wait(self, terms: &Terms, call: Option<Call<'_>>) -> Result<Outcome> {
+    /// Waits for the end; how it ended. What did not end in time is withdrawn. `call` is that of a blocking
+    /// operation; of one that was started, the time in here is recorded.
+    pub(super) fn wait(self, terms: &Terms, call: Option<RecordedCall<'_>>) -> Result<MailOutcome> {
         let hub = &self.owner.0;
         let call = if self.blocking { call } else { hub.call_if_recorded(self.asked) };
         let start = Instant::now();
@@ -381,17 +389,18 @@ impl Ticket {
             false if fork::is_child() => return Err(Error::Forked { op: self.op().name() }),
             false => hub.wait(terms, self.op(), self.number),
         };
-        let mut desk = hub.lock();
-        let awaited = desk.awaited(self.number);
-        let outcome = desk.take(self.number);
+        let mut queues = hub.lock();
+        let awaited = queues.awaited(self.number);
+        let outcome = queues.take(self.number);
         if outcome.is_none() {
-            desk.withdraw(self.number);
-            // The peer is to learn of a message that was on its way: from the helper, or else with the next one.
-            if desk.has_outgoing() {
-                let _ = hub.wake_helper(&mut desk);
+            queues.withdraw(self.number);
+            // The peer is to learn of a message that was on its way: from the helper, or else with the next
+            // one.
+            if queues.has_outgoing() {
+                let _ = hub.wake_helper(&mut queues);
             }
         }
-        hub.tell(desk);
+        hub.tell(queues);
         if let (Some(call), Some(outcome)) = (call, &outcome) {
             call.ended(outcome);
         }
@@ -422,20 +431,20 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for MailTicket {
     fn drop(&mut self) {
         if fork::is_child() {
             return;
         }
         let hub = &self.owner.0;
-        let mut desk = hub.lock();
+        let mut queues = hub.lock();
         match self.blocking {
-            true => drop(desk.withdraw(self.number)),
-            false => desk.abandon(self.number),
+            true => drop(queues.withdraw(self.number)),
+            false => queues.abandon(self.number),
         }
         // Buffers that come back are the caller's code to drop.
-        let outcome = desk.take(self.number);
-        hub.tell(desk);
+        let outcome = queues.take(self.number);
+        hub.tell(queues);
         drop(outcome);
     }
 }

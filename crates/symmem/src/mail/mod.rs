@@ -1,40 +1,42 @@
 //! Mail: messages between two ranks of a group, with tags, of any size, blocking or started.
 //!
-//! Called by users. A [`Mailbox`] is made collectively, once; from then on every rank sends and receives as it likes, from
-//! several threads at once, and beside whatever else runs on the group. Bytes travel in [`ring`]s of shared memory;
-//! a rank's queues and the matching are its [`desk`]; [`hub`] waits; [`helper`] goes on while nobody waits; [`recorded`] is for who traces.
+//! Called by users. A [`Mailbox`] is made collectively, once; from then on every rank sends and receives as
+//! it likes, from several threads at once, and beside anything else that runs on the group. Bytes travel in
+//! [`ring`]s of shared memory; a rank's sends, receives and their matching are in [`queues`]; [`hub`] waits;
+//! [`helper`] goes on while nobody waits; [`recorded`] is for who traces.
 //!
 //! # Why a batch of sends and receives never deadlocks
-//! Let every message that is sent be received, in whatever order, size and number the ranks ask for both.
-//! - A rank with an unfinished operation moves its mail: by a thread that waits ([`Hub::wait`](hub::Hub::wait)), else by
-//!   its helper. Moving mail never waits, and empties every ring of this rank, also of messages that nobody has
-//!   asked for, which are kept in private memory ([`desk`]). It is done again whenever a peer filled or emptied a slot, for
-//!   that rings the bell.
-//! - Say a send to rank r stays unfinished. Its ring is full, and stays so; so r has nothing unfinished. But the receive that
-//!   the message belongs to has not ended, as the message is not complete: so r has yet to ask for it, and that is not
-//!   for the mailbox to do.
-//! - Say a receive from rank s stays unfinished, though s has asked to send. What is in the ring is taken up, so the ring
-//!   has room, and stays so; the send at s is unfinished, so s moves its mail, and fills the ring. Messages before it in
-//!   that ring do not hold it up: they are taken up, asked for or not.
+//! Let every message that is sent be received, in any order, size and number the ranks ask for both.
+//! - A rank with an unfinished operation moves its mail: by a thread that waits
+//!   ([`Hub::wait`](hub::Hub::wait)), else by its helper. Moving mail never waits, and empties every ring of
+//!   this rank, also of messages that nobody has asked for, which are kept in private memory ([`queues`]). It
+//!   is done again whenever a peer filled or emptied a slot, for that rings the bell.
+//! - Say a send to rank r stays unfinished. Its ring is full, and stays so; so r has nothing unfinished. But
+//!   the receive that the message belongs to has not ended, as the message is not complete: so r has yet to
+//!   ask for it, and that is not for the mailbox to do.
+//! - Say a receive from rank s stays unfinished, though s has asked to send. What is in the ring is taken up,
+//!   so the ring has room, and stays so; the send at s is unfinished, so s moves its mail, and fills the
+//!   ring. Messages before it in that ring do not hold it up: they are taken up, asked for or not.
 //!
-//! The price is memory for messages that come before they are asked for. A rank that has nothing unfinished takes nothing up,
-//! and its peers' sends wait once the ring is full: so that memory is bounded by what comes while it waits for something else.
+//! The price is memory for messages that come before they are asked for. A rank that has nothing unfinished
+//! takes nothing up, and its peers' sends wait once the ring is full: so that memory is bounded by what comes
+//! while it waits for something else.
 //!
 //! # Failure
-//! A timeout or a cancelled token takes back what was asked for, and nothing else: a message that was coming in stays for
-//! the next receive, and one that was going out is void at the receiver. A rank that died or left fails those who wait for
-//! it; a group that failed fails all.
+//! A timeout or a cancelled token takes back what was asked for, and nothing else: a message that was coming
+//! in stays for the next receive, and one that was going out is void at the receiver. A rank that died or
+//! left fails those who wait for it; a group that failed fails all.
 //!
-//! Buffers that are given away are of the caller's types. None of their code runs under the desk's lock: their bytes are asked
-//! for before ([`buffer`]), and they are dropped after ([`hub::Hub::tell`]).
+//! Buffers that are given away are of the caller's types. None of their code runs under the lock of the
+//! queues: their bytes are asked for before ([`buffer`]), and they are dropped after ([`hub::Hub::tell`]).
 
 #![allow(unsafe_code, reason = "buffers that another thread fills")]
 
 mod buffer;
-mod desk;
 mod helper;
 mod hub;
 mod pending;
+mod queues;
 mod recorded;
 mod ring;
 
@@ -44,12 +46,12 @@ use std::time::Duration;
 
 use symmem_store::CancelToken;
 
-use self::buffer::Buffer;
-use self::desk::{Desk, Outcome};
-use self::hub::{Hub, Owner, Sought, Ticket};
+use self::buffer::MailBuffer;
+use self::hub::{Hub, HubHandle, MailTicket, Sought};
 pub use self::pending::{PendingReceive, PendingSend};
-use self::recorded::{Asked, Call};
-use self::ring::Rings;
+use self::queues::{MailOutcome, MailQueues};
+use self::recorded::{Asked, RecordedCall};
+use self::ring::MailRings;
 use crate::group::{Group, Terms};
 use crate::operation::Op;
 use crate::{Error, Result};
@@ -69,14 +71,15 @@ pub struct Delivery {
 
 /// A rank's end of the mail between the ranks of a group.
 ///
-/// Messages are bytes with a tag. Those between two ranks with equal tags are received in the order they were sent; a receive
-/// names its tag and its source, or leaves either open. The receiver's buffer must be as long as the message, else the receive
-/// gives [`Error::MessageSize`] and the message is gone; [`Mailbox::receive_vec`] takes one of any length, and
-/// [`Mailbox::probe`] says what is there. A send may return before the message is received.
+/// Messages are bytes with a tag. Those between two ranks with equal tags are received in the order they were
+/// sent; a receive names its tag and its source, or leaves either open. The receiver's buffer must be as long
+/// as the message, else the receive gives [`Error::MessageSize`] and the message is gone;
+/// [`Mailbox::receive_vec`] takes one of any length, and [`Mailbox::probe`] says what is there. A send may
+/// return before the message is received.
 ///
-/// Any number of threads may use a mailbox at once, also while another operation runs on the group. Blocking calls
-/// wait for at most the group's timeout, or what [`Mailbox::within`] says. A rank that sends to one that neither waits for
-/// mail nor has started to receive waits once a few slots are full.
+/// Any number of threads may use a mailbox at once, also while another operation runs on the group. Blocking
+/// calls wait for at most the group's timeout, or what [`Mailbox::within`] says. A rank that sends to one
+/// that neither waits for mail nor has started to receive waits once a few slots are full.
 ///
 /// ```
 /// symmem::spawn(2, |group| {
@@ -96,7 +99,7 @@ pub struct Delivery {
 /// # Ok::<(), symmem::Error>(())
 /// ```
 pub struct Mailbox {
-    owner: Arc<Owner>,
+    owner: Arc<HubHandle>,
     terms: Terms,
     note: u64,
 }
@@ -104,8 +107,8 @@ pub struct Mailbox {
 impl Mailbox {
     /// Collective over `group`. A new mailbox, whose messages are no other mailbox's.
     pub fn new(group: &Group) -> Result<Self> {
-        let hub = Hub::new(Rings::new(group)?);
-        Ok(Self { owner: Arc::new(Owner(Arc::new(hub))), terms: group.terms.clone(), note: 0 })
+        let hub = Hub::new(MailRings::new(group)?);
+        Ok(Self { owner: Arc::new(HubHandle(Arc::new(hub))), terms: group.terms.clone(), note: 0 })
     }
 
     /// The group.
@@ -123,8 +126,8 @@ impl Mailbox {
         self.on(Terms { timeout: self.terms.timeout, cancel: Some(token.clone()) })
     }
 
-    /// The same mailbox, whose messages carry `note`: a word that the receiver finds in [`Delivery::note`], for what the two
-    /// agree on. It takes no part in matching.
+    /// The same mailbox, whose messages carry `note`: a word that the receiver finds in [`Delivery::note`],
+    /// for what the two agree on. It takes no part in matching.
     pub fn noted(&self, note: u64) -> Self {
         Self { note, ..self.on(self.terms.clone()) }
     }
@@ -133,18 +136,20 @@ impl Mailbox {
         Self { owner: Arc::clone(&self.owner), terms, note: self.note }
     }
 
-    /// Sends `bytes` to rank `rank`, which may be this one. Returns when they are on their way and the buffer may be used again.
+    /// Sends `bytes` to rank `rank`, which may be this one. Returns when they are on their way and the buffer
+    /// may be used again.
     pub fn send(&self, rank: usize, tag: u64, bytes: &[u8]) -> Result<()> {
         let asked = Asked::to(rank, tag, bytes.len());
         let call = self.begin(asked)?;
         // SAFETY: the ticket of a blocking operation withdraws it before the borrow ends, whatever happens.
-        let buffer = unsafe { Buffer::of(bytes) };
+        let buffer = unsafe { MailBuffer::of(bytes) };
         let address = (tag, self.note);
-        let ticket = self.ask(asked, true, |desk, number| desk.send(number, rank, address, buffer))?;
+        let ticket = self.ask(asked, true, |queues, number| queues.send(number, rank, address, buffer))?;
         ticket.wait(&self.terms, call).map(drop)
     }
 
-    /// Receives a message with `tag`, or with any, from rank `from`, or from anybody, which must be as long as `out`.
+    /// Receives a message with `tag`, or with any, from rank `from`, or from anybody, which must be as long
+    /// as `out`.
     pub fn receive(
         &self,
         from: impl Into<Option<usize>>,
@@ -155,8 +160,8 @@ impl Mailbox {
         let asked = Asked::from(from, tag, Some(out.len()));
         let call = self.begin(asked)?;
         // SAFETY: as for `send`; `out` is exclusive.
-        let buffer = unsafe { Buffer::of_mut(out) };
-        let ticket = self.ask(asked, true, |desk, number| desk.receive(number, from, tag, buffer))?;
+        let buffer = unsafe { MailBuffer::of_mut(out) };
+        let ticket = self.ask(asked, true, |queues, number| queues.receive(number, from, tag, buffer))?;
         delivery(&ticket.wait(&self.terms, call)?)
     }
 
@@ -182,22 +187,23 @@ impl Mailbox {
         let (from, tag) = (from.into(), tag.into());
         let asked = Asked::from(from, tag, None);
         let call = self.begin(asked)?;
-        let ticket = self.ask(asked, true, |desk, number| desk.receive_any(number, from, tag))?;
+        let ticket = self.ask(asked, true, |queues, number| queues.receive_any(number, from, tag))?;
         let outcome = ticket.wait(&self.terms, call)?;
         let delivery = delivery(&outcome)?;
-        let bytes = outcome.into_buffer().and_then(Buffer::take_back).ok_or_else(lost)?;
+        let bytes = outcome.into_buffer().and_then(MailBuffer::take_back).ok_or_else(lost)?;
         Ok((delivery, bytes))
     }
 
-    /// The next message that [`Mailbox::receive`] would get, which stays there: blocks until one has begun to arrive. Another
-    /// thread of this rank may receive it first.
+    /// The next message that [`Mailbox::receive`] would get, which stays there: blocks until one has begun to
+    /// arrive. Another thread of this rank may receive it first.
     pub fn probe(&self, from: impl Into<Option<usize>>, tag: impl Into<Option<u64>>) -> Result<Delivery> {
         let sought = Sought { from: from.into(), tag: tag.into() };
         let call = self.begin(Asked { op: Op::Probe, ..Asked::from(sought.from, sought.tag, None) })?;
         self.hub().probe(&self.terms, sought, call)
     }
 
-    /// [`Mailbox::probe`] that does not wait: `None` if there is no message. An error if none can come any more.
+    /// [`Mailbox::probe`] that does not wait: `None` if there is no message. An error if none can come any
+    /// more.
     pub fn try_probe(
         &self,
         from: impl Into<Option<usize>>,
@@ -208,7 +214,8 @@ impl Mailbox {
         self.hub().try_probe(sought)
     }
 
-    /// [`Mailbox::send`] that returns at once. The bytes come back with the result. They are asked for once, here.
+    /// [`Mailbox::send`] that returns at once. The bytes come back with the result. They are asked for once,
+    /// here.
     ///
     /// ```
     /// symmem::spawn(3, |group| {
@@ -231,14 +238,15 @@ impl Mailbox {
         B: AsRef<[u8]> + Send + 'static,
     {
         self.check(Op::Send, Some(rank))?;
-        let buffer = Buffer::outbound(bytes);
+        let buffer = MailBuffer::outbound(bytes);
         let address = (tag, self.note);
         let asked = Asked::to(rank, tag, buffer.read().len());
-        let ticket = self.ask(asked, false, |desk, number| desk.send(number, rank, address, buffer))?;
+        let ticket = self.ask(asked, false, |queues, number| queues.send(number, rank, address, buffer))?;
         Ok(PendingSend::new(ticket, self.terms.clone()))
     }
 
-    /// [`Mailbox::receive`] that returns at once. The buffer comes back with the result. It is asked for its bytes once, here.
+    /// [`Mailbox::receive`] that returns at once. The buffer comes back with the result. It is asked for its
+    /// bytes once, here.
     pub fn receive_start<B>(
         &self,
         from: impl Into<Option<usize>>,
@@ -250,9 +258,9 @@ impl Mailbox {
     {
         let (from, tag) = (from.into(), tag.into());
         self.check(Op::Receive, from)?;
-        let mut buffer = Buffer::inbound(buffer);
+        let mut buffer = MailBuffer::inbound(buffer);
         let asked = Asked::from(from, tag, Some(buffer.write().len()));
-        let ticket = self.ask(asked, false, |desk, number| desk.receive(number, from, tag, buffer))?;
+        let ticket = self.ask(asked, false, |queues, number| queues.receive(number, from, tag, buffer))?;
         Ok(PendingReceive::new(ticket, self.terms.clone()))
     }
 
@@ -267,31 +275,37 @@ impl Mailbox {
     }
 
     /// A blocking call begins; what is recorded of it, if anything is.
-    fn begin(&self, asked: Asked) -> Result<Option<Call<'_>>> {
+    fn begin(&self, asked: Asked) -> Result<Option<RecordedCall<'_>>> {
         let is_recorded = self.check(asked.op, asked.peer)?;
         Ok(if is_recorded { self.hub().call(asked) } else { None })
     }
 
-    /// Asks the desk for an operation, and does what can be done about it at once.
-    fn ask(&self, asked: Asked, blocking: bool, ask: impl FnOnce(&mut Desk, u64)) -> Result<Ticket> {
+    /// Asks the queues for an operation, and does what can be done about it at once.
+    fn ask(
+        &self,
+        asked: Asked,
+        blocking: bool,
+        ask: impl FnOnce(&mut MailQueues, u64),
+    ) -> Result<MailTicket> {
         let hub = self.hub();
-        // Declared before the lock, so that it goes after it, whatever happens: dropping a ticket takes the lock.
+        // Declared before the lock, so that it goes after it, whatever happens: dropping a ticket takes the
+        // lock.
         let ticket;
-        let mut desk = hub.lock();
-        let number = desk.next();
-        // There before the desk knows the buffer, which may be borrowed.
-        ticket = Ticket { owner: Arc::clone(&self.owner), asked, number, blocking };
-        ask(&mut desk, number);
-        desk.progress(&hub.rings);
-        let woken = match blocking || desk.has_ended(number) {
+        let mut queues = hub.lock();
+        let number = queues.next();
+        // There before the queues know the buffer, which may be borrowed.
+        ticket = MailTicket { owner: Arc::clone(&self.owner), asked, number, blocking };
+        ask(&mut queues, number);
+        queues.progress(&hub.rings);
+        let woken = match blocking || queues.has_ended(number) {
             true => Ok(()),
-            false => hub.wake_helper(&mut desk),
+            false => hub.wake_helper(&mut queues),
         };
         if woken.is_err() {
             // Nobody gets the ticket: a receive would take, and lose, the next message.
-            desk.withdraw(number);
+            queues.withdraw(number);
         }
-        hub.tell(desk);
+        hub.tell(queues);
         woken.map(|()| ticket)
     }
 }
@@ -303,9 +317,9 @@ impl fmt::Debug for Mailbox {
 }
 
 /// What the outcome of a receive says.
-fn delivery(outcome: &Outcome) -> Result<Delivery> {
+fn delivery(outcome: &MailOutcome) -> Result<Delivery> {
     match outcome {
-        Outcome::Received(_, delivery, _) => Ok(*delivery),
+        MailOutcome::Received(_, delivery, _) => Ok(*delivery),
         _ => Err(lost()),
     }
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::buffer::Buffer;
-use super::desk::Outcome;
-use super::hub::Ticket;
+use super::buffer::MailBuffer;
+use super::hub::MailTicket;
+use super::queues::MailOutcome;
 use super::{Delivery, delivery};
 use crate::group::Terms;
 use crate::operation::Op;
@@ -14,11 +14,11 @@ use crate::{Error, Result};
 
 /// A message that was started to be sent.
 ///
-/// Dropping it does not stop it: it goes on its way, and this rank leaves the group only after that, or after the group's
-/// timeout.
+/// Dropping it does not stop it: it goes on its way, and this rank leaves the group only after that, or after
+/// the group's timeout.
 #[must_use = "its errors are lost unless it is waited for"]
 pub struct PendingSend<B> {
-    ticket: Ticket,
+    ticket: MailTicket,
     terms: Terms,
     bytes: PhantomData<fn() -> B>,
 }
@@ -28,13 +28,13 @@ pub struct PendingSend<B> {
 /// Dropping it does not stop it: the next message that fits is taken, and lost.
 #[must_use = "the message and errors are lost unless it is waited for"]
 pub struct PendingReceive<B> {
-    ticket: Ticket,
+    ticket: MailTicket,
     terms: Terms,
     buffer: PhantomData<fn() -> B>,
 }
 
 impl<B: AsRef<[u8]> + Send + 'static> PendingSend<B> {
-    pub(super) fn new(ticket: Ticket, terms: Terms) -> Self {
+    pub(super) fn new(ticket: MailTicket, terms: Terms) -> Self {
         Self { ticket, terms, bytes: PhantomData }
     }
 
@@ -43,11 +43,11 @@ impl<B: AsRef<[u8]> + Send + 'static> PendingSend<B> {
         self.ticket.test()
     }
 
-    /// Blocks until the message is on its way; its bytes. What is not by the mailbox's timeout, or when its token is
-    /// cancelled, is taken back.
+    /// Blocks until the message is on its way; its bytes. What is not by the mailbox's timeout, or when its
+    /// token is cancelled, is taken back.
     pub fn wait(self) -> Result<B> {
         match self.ticket.wait(&self.terms, None)? {
-            Outcome::Sent(buffer, _) => take_back(Op::Send, buffer),
+            MailOutcome::Sent(buffer, _) => take_back(Op::Send, buffer),
             _ => Err(lost(Op::Send)),
         }
     }
@@ -59,7 +59,7 @@ impl<B: AsRef<[u8]> + Send + 'static> PendingSend<B> {
 }
 
 impl<B: AsMut<[u8]> + Send + 'static> PendingReceive<B> {
-    pub(super) fn new(ticket: Ticket, terms: Terms) -> Self {
+    pub(super) fn new(ticket: MailTicket, terms: Terms) -> Self {
         Self { ticket, terms, buffer: PhantomData }
     }
 
@@ -68,13 +68,15 @@ impl<B: AsMut<[u8]> + Send + 'static> PendingReceive<B> {
         self.ticket.test()
     }
 
-    /// Blocks until the message is here; what it is, and the buffer with it. What is not by the mailbox's timeout, or when its
-    /// token is cancelled, is taken back, and the message is left for another receive.
+    /// Blocks until the message is here; what it is, and the buffer with it. What is not by the mailbox's
+    /// timeout, or when its token is cancelled, is taken back, and the message is left for another receive.
     pub fn wait(self) -> Result<(Delivery, B)> {
         let outcome = self.ticket.wait(&self.terms, None)?;
         let delivery = delivery(&outcome)?;
         match outcome {
-            Outcome::Received(buffer, ..) => take_back(Op::Receive, buffer).map(|buffer| (delivery, buffer)),
+            MailOutcome::Received(buffer, ..) => {
+                take_back(Op::Receive, buffer).map(|buffer| (delivery, buffer))
+            }
             _ => Err(lost(Op::Receive)),
         }
     }
@@ -85,7 +87,7 @@ impl<B: AsMut<[u8]> + Send + 'static> PendingReceive<B> {
     }
 }
 
-fn take_back<B: 'static>(op: Op, buffer: Buffer) -> Result<B> {
+fn take_back<B: 'static>(op: Op, buffer: MailBuffer) -> Result<B> {
     buffer.take_back().ok_or_else(|| lost(op))
 }
 

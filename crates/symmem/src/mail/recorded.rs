@@ -1,14 +1,15 @@
 //! Recording of a mailbox's blocking calls, for `trace`.
 //!
-//! Asked when a call begins, which is one test for a group that nobody traces. The first recorded call makes the ring. A call is
-//! recorded with the time from its beginning to its end, whatever its message does meanwhile; what was started, with the time that
-//! somebody waits for it. A ring that cannot be had leaves the mailbox unrecorded, with a warning.
+//! Asked when a call begins, which is one test for a group that nobody traces. The first recorded call makes
+//! the ring. A call is recorded with the time from its beginning to its end, whatever its message does
+//! meanwhile; what was started, with the time that somebody waits for it. A ring that cannot be had leaves
+//! the mailbox unrecorded, with a warning.
 
 use super::Delivery;
-use super::desk::Outcome;
 use super::hub::Hub;
+use super::queues::MailOutcome;
 use crate::operation::Op;
-use crate::sync::record::message::{Begun, MailRecorder, Message};
+use crate::sync::record::message::{Begun, MailRecorder, RecordedMessage};
 use crate::sys::fork;
 
 /// What a caller says of the message.
@@ -31,47 +32,47 @@ impl Asked {
 }
 
 /// A call that is recorded, until it is dropped. It has failed unless somebody says how it ended.
-pub(super) struct Call<'a> {
+pub(super) struct RecordedCall<'a> {
     recorder: &'a MailRecorder,
     begun: Begun,
     op: Op,
-    message: Message,
+    message: RecordedMessage,
     failed: bool,
 }
 
 impl Hub {
     /// Records a call from now on, if the group is recorded.
-    pub(super) fn call_if_recorded(&self, asked: Asked) -> Option<Call<'_>> {
+    pub(super) fn call_if_recorded(&self, asked: Asked) -> Option<RecordedCall<'_>> {
         // Before any lock: a forked child has it as it was, perhaps locked.
         if self.group().inner.is_recorded() && !fork::is_child() { self.call(asked) } else { None }
     }
 
     /// Records a call from now on. None if that cannot be done, or nobody reads it any more.
     #[cold]
-    pub(super) fn call(&self, asked: Asked) -> Option<Call<'_>> {
+    pub(super) fn call(&self, asked: Asked) -> Option<RecordedCall<'_>> {
         let inner = &self.group().inner;
         let recorder = self.recorder.get_or_init(|| inner.mail_recorder(self.rings.number())).as_ref()?;
         let Asked { op, peer, tag, bytes } = asked;
-        let message = Message { peer, tag, bytes: bytes.map(|bytes| bytes as u64), number: None };
+        let message = RecordedMessage { peer, tag, bytes: bytes.map(|bytes| bytes as u64), number: None };
         let begun = recorder.begin(op, message);
         if begun.is_none() {
             inner.stop_recording();
         }
-        begun.map(|begun| Call { recorder, begun, op, message, failed: true })
+        begun.map(|begun| RecordedCall { recorder, begun, op, message, failed: true })
     }
 }
 
-impl Call<'_> {
+impl RecordedCall<'_> {
     /// The operation ended like this.
     #[cold]
-    pub(super) fn ended(mut self, outcome: &Outcome) {
+    pub(super) fn ended(mut self, outcome: &MailOutcome) {
         match outcome {
-            Outcome::Sent(_, count) => (self.message.number, self.failed) = (Some(*count), false),
-            Outcome::Received(_, what, count) => {
-                (self.message, self.failed) = (Message { number: Some(*count), ..of(what) }, false);
+            MailOutcome::Sent(_, count) => (self.message.number, self.failed) = (Some(*count), false),
+            MailOutcome::Received(_, what, count) => {
+                (self.message, self.failed) = (RecordedMessage { number: Some(*count), ..of(what) }, false);
             }
-            Outcome::WrongSize(what, _) => self.message = of(what),
-            Outcome::Gone(_) => {}
+            MailOutcome::WrongSize(what, _) => self.message = of(what),
+            MailOutcome::Gone(_) => {}
         }
     }
 
@@ -89,11 +90,16 @@ impl Call<'_> {
 }
 
 /// What a message that is here says of itself.
-fn of(what: &Delivery) -> Message {
-    Message { peer: Some(what.source), tag: Some(what.tag), bytes: Some(what.bytes as u64), number: None }
+fn of(what: &Delivery) -> RecordedMessage {
+    RecordedMessage {
+        peer: Some(what.source),
+        tag: Some(what.tag),
+        bytes: Some(what.bytes as u64),
+        number: None,
+    }
 }
 
-impl Drop for Call<'_> {
+impl Drop for RecordedCall<'_> {
     fn drop(&mut self) {
         if !fork::is_child() {
             self.recorder.end(self.begun, self.op, self.failed, self.message);

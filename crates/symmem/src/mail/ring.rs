@@ -1,11 +1,12 @@
 //! The rings that messages travel in: one per ordered pair of ranks, in the memory of the one who receives.
 //!
-//! Used by `mail` only, under the lock of this rank's [`Desk`](super::desk::Desk): of one rank, one thread at a time. A ring
-//! is a few slots; a message takes as many as it needs, one after the other.
+//! Used by `mail` only, under the lock of this rank's [`MailQueues`](super::queues::MailQueues): of one rank,
+//! one thread at a time. A ring is a few slots; a message takes as many as it needs, one after the other.
 //!
 //! # Memory ordering
-//! [`Counts`] says whose a slot is. Whoever raised a count passes [`Bell::publish_fence`] and rings the other's bell; who
-//! waits for mail looks at the counts between announcing that it sleeps and sleeping (see [`Bell`]), so no wake-up is lost.
+//! [`SlotCounts`] says whose a slot is. Whoever raised a count passes [`Bell::publish_fence`] and rings the
+//! other's bell; who waits for mail looks at the counts between announcing that it sleeps and sleeping (see
+//! [`Bell`]), so no wake-up is lost.
 
 #![allow(unsafe_code, reason = "rings in shared memory")]
 
@@ -15,7 +16,7 @@ use crate::Result;
 use crate::group::Group;
 use crate::memory::SymmetricMemory;
 pub(super) use crate::sync::protocol::SLOTS;
-use crate::sync::protocol::{Bell, Counts};
+use crate::sync::protocol::{Bell, SlotCounts};
 use crate::sys::copy;
 
 /// Bytes of all rings of a rank, and the bounds of what one slot holds.
@@ -24,7 +25,7 @@ const SLOT_BOUNDS: (usize, usize) = (2 << 10, 32 << 10);
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SlotKind {
     /// The first bytes of a message.
     First = 1,
     /// More of the message that the slot before holds bytes of.
@@ -36,7 +37,7 @@ pub(super) enum Kind {
 /// What the head of a slot says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label {
-    pub(super) kind: Kind,
+    pub(super) kind: SlotKind,
     pub(super) tag: u64,
     pub(super) note: u64,
     /// Bytes of the whole message.
@@ -46,7 +47,7 @@ pub(super) struct Label {
 }
 
 #[repr(C, align(64))]
-struct Head {
+struct MailHead {
     kind: AtomicU64,
     tag: AtomicU64,
     note: AtomicU64,
@@ -56,19 +57,20 @@ struct Head {
 
 /// The rings and bells of all ranks.
 #[derive(Debug)]
-pub(super) struct Rings {
+pub(super) struct MailRings {
     memory: SymmetricMemory<u64>,
     bases: Vec<*mut u8>,
     /// Bytes that a slot holds.
     slot: usize,
 }
 
-// SAFETY: the addresses stay mapped while `memory` lives; what is there are atomics, and bytes accessed by opaque copies.
-unsafe impl Send for Rings {}
+// SAFETY: the addresses stay mapped while `memory` lives; what is there are atomics, and bytes accessed by
+// opaque copies.
+unsafe impl Send for MailRings {}
 // SAFETY: as above.
-unsafe impl Sync for Rings {}
+unsafe impl Sync for MailRings {}
 
-impl Rings {
+impl MailRings {
     /// Collective. New rings for `group`, all of them empty.
     pub(super) fn new(group: &Group) -> Result<Self> {
         let (least, most) = SLOT_BOUNDS;
@@ -90,7 +92,8 @@ impl Rings {
 
     /// The bell on which the threads of `rank` sleep while they wait for mail.
     pub(super) fn bell(&self, rank: usize) -> &Bell {
-        // SAFETY: the memory starts with it, is page-aligned and stays mapped; a bell is atomics, and fine when all zero.
+        // SAFETY: the memory starts with it, is page-aligned and stays mapped; a bell is atomics, and fine
+        // when all zero.
         unsafe { &*self.bases[rank].cast::<Bell>() }
     }
 
@@ -101,12 +104,12 @@ impl Rings {
     }
 
     /// The ring that `from` fills for `to`.
-    fn between(&self, from: usize, to: usize) -> Ring<'_> {
+    fn between(&self, from: usize, to: usize) -> MailRing<'_> {
         debug_assert!(from < self.bases.len());
         let offset = size_of::<Bell>() + from * ring_bytes(self.slot);
         // SAFETY: within the memory of `to`, as `new` laid it out.
         let start = unsafe { self.bases[to].add(offset) };
-        Ring { start, slot: self.slot, rings: std::marker::PhantomData }
+        MailRing { start, slot: self.slot, rings: std::marker::PhantomData }
     }
 
     /// The ring for `rank` to fill by `me`, if it has a free slot: what [`Free::fill`] fills.
@@ -123,30 +126,30 @@ impl Rings {
 }
 
 fn ring_bytes(slot: usize) -> usize {
-    size_of::<Counts>() + SLOTS as usize * (size_of::<Head>() + slot)
+    size_of::<SlotCounts>() + SLOTS as usize * (size_of::<MailHead>() + slot)
 }
 
 /// One ring, while its memory is mapped.
 #[derive(Clone, Copy)]
-struct Ring<'a> {
+struct MailRing<'a> {
     start: *mut u8,
     slot: usize,
-    rings: std::marker::PhantomData<&'a Rings>,
+    rings: std::marker::PhantomData<&'a MailRings>,
 }
 
-impl Ring<'_> {
-    fn counts(&self) -> &Counts {
+impl MailRing<'_> {
+    fn counts(&self) -> &SlotCounts {
         // SAFETY: a ring starts with them, at a multiple of 64; they are atomics.
-        unsafe { &*self.start.cast::<Counts>() }
+        unsafe { &*self.start.cast::<SlotCounts>() }
     }
 
     /// The head and the bytes of slot number `count`.
-    fn at(&self, count: u64) -> (&Head, *mut u8) {
+    fn at(&self, count: u64) -> (&MailHead, *mut u8) {
         let index = (count % SLOTS) as usize;
         // SAFETY: within the ring; heads are at multiples of 64 and are atomics.
         unsafe {
-            let head = self.start.add(size_of::<Counts>() + index * (size_of::<Head>() + self.slot));
-            (&*head.cast::<Head>(), head.add(size_of::<Head>()))
+            let head = self.start.add(size_of::<SlotCounts>() + index * (size_of::<MailHead>() + self.slot));
+            (&*head.cast::<MailHead>(), head.add(size_of::<MailHead>()))
         }
     }
 
@@ -155,9 +158,9 @@ impl Ring<'_> {
         // Relaxed: published by the count of filled slots.
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let kind = match read(&head.kind) {
-            1 => Kind::First,
-            2 => Kind::More,
-            _ => Kind::Void,
+            1 => SlotKind::First,
+            2 => SlotKind::More,
+            _ => SlotKind::Void,
         };
         let (total, bytes) = (read(&head.total) as usize, read(&head.bytes) as usize);
         Label { kind, tag: read(&head.tag), note: read(&head.note), total, bytes: bytes.min(self.slot) }
@@ -166,7 +169,7 @@ impl Ring<'_> {
 
 /// A slot that this rank may fill.
 pub(super) struct Free<'a> {
-    ring: Ring<'a>,
+    ring: MailRing<'a>,
     head: u64,
 }
 
@@ -177,7 +180,7 @@ impl Free<'_> {
     }
 
     /// Fills the slot and hands it over; at most [`Free::room`] bytes.
-    pub(super) fn fill(self, kind: Kind, (tag, note): (u64, u64), total: usize, bytes: &[u8]) {
+    pub(super) fn fill(self, kind: SlotKind, (tag, note): (u64, u64), total: usize, bytes: &[u8]) {
         assert!(bytes.len() <= self.room(), "more than a slot holds");
         let (head, to) = self.ring.at(self.head);
         for (word, value) in [
@@ -198,7 +201,7 @@ impl Free<'_> {
 /// A slot that a peer filled for this rank.
 pub(super) struct Filled<'a> {
     pub(super) label: Label,
-    ring: Ring<'a>,
+    ring: MailRing<'a>,
     tail: u64,
 }
 
@@ -224,11 +227,11 @@ mod tests {
     #[test]
     fn a_ring_is_full_after_its_slots_and_keeps_their_order() {
         crate::group::spawn(2, |group| {
-            let rings = Rings::new(&group)?;
+            let rings = MailRings::new(&group)?;
             if group.rank() == 0 {
                 for tag in 0..SLOTS {
                     let bytes = vec![tag as u8; tag as usize];
-                    rings.free_slot(0, 1).expect("a free slot").fill(Kind::First, (tag, !tag), 9, &bytes);
+                    rings.free_slot(0, 1).expect("a free slot").fill(SlotKind::First, (tag, !tag), 9, &bytes);
                 }
                 assert!(rings.free_slot(0, 1).is_none());
             }

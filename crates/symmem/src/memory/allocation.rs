@@ -73,12 +73,13 @@ impl<T: Element> Allocation<T> {
         Ok(())
     }
 
-    /// Collective over `group`: everybody maps everybody's allocation, which must agree in size, element type and pad
-    /// size. Either all ranks succeed or all get the same error, and the allocation can be tried again.
+    /// Collective over `group`: everybody maps everybody's allocation, which must agree in size, element type
+    /// and pad size. Either all ranks succeed or all get the same error, and the allocation can be tried
+    /// again.
     ///
-    /// The result is kept with the allocation: a second call for the same group is local and gives another handle. The
-    /// allocation is this rank's part of the group then: another rank, a thread that shares it, is refused
-    /// ([`Error::Rank`](crate::Error::Rank)) until it is closed.
+    /// The result is kept with the allocation: a second call for the same group is local and gives another
+    /// handle. The allocation is this rank's part of the group then: another rank, a thread that shares it,
+    /// is refused ([`Error::Rank`](crate::Error::Rank)) until it is closed.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -95,9 +96,9 @@ impl<T: Element> Allocation<T> {
         SymmetricMemory::rendezvous(&self.block, group, self.len)
     }
 
-    /// Collective, every time: [`Allocation::rendezvous`] with a handle that starts at element `offset`. Ranks may differ in it, and
-    /// learn each other's: the handle has as many elements as all of them have behind their offsets, and a peer is seen from its own
-    /// offset on.
+    /// Collective, every time: [`Allocation::rendezvous`] with a handle that starts at element `offset`.
+    /// Ranks may differ in it, and learn each other's: the handle has as many elements as all of them have
+    /// behind their offsets, and a peer is seen from its own offset on.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -115,9 +116,10 @@ impl<T: Element> Allocation<T> {
         SymmetricMemory::rendezvous_at(&self.block, group, offset, self.len)
     }
 
-    /// Collective, every time: [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on,
-    /// which must be a multiple of their size. For allocations whose element type is known only at run time: the ranks compare
-    /// `U`, not `T`. Ranks may differ in `start`, and a peer is seen from its own on; collectives need the same `len` everywhere.
+    /// Collective, every time: [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them
+    /// from byte `start` on, which must be a multiple of their size. For allocations whose element type is
+    /// known only at run time: the ranks compare `U`, not `T`. Ranks may differ in `start`, and a peer is
+    /// seen from its own on; collectives need the same `len` everywhere.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -137,8 +139,8 @@ impl<T: Element> Allocation<T> {
         self.rendezvous_shaped(group, start, &[len])
     }
 
-    /// Collective, every time: [`Allocation::rendezvous_as`] with a handle of `shape` elements. The shape is for ranks that bring nothing,
-    /// who find it in [`SymmetricMemory::layout`].
+    /// Collective, every time: [`Allocation::rendezvous_as`] with a handle of `shape` elements. The shape is
+    /// for ranks that bring nothing, who find it in [`SymmetricMemory::layout`].
     pub fn rendezvous_shaped<U: Element>(
         &self,
         group: &Group,
@@ -146,6 +148,11 @@ impl<T: Element> Allocation<T> {
         shape: &[usize],
     ) -> Result<SymmetricMemory<U>> {
         SymmetricMemory::rendezvous_part(&self.block, group, start, shape)
+    }
+
+    /// As [`Block::mark_as_cells`].
+    pub(super) fn mark_as_cells(&self) {
+        self.block.mark_as_cells();
     }
 
     /// Copies the memory out whatever its state: also while borrowed, and after the group failed.
@@ -166,7 +173,8 @@ pub(super) fn salvage<T: Element>(block: &Block, offset: usize, len: usize) -> V
     let bytes = size_of_val(&data[..]);
     let start = offset * size_of::<T>();
     debug_assert!(start + bytes <= block.bytes());
-    // SAFETY: the block holds `start + bytes` bytes (its handles are bounds-checked) and `data` holds `bytes`.
+    // SAFETY: the block holds `start + bytes` bytes (its handles are bounds-checked) and `data` holds
+    // `bytes`.
     unsafe { copy::read((block.address() as *const u8).add(start), data.as_mut_ptr().cast(), bytes) };
     data
 }
@@ -193,9 +201,10 @@ impl<T: Element> Deref for Local<'_, T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the block is page-aligned, holds these elements (handles are bounds-checked), any bits are a `T`, and
-        // the shared borrow keeps every writer of this rank out. Peers write into it only in operations of this rank,
-        // which the borrow refuses, or by `unsafe` calls whose duty is that no borrow exists.
+        // SAFETY: the block begins with a page or, in a pool, a line of the cache; it holds these elements
+        // (handles are bounds-checked), any bits are a `T`, and the shared borrow keeps every writer of this
+        // rank out. Peers write into it only in operations of this rank, which the borrow refuses, or by
+        // `unsafe` calls whose duty is that no borrow exists.
         unsafe { std::slice::from_raw_parts((self.block.address() as *const T).add(self.offset), self.len) }
     }
 }
@@ -206,7 +215,8 @@ impl<T: Element> Drop for Local<'_, T> {
     }
 }
 
-/// This rank's memory, borrowed for writing. Peers that read it meanwhile may see a mix of old and new elements.
+/// This rank's memory, borrowed for writing. Peers that read it meanwhile may see a mix of old and new
+/// elements.
 #[derive(Debug)]
 pub struct LocalMut<'a, T: Element> {
     block: &'a Block,
@@ -235,8 +245,8 @@ impl<T: Element> Deref for LocalMut<'_, T> {
 
 impl<T: Element> DerefMut for LocalMut<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `Local`, and the exclusive borrow keeps every other access of this rank out. Peers read only
-        // by opaque copies, which cannot observe anything but bytes.
+        // SAFETY: as for `Local`, and the exclusive borrow keeps every other access of this rank out. Peers
+        // read only by opaque copies, which cannot observe anything but bytes.
         unsafe { std::slice::from_raw_parts_mut((self.block.address() as *mut T).add(self.offset), self.len) }
     }
 }

@@ -1,20 +1,21 @@
-//! The block behind an allocation: its memory, who borrows it, whether it is poisoned, and its rendezvous so far.
+//! The block behind an allocation: its memory, who borrows it, whether it is poisoned, and its rendezvous so
+//! far.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::Tables;
-use super::rendezvous::Table;
+use super::rendezvous::HostTable;
 use crate::provider::LocalMemory;
-use crate::sync::protocol::{Borrows, Refusal};
+use crate::sync::protocol::{BorrowRefusal, Borrows};
 use crate::sys::channel::Offer;
 use crate::sys::fork;
 use crate::{Error, Result};
 
-/// One allocation's memory and state, with the tables of its rendezvous: the host's, or `T`. Shared by the allocation, its handles and the
-/// persistent map.
+/// One allocation's memory and state, with the tables of its rendezvous: the host's, or `T`. Shared by the
+/// allocation, its handles and the persistent map.
 #[derive(Debug)]
-pub(crate) struct Block<T = Table> {
+pub(crate) struct Block<T = HostTable> {
     /// `None` where a rank brings nothing to a rendezvous.
     memory: Option<Arc<dyn LocalMemory>>,
     bytes: usize,
@@ -24,6 +25,8 @@ pub(crate) struct Block<T = Table> {
     cause: OnceLock<String>,
     /// Live `Allocation`s of this block.
     users: AtomicUsize,
+    /// Whether it is for atomic cells, and for nothing else.
+    is_cells: AtomicBool,
     /// Its rendezvous so far.
     pub(super) tables: Tables<T>,
     /// There once it is shared outside of groups.
@@ -33,6 +36,15 @@ pub(crate) struct Block<T = Table> {
 impl<T> Block<T> {
     pub(crate) fn new(memory: Arc<dyn LocalMemory>, bytes: usize, signal_pad_size: usize) -> Self {
         Self::with(Some(memory), bytes, signal_pad_size)
+    }
+
+    /// From now on it is for atomic cells: a rendezvous says so, and comes about with such memory only.
+    pub(super) fn mark_as_cells(&self) {
+        self.is_cells.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cells(&self) -> bool {
+        self.is_cells.load(Ordering::Relaxed)
     }
 
     /// What a rank brings that brings nothing.
@@ -47,6 +59,7 @@ impl<T> Block<T> {
             signal_pad_size,
             borrows: Borrows::new(),
             cause: OnceLock::new(),
+            is_cells: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             tables: Tables::default(),
             offer: Mutex::default(),
@@ -106,8 +119,8 @@ impl<T> Block<T> {
         self.borrows.give_back();
     }
 
-    /// Marks the memory as left in an unknown state by a group that failed. Final. An operation that let peers work on the
-    /// memory calls this before it gives its borrow back, see [`Borrows`].
+    /// Marks the memory as left in an unknown state by a group that failed. Final. An operation that let
+    /// peers work on the memory calls this before it gives its borrow back, see [`Borrows`].
     pub(super) fn poison(&self, cause: String) {
         let _ = self.cause.set(cause);
         self.borrows.poison();
@@ -116,15 +129,19 @@ impl<T> Block<T> {
     /// Whether this process may use the memory: it is the rank's own, and no group failed under it.
     pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
         check_process(op)?;
-        if self.borrows.is_poisoned() { Err(self.refused(op, Refusal::Poisoned)) } else { Ok(()) }
+        if self.borrows.is_poisoned() { Err(self.refused(op, BorrowRefusal::Poisoned)) } else { Ok(()) }
     }
 
     #[cold]
-    fn refused(&self, op: &'static str, refusal: Refusal) -> Error {
+    fn refused(&self, op: &'static str, refusal: BorrowRefusal) -> Error {
         match refusal {
-            Refusal::Shared => Error::Borrowed { op, borrowed_by: "local" },
-            Refusal::Exclusive => Error::Borrowed { op, borrowed_by: "local_mut or a running operation" },
-            Refusal::Poisoned => Error::Poisoned { op, cause: self.cause.get().cloned().unwrap_or_default() },
+            BorrowRefusal::Shared => Error::Borrowed { op, borrowed_by: "local" },
+            BorrowRefusal::Exclusive => {
+                Error::Borrowed { op, borrowed_by: "local_mut or a running operation" }
+            }
+            BorrowRefusal::Poisoned => {
+                Error::Poisoned { op, cause: self.cause.get().cloned().unwrap_or_default() }
+            }
         }
     }
 }

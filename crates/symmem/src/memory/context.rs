@@ -1,6 +1,7 @@
 //! What a rank allocates: its blocks, the persistent ones by id, and the provider they come from.
 //!
-//! Called by users, through their context or group. The rank's own state ([`RankContext`]) keeps it, so it is per rank, as that is.
+//! Called by users, through their context or group. The rank's own state ([`RankContext`]) keeps it, so it is
+//! per rank, as that is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -9,13 +10,13 @@ use super::{Allocation, Block};
 use crate::config::Config;
 use crate::group::{Group, RankContext};
 use crate::numeric::Element;
-use crate::provider::{Provider, registry};
+use crate::provider::{MemoryProvider, registry};
 use crate::{Error, Result};
 
 /// The allocations of a rank.
 #[derive(Debug)]
 struct Arena {
-    provider: Arc<dyn Provider>,
+    provider: Arc<dyn MemoryProvider>,
     /// Live blocks by address, for look-up by pointer.
     blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
     persistent: Mutex<HashMap<String, Arc<Block>>>,
@@ -48,9 +49,9 @@ impl RankContext {
         Ok(Allocation::new(block, len))
     }
 
-    /// Local. The persistent allocation `id`: the same memory each time, and so the same cached rendezvous. Made at
-    /// the first call; later calls must ask for the same size while no earlier handle of it is alive. Kept until
-    /// [`RankContext::release_persistent`].
+    /// Local. The persistent allocation `id`: the same memory each time, and so the same cached rendezvous.
+    /// Made at the first call; later calls must ask for the same size while no earlier handle of it is alive.
+    /// Kept until [`RankContext::release_persistent`].
     pub fn alloc_persistent<T: Element>(&self, id: &str, len: usize) -> Result<Allocation<T>> {
         let bytes = bytes_of::<T>(len)?;
         let mut persistent = lock(&self.arena().persistent);
@@ -71,7 +72,8 @@ impl RankContext {
         Ok(Allocation::new(Arc::clone(block), len))
     }
 
-    /// Local. Forgets the persistent allocation `id`; its memory goes when the last handle does. True if there was one.
+    /// Local. Forgets the persistent allocation `id`; its memory goes when the last handle does. True if
+    /// there was one.
     pub fn release_persistent(&self, id: &str) -> bool {
         lock(&self.arena().persistent).remove(id).is_some()
     }
@@ -84,7 +86,7 @@ impl RankContext {
         block.is_some_and(|block| address - block.address() < block.bytes().max(1))
     }
 
-    pub(super) fn provider(&self) -> &dyn Provider {
+    pub(super) fn provider(&self) -> &dyn MemoryProvider {
         &*self.arena().provider
     }
 
@@ -92,7 +94,7 @@ impl RankContext {
         self.above(Arena::new)
     }
 
-    fn new_block(&self, bytes: usize) -> Result<Arc<Block>> {
+    pub(super) fn new_block(&self, bytes: usize) -> Result<Arc<Block>> {
         let memory = self.arena().provider.alloc(bytes)?;
         let block = Arc::new(Block::new(memory, bytes, self.signal_pad_size()));
         let mut blocks = lock(&self.arena().blocks);

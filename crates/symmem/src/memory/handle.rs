@@ -12,26 +12,26 @@ use symmem_store::CancelToken;
 use super::Block;
 use super::allocation::{Local, LocalMut, salvage};
 use super::offsets::Offsets;
-use super::rendezvous::{Covered, KEY, Kept as _, Layout, Met, NOT_WHOLE, Table, close};
+use super::rendezvous::{Covered, HostTable, KEY, KeptTable as _, Layout, Met, NOT_WHOLE, close};
 use super::view::{PadView, PeerView};
 use crate::engine::cpu;
 use crate::group::{Group, Running};
 use crate::numeric::{Element, element};
-use crate::operation::{Algorithm, Collective, Kind, Op};
+use crate::operation::{Algorithm, Collective, Op, OpKind};
 use crate::sys::{fork, unwind};
-use crate::tuning::Choice;
 use crate::{Error, Result};
 
 /// Memory that every rank of a group maps.
 ///
-/// A light handle: it keeps the mappings and the membership alive, and goes without a word to the peers. End with
-/// [`SymmetricMemory::close`] where all ranks end together.
+/// A light handle: it keeps the mappings and the membership alive, and goes without a word to the peers. End
+/// with [`SymmetricMemory::close`] where all ranks end together.
 #[derive(Debug)]
 pub struct SymmetricMemory<T: Element> {
     block: Arc<Block>,
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<HostTable>,
     group: Group,
-    /// First element of the handle in this rank's allocation, and where it was in everybody's at the rendezvous.
+    /// First element of the handle in this rank's allocation, and where it was in everybody's at the
+    /// rendezvous.
     offset: usize,
     offsets: Offsets,
     len: usize,
@@ -44,12 +44,13 @@ impl<T: Element> SymmetricMemory<T> {
     /// A handle of all `len` elements of `block`.
     pub(super) fn rendezvous(block: &Arc<Block>, group: &Group, len: usize) -> Result<Self> {
         let covered = || Covered { layout: Layout::new(T::DTYPE, 0, &[len]), rest: true };
-        let met = Table::rendezvous(block, group, covered)?;
+        let met = HostTable::rendezvous(block, group, covered)?;
         let len = met.rest / size_of::<T>();
         Ok(Self::new(Arc::clone(block), met, group.share(), 0, len))
     }
 
-    /// A handle of the elements from `offset` on, of `len` in all: as many as there are behind everybody's offset.
+    /// A handle of the elements from `offset` on, of `len` in all: as many as there are behind everybody's
+    /// offset.
     pub(super) fn rendezvous_at(
         block: &Arc<Block>,
         group: &Group,
@@ -57,7 +58,7 @@ impl<T: Element> SymmetricMemory<T> {
         len: usize,
     ) -> Result<Self> {
         let covered = Layout::behind::<T>(offset, len).map(|layout| Covered { layout, rest: true });
-        let met = Table::rendezvous_at(block, group, covered)?;
+        let met = HostTable::rendezvous_at(block, group, covered)?;
         let len = met.rest / size_of::<T>();
         Ok(Self::new(Arc::clone(block), met, group.share(), offset, len))
     }
@@ -72,7 +73,7 @@ impl<T: Element> SymmetricMemory<T> {
         let len = shape.iter().fold(1usize, |len, side| len.saturating_mul(*side));
         let fits = element::fit::<T>(Op::Rendezvous.name(), start, len, block.bytes());
         let covered = fits.map(|()| Covered { layout: Layout::new(T::DTYPE, start, shape), rest: false });
-        let met = Table::rendezvous_at(block, group, covered)?;
+        let met = HostTable::rendezvous_at(block, group, covered)?;
         Ok(Self::new(Arc::clone(block), met, group.share(), start / size_of::<T>(), len))
     }
 
@@ -97,7 +98,8 @@ impl<T: Element> SymmetricMemory<T> {
         &self.group
     }
 
-    /// Number of elements from the handle's offset on. Where the ranks' offsets differ, as many as all of them have behind theirs.
+    /// Number of elements from the handle's offset on. Where the ranks' offsets differ, as many as all of
+    /// them have behind theirs.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -118,14 +120,14 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(self.start(rank) / size_of::<T>())
     }
 
-    /// The ranks that brought nothing to the rendezvous ([`Group::rendezvous_nothing`]), in order. Where there are any,
-    /// collectives are refused ([`Error::NothingBrought`]), on all ranks alike.
+    /// The ranks that brought nothing to the rendezvous ([`Group::rendezvous_nothing`]), in order. Where
+    /// there are any, collectives are refused ([`Error::NothingBrought`]), on all ranks alike.
     pub fn ranks_without_memory(&self) -> &[usize] {
         &self.table.without
     }
 
-    /// What the first rank that brought memory covered of it with its handle, in the rendezvous that made the table: for those who
-    /// brought nothing and want to view it.
+    /// What the first rank that brought memory covered of it with its handle, in the rendezvous that made the
+    /// table: for those who brought nothing and want to view it.
     pub fn layout(&self) -> &Layout {
         &self.table.layout
     }
@@ -140,8 +142,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.table.pad_bytes
     }
 
-    /// Every rank's allocation, in rank order, at its address in this process (without the handle's offset); null for ranks
-    /// that brought nothing.
+    /// Every rank's allocation, in rank order, at its address in this process (without the handle's offset);
+    /// null for ranks that brought nothing.
     pub fn buffer_ptrs(&self) -> Vec<*mut u8> {
         self.table.data.all()
     }
@@ -166,8 +168,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.with_group(self.group.on_terms_of(group))
     }
 
-    /// The same memory, cut to its first `len` elements. Collectives work on what the handle covers, so all ranks must cut
-    /// alike.
+    /// The same memory, cut to its first `len` elements. Collectives work on what the handle covers, so all
+    /// ranks must cut alike.
     pub fn first(mut self, len: usize) -> Result<Self> {
         if len > self.len {
             return Err(element::out_of_bounds::<T>("first", 0, len, self.len));
@@ -176,8 +178,8 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(self)
     }
 
-    /// Local. `len` elements of this memory from element `start` on. Collectives work on what the handle covers, so all
-    /// ranks must cut alike.
+    /// Local. `len` elements of this memory from element `start` on. Collectives work on what the handle
+    /// covers, so all ranks must cut alike.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -196,8 +198,8 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(self.over(self.group.share(), self.offset + start, len))
     }
 
-    /// Local. The same memory as elements of `U`: everybody's first byte and the length must be multiples of their size.
-    /// Ranks may differ in what they make of the memory, but not in one collective.
+    /// Local. The same memory as elements of `U`: everybody's first byte and the length must be multiples of
+    /// their size. Ranks may differ in what they make of the memory, but not in one collective.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -221,7 +223,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.over(group, self.offset, self.len)
     }
 
-    /// The same memory for calls of `group`, which begins at element `offset`, counted in `U`, and has `len` of them.
+    /// The same memory for calls of `group`, which begins at element `offset`, counted in `U`, and has `len`
+    /// of them.
     fn over<U: Element>(&self, group: Group, offset: usize, len: usize) -> SymmetricMemory<U> {
         SymmetricMemory {
             block: Arc::clone(&self.block),
@@ -235,11 +238,13 @@ impl<T: Element> SymmetricMemory<T> {
         }
     }
 
-    /// The same memory, whose collectives go by `algorithm` and no other: one that it cannot carry (because it is not among
-    /// [`Collective::algorithms`], or the message is too large for it) is an error on all ranks, before anything changes. All ranks must
-    /// choose alike. What has no row in [`Collective`] (`gather`, `scatter`, `all_to_all_v` and the like) has one way, and takes it.
+    /// The same memory, whose collectives go by `algorithm` and no other: one that it cannot carry (because
+    /// it is not among [`Collective::algorithms`], or the message is too large for it) is an error on all
+    /// ranks, before anything changes. All ranks must choose alike. What has no row in [`Collective`]
+    /// (`gather`, `scatter`, `all_to_all_v` and the like) has one way, and takes it.
     ///
-    /// [`Config::algorithm`](crate::Config::algorithm) is for whole programs, and a wish: it gives way where it cannot carry a message.
+    /// [`Config::algorithm`](crate::Config::algorithm) is for whole programs, and a wish: it gives way where
+    /// it cannot carry a message.
     ///
     /// ```
     /// use symmem::{ReduceOp, tuning::Algorithm};
@@ -256,7 +261,8 @@ impl<T: Element> SymmetricMemory<T> {
         Self { forced: Some(algorithm), ..self.with_group(self.group.share()) }
     }
 
-    /// The algorithm that `collective` takes on this handle; an error where [`SymmetricMemory::using`] asked for one that cannot carry it.
+    /// The algorithm that `collective` takes on this handle; an error where [`SymmetricMemory::using`] asked
+    /// for one that cannot carry it.
     ///
     /// ```
     /// use symmem::tuning::{Algorithm, Collective};
@@ -269,10 +275,15 @@ impl<T: Element> SymmetricMemory<T> {
     /// ```
     #[inline]
     pub fn algorithm(&self, collective: Collective) -> Result<Algorithm> {
-        let bytes = self.len * size_of::<T>();
+        self.algorithm_for(collective, self.len * size_of::<T>())
+    }
+
+    /// [`SymmetricMemory::algorithm`] of a call in which ranks give `bytes` at most.
+    #[inline(always)]
+    pub(crate) fn algorithm_for(&self, collective: Collective, bytes: usize) -> Result<Algorithm> {
         match self.forced {
-            None => Ok(self.group.choice(collective).of(collective, bytes)),
-            Some(algorithm) => Choice::exactly(algorithm, collective, self.world_size(), bytes),
+            None => Ok(self.group.choices().of(collective, bytes)),
+            Some(algorithm) => collective.exactly(algorithm, self.world_size(), bytes),
         }
     }
 
@@ -293,8 +304,8 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(())
     }
 
-    /// Copies this rank's memory out whatever its state: also while borrowed, and after the group failed. Nothing, if the rank
-    /// brought nothing.
+    /// Copies this rank's memory out whatever its state: also while borrowed, and after the group failed.
+    /// Nothing, if the rank brought nothing.
     pub fn salvage(&self) -> Vec<T> {
         match self.check_own("salvage") {
             Ok(()) => salvage(&self.block, self.offset, self.len),
@@ -313,7 +324,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.view(rank, self.start(rank), shape)
     }
 
-    /// `shape` elements of `U` of rank `rank`, from element `offset` (in units of `U`) of the *allocation* on.
+    /// `shape` elements of `U` of rank `rank`, from element `offset` (in units of `U`) of the *allocation*
+    /// on.
     pub fn buffer<U: Element>(&self, rank: usize, shape: &[usize], offset: usize) -> Result<PeerView<U>> {
         self.view(rank, offset.saturating_mul(size_of::<U>()), shape)
     }
@@ -343,8 +355,9 @@ impl<T: Element> SymmetricMemory<T> {
         PadView::new(&self.table, rank, offset.saturating_mul(size_of::<U>()), shape)
     }
 
-    /// Reads `out.len()` elements of rank `rank` from `start` on (counted from the offset of its handle), like
-    /// [`PeerView::read_into`], but as an operation of the group: it ends when the group fails, and counts.
+    /// Reads `out.len()` elements of rank `rank` from `start` on (counted from the offset of its handle),
+    /// like [`PeerView::read_into`], but as an operation of the group: it ends when the group fails, and
+    /// counts.
     pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
         self.group.check_rank(Op::Copy.name(), rank)?;
         self.check_brought(Op::Copy.name(), rank)?;
@@ -355,8 +368,8 @@ impl<T: Element> SymmetricMemory<T> {
         let from = self.checked_address(Op::Copy, rank, start, out.len())?;
         let own = (rank == self.rank()).then_some(&*self.block);
         let _borrow = own.map(|block| Local::<T>::new(block, self.offset, self.len)).transpose()?;
-        // SAFETY: in range, as just checked, and mapped while the table lives; `out` is exclusive, and so no part of the
-        // memory: this rank's own is borrowed for reading.
+        // SAFETY: in range, as just checked, and mapped while the table lives; `out` is exclusive, and so no
+        // part of the memory: this rank's own is borrowed for reading.
         let copied = unsafe { cpu::copy_from_peer(running, from, out.as_mut_ptr().cast(), size_of_val(out)) };
         self.seal(copied)
     }
@@ -364,15 +377,16 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective. Returns once every rank is here; what any rank wrote before is visible to all after.
     #[inline]
     pub fn barrier(&self, channel: usize) -> Result<()> {
-        // Before the operation begins: inside of it the check would cost a barrier a fifth of its instructions.
+        // Before the operation begins: inside of it the check would cost a barrier a fifth of its
+        // instructions.
         self.told(Op::MemoryBarrier, self.check_channel(Op::MemoryBarrier.name(), channel))?;
         self.operate(Op::MemoryBarrier, Some(channel), |running| {
             self.seal(cpu::barrier(running, channel, self.table.number))
         })
     }
 
-    /// Raises this rank's signal on `channel` at `rank`, after waiting until the previous one was consumed. What this
-    /// rank wrote before is visible to `rank` once it has waited for the signal.
+    /// Raises this rank's signal on `channel` at `rank`, after waiting until the previous one was consumed.
+    /// What this rank wrote before is visible to `rank` once it has waited for the signal.
     pub fn put_signal(&self, rank: usize, channel: usize) -> Result<()> {
         let slot = self.slot(Op::PutSignal, rank, channel, rank, self.rank())?;
         let put = |running: &Running<'_>| self.seal(cpu::put_signal(running, slot, rank));
@@ -398,8 +412,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.operate(Op::WaitSignal, Some(channel), |running| Ok(cpu::try_wait_signal(running, slot, rank)))
     }
 
-    /// Collective. Ends the use of the memory on this group: all its handles give [`Error::Closed`] from here on.
-    /// Views that exist stay valid, and the allocation can be rendezvoused again.
+    /// Collective. Ends the use of the memory on this group: all its handles give [`Error::Closed`] from here
+    /// on. Views that exist stay valid, and the allocation can be rendezvoused again.
     pub fn close(self) -> Result<()> {
         self.operate(Op::Close, None, |running| self.seal(close(running, &self.block, KEY, &self.table)))
     }
@@ -431,11 +445,13 @@ impl<T: Element> SymmetricMemory<T> {
         self.offsets.of(rank, (self.rank(), self.offset * size_of::<T>()))
     }
 
-    /// The address of element `start` of rank `rank`'s allocation, if it brought one, and if `len` elements follow.
+    /// The address of element `start` of rank `rank`'s allocation, if it brought one, and if `len` elements
+    /// follow.
     pub(crate) fn element_address(&self, rank: usize, start: usize, len: usize) -> Option<*mut u8> {
         let end = start.checked_add(len)?.checked_mul(size_of::<T>())?;
         let first = self.table.data.at(rank);
-        // SAFETY: within the allocation, as just checked, which has the same size on every rank that brought one.
+        // SAFETY: within the allocation, as just checked, which has the same size on every rank that brought
+        // one.
         (end <= self.table.bytes && !first.is_null()).then(|| unsafe { first.add(start * size_of::<T>()) })
     }
 
@@ -451,6 +467,17 @@ impl<T: Element> SymmetricMemory<T> {
         unwind::guard(|| self.panicked(&running), || work(&running))
     }
 
+    /// [`SymmetricMemory::operate`] as `group`, which is the handle's own but for what ranks compare.
+    pub(crate) fn operate_as<R>(
+        &self,
+        group: &Group,
+        op: Op,
+        work: impl FnOnce(&Running<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let running = self.begin_on(group, op, None)?;
+        unwind::guard(|| self.panicked(&running), || work(&running))
+    }
+
     #[cold]
     fn panicked(&self, running: &Running<'_>) {
         running.panicked();
@@ -459,10 +486,15 @@ impl<T: Element> SymmetricMemory<T> {
 
     #[inline(always)]
     fn begin(&self, op: Op, channel: Option<usize>) -> Result<Running<'_>> {
+        self.begin_on(&self.group, op, channel)
+    }
+
+    #[inline(always)]
+    fn begin_on<'a>(&self, group: &'a Group, op: Op, channel: Option<usize>) -> Result<Running<'a>> {
         if self.table.state.load(Ordering::Relaxed) != 0 {
             self.check_state(op)?;
         }
-        match self.group.begin(op, channel) {
+        match group.begin(op, channel) {
             Ok(running) => Ok(running),
             Err(error) => Err(self.sealed(error)),
         }
@@ -477,8 +509,8 @@ impl<T: Element> SymmetricMemory<T> {
         }
     }
 
-    /// Tells the others that this rank cannot take part in `op`. Nobody waits where it cannot begin: not on memory that all ranks
-    /// closed, nor on a group that has failed.
+    /// Tells the others that this rank cannot take part in `op`. Nobody waits where it cannot begin: not on
+    /// memory that all ranks closed, nor on a group that has failed.
     #[cold]
     fn refuse(&self, op: Op, error: Error) -> Error {
         match self.begin(op, None) {
@@ -501,7 +533,7 @@ impl<T: Element> SymmetricMemory<T> {
     fn check_state(&self, op: Op) -> Result<()> {
         self.table.check_open(op.name())?;
         let whole = self.table.state.load(Ordering::Relaxed) & NOT_WHOLE == 0;
-        match whole || op.kind() != Kind::Symmetric {
+        match whole || !matches!(op.kind(), OpKind::Symmetric(_)) {
             true => Ok(()),
             false => Err(Error::NothingBrought { op: op.name(), ranks: self.table.without.clone() }),
         }
@@ -558,8 +590,9 @@ impl<T: Element> SymmetricMemory<T> {
         self.group.check_rank(op.name(), rank)?;
         self.check_channel(op.name(), channel)?;
         let index = self.world_size() * channel + from;
-        // SAFETY: the pad is page-aligned and has this slot, as `check_channel` saw; it is mapped while `self` lives;
-        // everybody accesses it by atomics or opaque copies.
+        // SAFETY: the pad begins with a page or, in a pool, a line of the cache, and has this slot, as
+        // `check_channel` saw; it is mapped while `self` lives; everybody accesses it by atomics or opaque
+        // copies.
         Ok(unsafe { &*self.table.pads.at(at).cast::<AtomicU32>().add(index) })
     }
 }

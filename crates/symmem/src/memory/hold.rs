@@ -1,8 +1,9 @@
-//! What operations do to keep the memory that they work on: they hold it from the start to the end, and poison it when
-//! they panic.
+//! What operations do to keep the memory that they work on: they hold it from the start to the end, and
+//! poison it when they panic.
 //!
-//! A panic of an operation gives its borrow back while peers may still be at work on the memory: so the memory is poisoned
-//! before that. The guards of the user's own borrows (`Local`, `LocalMut`) do not, for then nobody else is.
+//! A panic of an operation gives its borrow back while peers may still be at work on the memory: so the
+//! memory is poisoned before that. The guards of the user's own borrows (`Local`, `LocalMut`) do not, for
+//! then nobody else is.
 
 use std::sync::Arc;
 
@@ -18,8 +19,8 @@ impl Block {
     }
 }
 
-/// The memory of an allocation, kept alive and borrowed until this is dropped. Bound to no handle, for operations that go on
-/// after the call that started them.
+/// The memory of an allocation, kept alive and borrowed until this is dropped. Bound to no handle, for
+/// operations that go on after the call that started them.
 #[derive(Debug)]
 pub(crate) struct Hold {
     block: Arc<Block>,

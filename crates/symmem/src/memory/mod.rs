@@ -1,8 +1,10 @@
 //! Memory: a local [`Allocation`], and after a collective rendezvous the handle [`SymmetricMemory`].
 //!
-//! Borrow state and poison belong to the allocation's [`Block`], whatever handles, groups and offsets refer to it.
+//! Borrow state and poison belong to the allocation's [`Block`], whatever handles, groups and offsets refer
+//! to it.
 
 mod allocation;
+mod atomics;
 mod bases;
 mod block;
 mod context;
@@ -12,6 +14,7 @@ mod hold;
 mod nothing;
 mod offsets;
 mod peers;
+mod pool;
 mod put;
 mod rendezvous;
 mod share;
@@ -19,9 +22,11 @@ mod tables;
 mod view;
 
 pub use self::allocation::{Allocation, Local, LocalMut};
+pub use self::atomics::{AtomicElement, Atomics};
 pub(crate) use self::block::Block;
 pub use self::handle::SymmetricMemory;
 pub(crate) use self::hold::Hold;
+pub use self::pool::{Pool, PoolUsage};
 pub use self::rendezvous::Layout;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::rendezvous::fuzz_request;

@@ -1,7 +1,8 @@
 //! Where the handles of all ranks begin in their allocations.
 //!
-//! The rendezvous makes it of what the ranks said; the handle finds the elements of its peers by it. What it guarantees: handles whose ranks
-//! all begin at the same byte hold nothing and look nothing up. That a peer's elements are within its memory is for who uses the byte.
+//! The rendezvous makes it of what the ranks said; the handle finds the elements of its peers by it. What it
+//! guarantees: handles whose ranks all begin at the same byte hold nothing and look nothing up. That a peer's
+//! elements are within its memory is for who uses the byte.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ impl Offsets {
         Self(differ.then(|| starts.into()))
     }
 
-    /// Where the handle of `rank` begins, if that of rank `me` was cut since the rendezvous to begin at `own`: all ranks cut alike.
+    /// Where the handle of `rank` begins, if that of rank `me` was cut since the rendezvous to begin at
+    /// `own`: all ranks cut alike.
     #[inline]
     pub(super) fn of(&self, rank: usize, (me, own): (usize, usize)) -> usize {
         match &self.0 {

@@ -1,4 +1,4 @@
-//! Everybody's memory and pad: what every rendezvous ends in, whatever the provider.
+//! How ranks come to everybody's memory and pad, whatever the provider.
 //!
 //! Used by the rendezvous of host memory and by that of device memory, which then give the addresses a type.
 
@@ -8,20 +8,12 @@ use crate::Result;
 use crate::group::Running;
 use crate::provider::share::{Bring, share, share_multicast};
 use crate::provider::{Joined, LocalMemory};
-use crate::table::Column;
-
-/// Everybody's memory and pad, as this rank reaches them.
-#[derive(Debug)]
-pub(crate) struct PeerTable {
-    pub(super) data: Column,
-    pub(super) pads: Column,
-    /// Which rendezvous of the group this is, the same on every rank.
-    pub(super) number: u64,
-}
+use crate::table::{Column, PeerTable};
 
 impl PeerTable {
-    /// Collective: everybody's `data`, if this rank has any, and `pad`, by a provider that the ranks have joined. The ranks in
-    /// `far` count as out of reach. `finish` is what each rank does with the columns before the vote on the pads.
+    /// Collective: everybody's `data`, if this rank has any, and `pad`, by a provider that the ranks have
+    /// joined. The ranks in `far` count as out of reach. `finish` is what each rank does with the columns
+    /// before the vote on the pads.
     pub(super) fn share<T>(
         running: &Running<'_>,
         joined: &Arc<dyn Joined>,

@@ -1,13 +1,13 @@
-//! One-sided writes: put, put with a signal, and waiting for such a signal.
+//! One-sided writes: put, put with a flag, and waiting for such a flag.
 //!
-//! Called by users through the handle. The receiver takes no part, so writing is `unsafe`: that it holds no borrow of
-//! the bytes is the caller's duty.
+//! Called by users through the handle. The receiver takes no part, so writing is `unsafe`: that it holds no
+//! borrow of the bytes is the caller's duty.
 //!
 //! # Memory ordering
-//! A signal is a u64 word of the pad. The sender writes the data, passes a Release fence and writes the word; the
-//! receiver reads the word and, if it has the value, passes an Acquire fence: it then sees the data. The word is written
-//! and read by opaque copies of 8 aligned bytes, which are whole, and not as a Rust atomic: the same bytes are the u32
-//! slots of `put_signal`, and racing atomics of two sizes would be undefined.
+//! A flag is a u64 word of the pad. The sender writes the data, passes a Release fence and writes the word;
+//! the receiver reads the word and, if it has the value, passes an Acquire fence: it then sees the data. The
+//! word is written and read by opaque copies of 8 aligned bytes, which are whole, and not as a Rust atomic:
+//! the same bytes are the u32 slots of `put_signal`, and racing atomics of two sizes would be undefined.
 
 #![allow(unsafe_code, reason = "memory that peers write")]
 
@@ -20,36 +20,39 @@ use crate::group::Running;
 use crate::numeric::{Element, element};
 use crate::operation::Op;
 use crate::sync::control::CounterWords;
-use crate::sync::protocol::{Bell, Meeting};
+use crate::sync::protocol::{Bell, MeetingWords};
 use crate::sys::copy;
 use crate::{Error, Result};
 
-/// Bytes written between two looks at the group: long enough to be cheap, short enough to end soon after a failure.
+/// Bytes written between two looks at the group: long enough to be cheap, short enough to end soon after a
+/// failure.
 const CHUNK: usize = 1 << 20;
-/// Bytes of a signal.
+/// Bytes of a flag.
 const WORD: usize = size_of::<u64>();
 
 impl<T: Element> SymmetricMemory<T> {
-    /// Writes `data` into the memory of rank `rank` from `start` on (counted from the offset of its handle): the counterpart
-    /// of [`SymmetricMemory::get`]. An operation of the group: it ends when the group fails, and counts.
+    /// Writes `data` into the memory of rank `rank` from `start` on (counted from the offset of its handle):
+    /// the counterpart of [`SymmetricMemory::get`]. An operation of the group: it ends when the group fails,
+    /// and counts.
     ///
     /// # Safety
-    /// The rank `rank`, if it is not this one, holds no guard (`local`, `local_mut`) of these bytes until it has
-    /// synchronised with this rank after the write, and runs no operation on them meanwhile.
+    /// The rank `rank`, if it is not this one, holds no guard (`local`, `local_mut`) of these bytes until it
+    /// has synchronised with this rank after the write, and runs no operation on them meanwhile.
     pub unsafe fn put(&self, rank: usize, start: usize, data: &[T]) -> Result<()> {
         // SAFETY: the caller's duty.
         self.operate_on(Op::Put, rank, |running| unsafe { self.write(running, rank, start, data) })
     }
 
-    /// Writes `data` like [`SymmetricMemory::put`], then sets the u64 word number `word` of that rank's signal pad to `value`. When
-    /// [`SymmetricMemory::wait_for_signal`] has seen the value, it sees the data as well.
+    /// Writes `data` like [`SymmetricMemory::put`], then sets the u64 word number `word` of that rank's
+    /// signal pad to `value`. When [`SymmetricMemory::wait_flag`] has seen the value, it sees the data as
+    /// well.
     ///
-    /// A word is set, not counted: a value that nobody waited for is overwritten. Word `w` shares its bytes with the
-    /// slots `2 * w` and `2 * w + 1` of `put_signal`; a program that uses both keeps them apart.
+    /// A word is set, not counted: a value that nobody waited for is overwritten. Word `w` shares its bytes
+    /// with the slots `2 * w` and `2 * w + 1` of `put_signal`; a program that uses both keeps them apart.
     ///
     /// # Safety
     /// As for [`SymmetricMemory::put`].
-    pub unsafe fn put_with_signal(
+    pub unsafe fn put_with_flag(
         &self,
         rank: usize,
         start: usize,
@@ -57,43 +60,43 @@ impl<T: Element> SymmetricMemory<T> {
         word: usize,
         value: u64,
     ) -> Result<()> {
-        self.operate_on(Op::PutWithSignal, rank, |running| {
-            let signal = self.signal_address(Op::PutWithSignal, rank, word)?;
+        self.operate_on(Op::PutWithFlag, rank, |running| {
+            let flag = self.flag_address(Op::PutWithFlag, rank, word)?;
             // SAFETY: the caller's duty.
             unsafe { self.write(running, rank, start, data)? };
             fence(Ordering::Release);
             // SAFETY: a word of the pad, which is mapped while `self` lives.
-            unsafe { copy::write(value.to_ne_bytes().as_ptr(), signal, WORD) };
+            unsafe { copy::write(value.to_ne_bytes().as_ptr(), flag, WORD) };
             Bell::publish_fence();
             running.inner().bell(rank).ring_if_waited();
             Ok(())
         })
     }
 
-    /// Waits until the u64 word number `word` of this rank's own signal pad is `value`. The word stays as it is. A deadline that
-    /// passes leaves everything as it was, so the call can be repeated.
+    /// Waits until the u64 word number `word` of this rank's own signal pad is `value`. The word stays as it
+    /// is. A deadline that passes leaves everything as it was, so the call can be repeated.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
     ///     let mem = group.alloc::<f32>(100)?.rendezvous(&group)?;
-    ///     // SAFETY: nobody holds a guard before it has waited for the signal.
-    ///     unsafe { mem.put_with_signal(group.next(), 10, &[1.5, 2.5], 0, 7)? };
-    ///     mem.wait_for_signal(0, 7)?;
+    ///     // SAFETY: nobody holds a guard before it has waited for the flag.
+    ///     unsafe { mem.put_with_flag(group.next(), 10, &[1.5, 2.5], 0, 7)? };
+    ///     mem.wait_flag(0, 7)?;
     ///     assert_eq!(mem.local()?[10..12], [1.5, 2.5]);
     ///     mem.close()
     /// })?;
     /// # Ok::<(), symmem::Error>(())
     /// ```
-    pub fn wait_for_signal(&self, word: usize, value: u64) -> Result<()> {
-        self.operate(Op::WaitForSignal, None, |running| self.wait_for_word(running, word, value))
+    pub fn wait_flag(&self, word: usize, value: u64) -> Result<()> {
+        self.operate(Op::WaitFlag, None, |running| self.wait_for_word(running, word, value))
     }
 
     fn wait_for_word(&self, running: &Running<'_>, word: usize, value: u64) -> Result<()> {
-        let signal = self.signal_address(Op::WaitForSignal, self.rank(), word)?;
+        let flag = self.flag_address(Op::WaitFlag, self.rank(), word)?;
         let is_set = || {
             let mut bytes = [0; WORD];
             // SAFETY: a word of the pad, which is mapped while `self` lives.
-            unsafe { copy::read(signal, bytes.as_mut_ptr(), WORD) };
+            unsafe { copy::read(flag, bytes.as_mut_ptr(), WORD) };
             u64::from_ne_bytes(bytes) == value
         };
         let waited = self.wait_until(running, is_set);
@@ -122,7 +125,7 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// The address of a u64 word of `rank`'s pad.
-    fn signal_address(&self, op: Op, rank: usize, word: usize) -> Result<*mut u8> {
+    fn flag_address(&self, op: Op, rank: usize, word: usize) -> Result<*mut u8> {
         let words = self.table.pad_bytes / WORD;
         if word >= words {
             let (offset, size) = ((word as u64).saturating_mul(WORD as u64), self.table.pad_bytes as u64);
@@ -143,8 +146,8 @@ impl<T: Element> SymmetricMemory<T> {
         let from = data.as_ptr().cast::<u8>();
         for done in (0..size_of_val(data)).step_by(CHUNK) {
             let bytes = CHUNK.min(size_of_val(data) - done);
-            // SAFETY: within `data` and the checked range; this rank's own memory is borrowed for writing, so `data` is no part
-            // of it, and that nobody else uses the range is the caller's duty.
+            // SAFETY: within `data` and the checked range; this rank's own memory is borrowed for writing, so
+            // `data` is no part of it, and that nobody else uses the range is the caller's duty.
             unsafe { copy::write(from.add(done), to.add(done), bytes) };
             if let Some(verdict) = running.inner().verdict() {
                 return self.seal(Err(running.failed_by(verdict)));
@@ -154,11 +157,12 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(())
     }
 
-    /// The address of element `start` of `rank`'s memory, counted from the offset of its handle, if `len` follow in this handle, and in
-    /// that rank's memory: handles of parts may differ in length.
+    /// The address of element `start` of `rank`'s memory, counted from the offset of its handle, if `len`
+    /// follow in this handle, and in that rank's memory: handles of parts may differ in length.
     pub(super) fn checked_address(&self, op: Op, rank: usize, start: usize, len: usize) -> Result<*mut u8> {
         let within = start.checked_add(len).is_some_and(|end| end <= self.len());
-        // All offsets are multiples of the elements' size: the ranks agree on the type, and casts look at everybody's.
+        // All offsets are multiples of the elements' size: the ranks agree on the type, and casts look at
+        // everybody's.
         let first = self.start(rank) / size_of::<T>();
         let address = within.then(|| self.element_address(rank, first + start, len)).flatten();
         address.ok_or_else(|| {

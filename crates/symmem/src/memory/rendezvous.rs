@@ -1,11 +1,12 @@
-//! The rendezvous: compare, exchange handles, map, vote. Memory of the host and of devices (`device/rendezvous.rs`) meet here alike; what
-//! differs is what each makes of everybody's addresses.
+//! The rendezvous: compare, exchange handles, map, vote. Memory of the host and of devices
+//! (`device/rendezvous.rs`) meet here alike; what differs is what each makes of everybody's addresses.
 //!
-//! 1. Every rank says what it brings, where its handle begins in it, and which table it has of that already; any disagreement or local
-//!    failure is the same error on every rank, before anything is sent. A rank may bring nothing, and says so: it has a pad, and no
-//!    memory. Where all ranks have the same table, that is it.
-//! 2. Every rank sends its handles to every other one and maps what it gets. A rank that fails here goes straight to
-//!    the vote, and whoever waits for its handles sees that.
+//! 1. Every rank says what it brings, where its handle begins in it, and which table it has of that already;
+//!    any disagreement or local failure is the same error on every rank, before anything is sent. A rank may
+//!    bring nothing, and says so: it has a pad, and no memory. Where all ranks have the same table, that is
+//!    it.
+//! 2. Every rank sends its handles to every other one and maps what it gets. A rank that fails here goes
+//!    straight to the vote, and whoever waits for its handles sees that.
 //! 3. The vote: all have the table, or nobody has, and the same allocations can try again.
 
 use std::sync::Arc;
@@ -16,18 +17,18 @@ use serde::{Deserialize, Serialize};
 use super::Block;
 use super::bases::Bases;
 use super::offsets::Offsets;
-use super::peers::PeerTable;
-use crate::group::{Brought, Group, Running};
+use crate::group::{Group, Proposal, Running};
 use crate::numeric::{DType, Element};
 use crate::operation::{MAX_BYTES, Op, signature};
 use crate::sys::fault::{self, Point};
+use crate::table::PeerTable;
 use crate::{Error, Result};
 
 /// A rank has one table of an allocation on a group.
 pub(super) const KEY: usize = 0;
 
-/// What all tables have, for whatever memory.
-pub(super) trait Kept {
+/// What all tables have, for any memory.
+pub(super) trait KeptTable {
     /// Which rendezvous of the group it is of, the same on every rank.
     fn number(&self) -> u64;
 
@@ -43,7 +44,7 @@ pub(super) trait Kept {
 
 /// Everybody's memory and pad, as this rank reaches them.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct HostTable {
     /// At address 0 for ranks that brought nothing.
     pub(super) data: Bases,
     pub(super) pads: Bases,
@@ -107,15 +108,15 @@ impl Layout {
 /// Reads any bytes as what a rank brings to a rendezvous.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_request(bytes: &[u8]) {
-    if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
+    if let Ok(request) = serde_json::from_slice::<RendezvousProposal>(bytes) {
         let _ = (request.error(), request.terms(), request.layout());
     }
 }
 
-/// What a rank brings to a rendezvous. All that bring something must bring the same. Who brings device memory names a provider of devices,
-/// so where ranks do not mean the same place all find it.
+/// What a rank brings to a rendezvous. All that bring something must bring the same. Who brings device memory
+/// names a provider of devices, so where ranks do not mean the same place all find it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Request {
+struct RendezvousProposal {
     bytes: usize,
     pad_bytes: usize,
     dtype: String,
@@ -139,7 +140,7 @@ struct Request {
     error: Option<String>,
 }
 
-impl Brought for Request {
+impl Proposal for RendezvousProposal {
     const WHAT: &str = "the allocation";
 
     fn error(&self) -> Option<&str> {
@@ -161,7 +162,7 @@ impl Brought for Request {
     }
 }
 
-impl Request {
+impl RendezvousProposal {
     fn dtype(&self) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.name() == self.dtype)
     }
@@ -188,8 +189,8 @@ pub(super) struct Coming<'a, T> {
     pub(super) key: usize,
     /// The name of where the memory is from.
     pub(super) provider: &'a str,
-    /// What the handle is to cover, if the rank brings something. A rank whose own arguments are wrong, or whose memory cannot be used,
-    /// tells the others instead of staying away.
+    /// What the handle is to cover, if the rank brings something. A rank whose own arguments are wrong, or
+    /// whose memory cannot be used, tells the others instead of staying away.
     pub(super) covered: Result<Option<Covered>>,
     /// Elements of the handle, if all ranks must have as many.
     pub(super) part: Option<usize>,
@@ -197,24 +198,26 @@ pub(super) struct Coming<'a, T> {
 
 /// What the ranks agreed on.
 #[derive(Debug)]
-pub(super) struct Agreed {
+pub(super) struct AgreedRendezvous {
     /// Of each rank that brings memory.
     bytes: usize,
     /// What the first one of them covers.
     layout: Layout,
     /// The ranks that bring nothing.
     without: Vec<usize>,
-    /// Where the handle of each rank begins, in bytes. Those of ranks that bring nothing begin where that of the first one with memory does.
+    /// Where the handle of each rank begins, in bytes. Those of ranks that bring nothing begin where that of
+    /// the first one with memory does.
     pub(super) offsets: Vec<usize>,
     /// Bytes that all ranks with memory have behind their offsets.
-    rest: usize,
+    pub(super) rest: usize,
     /// Whether all ranks have the same table of it.
     is_kept: bool,
 }
 
-impl Agreed {
-    /// What `requests` come to, whose terms are the same. An error is the rank that said what cannot be; none: all bring nothing.
-    fn of(requests: &[Request]) -> Result<Self, Option<usize>> {
+impl AgreedRendezvous {
+    /// What `requests` come to, whose terms are the same. An error is the rank that said what cannot be;
+    /// none: all bring nothing.
+    fn of(requests: &[RendezvousProposal]) -> Result<Self, Option<usize>> {
         let without: Vec<usize> = (0..requests.len()).filter(|rank| requests[*rank].nothing).collect();
         let layouts = requests.iter().enumerate().filter(|(_, request)| !request.nothing);
         let layouts: Vec<(usize, Layout)> = layouts
@@ -239,13 +242,14 @@ impl Agreed {
     }
 }
 
-impl<T: Kept> Coming<'_, T> {
-    /// Collective: what `make` makes of the table that all ranks have already, if they have one; it is kept with the block.
+impl<T: KeptTable> Coming<'_, T> {
+    /// Collective: what `make` makes of the table that all ranks have already, if they have one; it is kept
+    /// with the block.
     pub(super) fn meet(
         self,
         group: &Group,
-        make: impl FnOnce(&Running<'_>, &Agreed, Option<Arc<T>>) -> Result<Arc<T>>,
-    ) -> Result<(Arc<T>, Agreed)> {
+        make: impl FnOnce(&Running<'_>, &AgreedRendezvous, Option<Arc<T>>) -> Result<Arc<T>>,
+    ) -> Result<(Arc<T>, AgreedRendezvous)> {
         let bytes = self.block.bytes();
         let span = tracing::debug_span!("symmem.rendezvous", group = group.name(), bytes);
         let _entered = span.enter();
@@ -255,8 +259,8 @@ impl<T: Kept> Coming<'_, T> {
     fn meet_in(
         self,
         running: &Running<'_>,
-        make: impl FnOnce(&Running<'_>, &Agreed, Option<Arc<T>>) -> Result<Arc<T>>,
-    ) -> Result<(Arc<T>, Agreed)> {
+        make: impl FnOnce(&Running<'_>, &AgreedRendezvous, Option<Arc<T>>) -> Result<Arc<T>>,
+    ) -> Result<(Arc<T>, AgreedRendezvous)> {
         let Self { block, key, provider, covered, part } = self;
         let (group, tables) = (running.group(), &block.tables);
         // Until the vote is over: whoever else would bring this memory does so meanwhile, and is refused.
@@ -264,7 +268,7 @@ impl<T: Kept> Coming<'_, T> {
         let kept = tables.find(group, key);
         let covered = claim.as_ref().ok().and_then(|(_, covered)| covered.as_ref());
         let layout = covered.map(|covered| &covered.layout);
-        let request = Request {
+        let request = RendezvousProposal {
             bytes: block.bytes(),
             pad_bytes: block.signal_pad_size(),
             dtype: layout.map_or("nothing", |layout| layout.dtype.name()).to_owned(),
@@ -286,7 +290,7 @@ impl<T: Kept> Coming<'_, T> {
 }
 
 /// Collective: ends the use of `table` by all its handles, and gives the memory of `block` free.
-pub(super) fn close<T: Kept>(
+pub(super) fn close<T: KeptTable>(
     running: &Running<'_>,
     block: &Block<T>,
     key: usize,
@@ -303,7 +307,7 @@ pub(super) fn close<T: Kept>(
     Ok(())
 }
 
-impl Kept for Table {
+impl KeptTable for HostTable {
     fn number(&self) -> u64 {
         self.number
     }
@@ -315,16 +319,17 @@ impl Kept for Table {
 
 /// What comes of a rendezvous.
 pub(super) struct Met {
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<HostTable>,
     /// Where the handles of all ranks begin.
     pub(super) offsets: Offsets,
     /// Bytes that all ranks with memory have behind their offsets.
     pub(super) rest: usize,
 }
 
-impl Table {
-    /// The table for the whole of `block` on `group`, kept with the block: collective, or without communication where there is one
-    /// already, if all ranks have one: those that brought nothing have no block to keep it with.
+impl HostTable {
+    /// The table for the whole of `block` on `group`, kept with the block: collective, or without
+    /// communication where there is one already, if all ranks have one: those that brought nothing have no
+    /// block to keep it with.
     pub(super) fn rendezvous(block: &Block, group: &Group, covered: impl FnOnce() -> Covered) -> Result<Met> {
         if let Some(table) = block.tables.find(group, KEY).filter(|table| table.without.is_empty()) {
             block.check_usable(Op::Rendezvous.name())?;
@@ -333,8 +338,9 @@ impl Table {
         Self::rendezvous_at(block, group, Ok(covered()))
     }
 
-    /// Collective: the table for `block` on `group`, kept with the block, and everybody's offsets. A rank whose own `arguments` are
-    /// wrong, or whose memory is poisoned, tells the others instead of staying away.
+    /// Collective: the table for `block` on `group`, kept with the block, and everybody's offsets. A rank
+    /// whose own `arguments` are wrong, or whose memory is poisoned, tells the others instead of staying
+    /// away.
     pub(super) fn rendezvous_at(block: &Block, group: &Group, arguments: Result<Covered>) -> Result<Met> {
         let sound = arguments.and_then(|covered| block.check_usable(Op::Rendezvous.name()).map(|()| covered));
         Self::meet(block, group, sound.map(Some))
@@ -346,17 +352,61 @@ impl Table {
     }
 
     fn meet(block: &Block, group: &Group, covered: Result<Option<Covered>>) -> Result<Met> {
-        let provider = group.context().backend();
-        let coming = Coming { block, key: KEY, provider, covered, part: None };
-        let (table, agreed) = coming.meet(group, |running, agreed, kept| match kept {
-            Some(table) => Ok(table),
-            None => Ok(Arc::new(Self::share(running, block, agreed)?)),
-        })?;
+        let provider = Self::provider_of(block, group);
+        let coming = Coming { block, key: KEY, provider: &provider, covered, part: None };
+        let (table, agreed) =
+            coming.meet(group, |running, agreed, kept| Self::kept_or_shared(running, block, agreed, kept))?;
         Ok(Met { table, offsets: Offsets::new(&agreed.offsets), rest: agreed.rest })
     }
 
+    /// [`HostTable::rendezvous_at`] as a part of an operation that runs already.
+    pub(super) fn rendezvous_in(
+        running: &Running<'_>,
+        block: &Block,
+        covered: Result<Covered>,
+    ) -> Result<Met> {
+        let provider = Self::provider_of(block, running.group());
+        let coming = Coming { block, key: KEY, provider: &provider, covered: covered.map(Some), part: None };
+        let (table, agreed) = coming
+            .meet_in(running, |running, agreed, kept| Self::kept_or_shared(running, block, agreed, kept))?;
+        Ok(Met { table, offsets: Offsets::new(&agreed.offsets), rest: agreed.rest })
+    }
+
+    /// Compared with the rest: what one rank changes as cells another must not have as elements.
+    fn provider_of(block: &Block, group: &Group) -> String {
+        match block.is_cells() {
+            false => group.context().backend().to_owned(),
+            true => format!("{} for atomic cells", group.context().backend()),
+        }
+    }
+
+    fn kept_or_shared(
+        running: &Running<'_>,
+        block: &Block,
+        agreed: &AgreedRendezvous,
+        kept: Option<Arc<Self>>,
+    ) -> Result<Arc<Self>> {
+        match kept {
+            Some(table) => Ok(table),
+            None => Ok(Arc::new(Self::share(running, block, agreed)?)),
+        }
+    }
+
+    /// Of memory of `bytes` that every rank has, with pads of `pad_bytes`, which the ranks have mapped
+    /// otherwise.
+    pub(super) fn of_whole(
+        data: Bases,
+        pads: Bases,
+        (bytes, pad_bytes): (usize, usize),
+        number: u64,
+        layout: Layout,
+    ) -> Self {
+        let state = AtomicU8::new(0);
+        Self { data, pads, bytes, pad_bytes, number, layout, without: Vec::new(), state }
+    }
+
     /// Steps 2 and 3: handles, mappings, vote.
-    fn share(running: &Running<'_>, block: &Block, agreed: &Agreed) -> Result<Self> {
+    fn share(running: &Running<'_>, block: &Block, agreed: &AgreedRendezvous) -> Result<Self> {
         running.check_local()?;
         let context = running.group().context();
         let joined = context.provider().join(running)?;
@@ -383,18 +433,19 @@ impl Table {
 }
 
 impl Running<'_> {
-    /// Step 1: what everybody brings. What is wrong is the same error on every rank: all see the same requests.
-    fn compare_requests(&self, mine: &Request) -> Result<Agreed> {
+    /// Step 1: what everybody brings. What is wrong is the same error on every rank: all see the same
+    /// requests.
+    fn compare_requests(&self, mine: &RendezvousProposal) -> Result<AgreedRendezvous> {
         let requests = self.compare(Op::Rendezvous, mine)?;
         // Those that bring nothing must agree with the others on the rest.
-        let common = |request: &Request| (request.pad_bytes, request.provider.clone());
+        let common = |request: &RendezvousProposal| (request.pad_bytes, request.provider.clone());
         if requests.iter().any(|request| common(request) != common(&requests[0])) {
-            let terms: Vec<String> = requests.iter().map(Brought::terms).collect();
-            return Err(self.disagreement(Request::WHAT, &terms));
+            let terms: Vec<String> = requests.iter().map(Proposal::terms).collect();
+            return Err(self.disagreement(RendezvousProposal::WHAT, &terms));
         }
-        let agreed = Agreed::of(&requests).map_err(|impossible| match impossible {
+        let agreed = AgreedRendezvous::of(&requests).map_err(|impossible| match impossible {
             Some(rank) => {
-                let message = "what it said about its memory cannot be".to_owned();
+                let message = "what it announced about its memory is impossible".to_owned();
                 Error::Rank { context: self.context(), rank, message }
             }
             None => {
@@ -416,8 +467,8 @@ impl Running<'_> {
 mod tests {
     use super::*;
 
-    fn request(offset: usize, shape: &[usize], rest: bool) -> Request {
-        Request {
+    fn request(offset: usize, shape: &[usize], rest: bool) -> RendezvousProposal {
+        RendezvousProposal {
             bytes: 100,
             pad_bytes: 64,
             dtype: "i32".to_owned(),
@@ -432,8 +483,8 @@ mod tests {
         }
     }
 
-    fn nothing() -> Request {
-        Request {
+    fn nothing() -> RendezvousProposal {
+        RendezvousProposal {
             nothing: true,
             number: None,
             dtype: "nothing".to_owned(),
@@ -444,20 +495,21 @@ mod tests {
 
     #[test]
     fn all_ranks_have_what_is_behind_the_farthest_offset() {
-        let shared = Agreed::of(&[request(8, &[23], true), request(40, &[15], true)]).unwrap();
+        let shared = AgreedRendezvous::of(&[request(8, &[23], true), request(40, &[15], true)]).unwrap();
         assert_eq!((shared.offsets, shared.rest, shared.layout.shape), (vec![8, 40], 60, vec![15]));
         // What a rank asks for is what it gets.
-        let shared = Agreed::of(&[request(8, &[2, 3], false), request(96, &[1], true)]).unwrap();
+        let shared = AgreedRendezvous::of(&[request(8, &[2, 3], false), request(96, &[1], true)]).unwrap();
         assert_eq!((shared.rest, shared.layout.shape), (4, vec![2, 3]));
     }
 
     #[test]
     fn ranks_that_bring_nothing_begin_where_the_first_one_with_memory_does() {
         let shared =
-            Agreed::of(&[nothing(), request(8, &[1], false), nothing(), request(4, &[1], false)]).unwrap();
+            AgreedRendezvous::of(&[nothing(), request(8, &[1], false), nothing(), request(4, &[1], false)])
+                .unwrap();
         assert_eq!((shared.offsets, shared.without), (vec![8, 8, 8, 4], vec![0, 2]));
         assert!(!shared.is_kept);
-        assert_eq!(Agreed::of(&[nothing(), nothing()]).unwrap_err(), None);
+        assert_eq!(AgreedRendezvous::of(&[nothing(), nothing()]).unwrap_err(), None);
     }
 
     #[test]
@@ -469,19 +521,19 @@ mod tests {
             request(2, &[1], false),
             request(usize::MAX - 3, &[1], true),
             request(0, &[usize::MAX, 8], false),
-            Request { dtype: "who knows".to_owned(), ..request(0, &[1], false) },
+            RendezvousProposal { dtype: "who knows".to_owned(), ..request(0, &[1], false) },
         ] {
-            assert_eq!(Agreed::of(&[request(0, &[25], true), wrong]).unwrap_err(), Some(1));
+            assert_eq!(AgreedRendezvous::of(&[request(0, &[25], true), wrong]).unwrap_err(), Some(1));
         }
-        assert!(Agreed::of(&[request(100, &[0], true), request(0, &[25], false)]).is_ok());
+        assert!(AgreedRendezvous::of(&[request(100, &[0], true), request(0, &[25], false)]).is_ok());
     }
 
     #[test]
     fn a_table_is_used_again_only_where_all_mean_the_same() {
-        let with = |number| Request { number, ..request(0, &[1], true) };
+        let with = |number| RendezvousProposal { number, ..request(0, &[1], true) };
         let again = |all: &[Option<u64>]| {
-            let requests: Vec<Request> = all.iter().map(|number| with(*number)).collect();
-            Agreed::of(&requests).unwrap().is_kept
+            let requests: Vec<RendezvousProposal> = all.iter().map(|number| with(*number)).collect();
+            AgreedRendezvous::of(&requests).unwrap().is_kept
         };
         assert!(again(&[Some(3), Some(3)]));
         assert!(!again(&[Some(3), Some(4)]) && !again(&[Some(3), None]) && !again(&[None, None]));

@@ -1,8 +1,8 @@
 //! Sharing memory outside of groups: a handle that any process of this user can open.
 //!
-//! Called by users. Who shares offers the memory file on a socket (`sys/channel/offer.rs`), as long as the memory lives; who
-//! opens it has a mapping of its own, which stays whatever becomes of the one that shared it. Nobody synchronises the two:
-//! the access rules are those for a peer's memory after a rendezvous.
+//! Called by users. Who shares offers the memory file on a socket (`sys/channel/offer.rs`), as long as the
+//! memory lives; who opens it has a mapping of its own, which stays whatever becomes of the one that shared
+//! it. Nobody synchronises the two: the access rules are those for a peer's memory after a rendezvous.
 
 #![allow(unsafe_code, reason = "memory that peers write")]
 
@@ -15,19 +15,20 @@ use std::sync::{Arc, PoisonError, Weak};
 use symmem_store::Wait;
 
 use super::block::check_process;
-use super::view::Range;
+use super::view::ByteRange;
 use super::{Allocation, Block};
 use crate::numeric::Element;
-use crate::sys::channel::{Offer, Ticket, ask, source_here};
+use crate::sys::channel::{Offer, OfferTicket, ask, source_here};
 use crate::sys::memfd::Mapping;
 use crate::{Error, Result};
 
 impl<T: Element> Allocation<T> {
-    /// Local. A handle that other processes of this user can open, as text if need be. It can be opened as long as the memory
-    /// lives here: this allocation, or anything that keeps its memory. Sharing again gives the same handle.
+    /// Local. A handle that other processes of this user can open, as text if need be. It can be opened as
+    /// long as the memory lives here: this allocation, or anything that keeps its memory. Sharing again gives
+    /// the same handle.
     ///
-    /// From here on the memory counts as shared, as after a rendezvous: others may read it at any time, and write it by
-    /// `unsafe` calls whose duty is that no guard (`local`, `local_mut`) exists.
+    /// From here on the memory counts as shared, as after a rendezvous: others may read it at any time, and
+    /// write it by `unsafe` calls whose duty is that no guard (`local`, `local_mut`) exists.
     ///
     /// ```
     /// use symmem::store::Wait;
@@ -61,10 +62,10 @@ impl Block {
     }
 }
 
-/// What another process of this user needs to open memory that [`Allocation::share`] shares. As text it holds a secret: who has
-/// that, and is of this user, can read and write the memory.
+/// What another process of this user needs to open memory that [`Allocation::share`] shares. As text it holds
+/// a secret: who has that, and is of this user, can read and write the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShareHandle(Ticket);
+pub struct ShareHandle(OfferTicket);
 
 impl ShareHandle {
     /// The process that shares the memory.
@@ -72,11 +73,12 @@ impl ShareHandle {
         self.0.pid()
     }
 
-    /// The memory, as elements of `T`. At once where it can no longer be had ([`Error::NotShared`]); a process that does
-    /// not answer is waited for as long as `wait` says. In the process that shares it, it is that very memory.
+    /// The memory, as elements of `T`. At once where it can no longer be had ([`Error::NotShared`]); a
+    /// process that does not answer is waited for as long as `wait` says. In the process that shares it, it
+    /// is that very memory.
     pub fn open<T: Element>(&self, wait: &Wait<'_>) -> Result<SharedView<T>> {
         if let Some(source) = source_here(&self.0) {
-            let nonsense = |_| Error::invalid("share handle", "what it stands for is no memory");
+            let nonsense = |_| Error::invalid("share handle", "it does not stand for memory");
             let block = source?.downcast::<Block>().map_err(nonsense)?;
             let (base, size) = (block.address() as *mut u8, block.bytes());
             return SharedView::new(base, size, Arc::<Block>::clone(&block), Some(block));
@@ -103,10 +105,11 @@ impl FromStr for ShareHandle {
     }
 }
 
-/// Memory that another process shares, or this one; as many whole elements of `T` as it holds. It keeps the memory.
+/// Memory that another process shares, or this one; as many whole elements of `T` as it holds. It keeps the
+/// memory.
 #[derive(Clone, Debug)]
 pub struct SharedView<T: Element> {
-    range: Range,
+    range: ByteRange,
     /// Set when this process shares it: then reads respect its borrows.
     own: Option<Arc<Block>>,
     element: PhantomData<T>,
@@ -120,7 +123,7 @@ impl<T: Element> SharedView<T> {
         keep: Arc<dyn Any + Send + Sync>,
         own: Option<Arc<Block>>,
     ) -> Result<Self> {
-        let range = Range::new::<T>("open", base, size, 0, &[size / size_of::<T>()], keep)?;
+        let range = ByteRange::new::<T>("open", base, size, 0, &[size / size_of::<T>()], keep)?;
         Ok(Self { range, own, element: PhantomData })
     }
 
@@ -154,8 +157,8 @@ impl<T: Element> SharedView<T> {
     /// Writes `values` from element `start` on.
     ///
     /// # Safety
-    /// The process that shares the memory holds no guard (`local`, `local_mut`) of these bytes until it has synchronised with
-    /// this one after the write, and runs no operation on them meanwhile.
+    /// The process that shares the memory holds no guard (`local`, `local_mut`) of these bytes until it has
+    /// synchronised with this one after the write, and runs no operation on them meanwhile.
     pub unsafe fn write_from(&self, start: usize, values: &[T]) -> Result<()> {
         self.range.write_from(start, values)
     }
@@ -163,9 +166,10 @@ impl<T: Element> SharedView<T> {
     /// The elements in place.
     ///
     /// # Safety
-    /// Nobody, in whatever process, writes these bytes while the slice lives.
+    /// Nobody, in any process, writes these bytes while the slice lives.
     pub unsafe fn as_slice(&self) -> &[T] {
-        // SAFETY: mapped while `self` lives, page-aligned, any bits are a `T`; no writers is the caller's duty.
+        // SAFETY: mapped while `self` lives, page-aligned, any bits are a `T`; no writers is the caller's
+        // duty.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 }

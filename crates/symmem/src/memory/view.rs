@@ -1,7 +1,8 @@
 //! Views of a peer's memory or signal pad: typed, shaped, bounds-checked.
 //!
-//! Reading is an opaque copy: it may be torn by a concurrent write, never undefined. Writing into a peer's buffer is
-//! `unsafe`, because the peer may hold a borrow of it. Pads are never borrowed, so writing into them is safe.
+//! Reading is an opaque copy: it may be torn by a concurrent write, never undefined. Writing into a peer's
+//! buffer is `unsafe`, because the peer may hold a borrow of it. Pads are never borrowed, so writing into
+//! them is safe.
 
 #![allow(unsafe_code, reason = "memory that peers write")]
 
@@ -9,26 +10,27 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::Block;
-use super::rendezvous::Table;
+use super::block::check_process;
+use super::rendezvous::HostTable;
+use super::{AtomicElement, Block};
 use crate::numeric::Element;
 use crate::sys::copy;
 use crate::{Error, Result};
 
 /// A range of bytes of one rank, checked, with what keeps it mapped.
 #[derive(Clone, Debug)]
-pub(super) struct Range {
+pub(super) struct ByteRange {
     address: *mut u8,
     len: usize,
     shape: Vec<usize>,
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the address stays mapped while `_keep` lives, and is only accessed by opaque copies or under the duties of
-// `unsafe` functions.
-unsafe impl Send for Range {}
+// SAFETY: the address stays mapped while `_keep` lives, and is only accessed by opaque copies or under the
+// duties of `unsafe` functions.
+unsafe impl Send for ByteRange {}
 // SAFETY: as above.
-unsafe impl Sync for Range {}
+unsafe impl Sync for ByteRange {}
 
 /// The number of elements of `shape`, and the bytes they take from element `offset` on, within `size` bytes.
 fn check_shape<T>(op: &'static str, shape: &[usize], start: usize, size: usize) -> Result<usize> {
@@ -45,7 +47,7 @@ fn check_shape<T>(op: &'static str, shape: &[usize], start: usize, size: usize) 
     }
 }
 
-impl Range {
+impl ByteRange {
     /// `shape` elements of `T` from byte `start` on, of the `size` bytes at `base`.
     pub(super) fn new<T>(
         op: &'static str,
@@ -93,7 +95,7 @@ impl Range {
         Ok(())
     }
 
-    /// [`Range::read_into`], with the borrows of the block respected, if it is of one of this process.
+    /// [`ByteRange::read_into`], with the borrows of the block respected, if it is of one of this process.
     pub(super) fn read_as<T: Element>(&self, own: Option<&Block>, start: usize, out: &mut [T]) -> Result<()> {
         let Some(block) = own else { return self.read_into(start, out) };
         block.borrow_shared("read")?;
@@ -104,7 +106,8 @@ impl Range {
 
     pub(super) fn write_from<T: Element>(&self, start: usize, values: &[T]) -> Result<()> {
         let to = self.at::<T>("write", start, values.len())?;
-        // SAFETY: `to` has as many bytes as `values`; the copy is opaque. That nobody borrows them is the caller's duty.
+        // SAFETY: `to` has as many bytes as `values`; the copy is opaque. That nobody borrows them is the
+        // caller's duty.
         unsafe { copy::write(values.as_ptr().cast(), to, size_of_val(values)) };
         Ok(())
     }
@@ -129,7 +132,7 @@ impl Range {
 #[derive(Clone, Debug)]
 pub struct PeerView<T: Element> {
     rank: usize,
-    range: Range,
+    range: ByteRange,
     /// Set when this is the rank's own memory: then reads respect its borrows.
     own: Option<Arc<Block>>,
     element: PhantomData<T>,
@@ -137,14 +140,15 @@ pub struct PeerView<T: Element> {
 
 impl<T: Element> PeerView<T> {
     pub(super) fn new(
-        table: &Arc<Table>,
+        table: &Arc<HostTable>,
         rank: usize,
         own: Option<Arc<Block>>,
         start: usize,
         shape: &[usize],
     ) -> Result<Self> {
         let base = table.data.at(rank);
-        let range = Range::new::<T>("view", base, table.bytes, start, shape, Arc::<Table>::clone(table))?;
+        let range =
+            ByteRange::new::<T>("view", base, table.bytes, start, shape, Arc::<HostTable>::clone(table))?;
         Ok(Self { rank, range, own, element: PhantomData })
     }
 
@@ -187,6 +191,7 @@ impl<T: Element> PeerView<T> {
 
     /// Reads `out.len()` elements from `start` on.
     pub fn read_into(&self, start: usize, out: &mut [T]) -> Result<()> {
+        check_process("view")?;
         self.range.read_as(self.own.as_deref(), start, out)
     }
 
@@ -209,10 +214,24 @@ impl<T: Element> PeerView<T> {
     /// Writes `values` from element `start` on.
     ///
     /// # Safety
-    /// The rank whose memory this is holds no guard (`local`, `local_mut`) of these bytes until it has synchronised
-    /// with this rank after the write, and runs no operation on them meanwhile.
+    /// The rank whose memory this is holds no guard (`local`, `local_mut`) of these bytes until it has
+    /// synchronised with this rank after the write, and runs no operation on them meanwhile.
     pub unsafe fn write_from(&self, start: usize, values: &[T]) -> Result<()> {
+        check_process("view")?;
         self.range.write_from(start, values)
+    }
+
+    /// Element `position` as the cell that it is, of memory that is [`Atomics`](super::Atomics).
+    #[inline]
+    pub(super) fn cell(&self, position: usize) -> Result<&T::Cell>
+    where
+        T: AtomicElement,
+    {
+        check_process("atomics")?;
+        let cell = self.range.at::<T>("atomics", position, 1)?;
+        // SAFETY: in range, mapped while `self` lives, and aligned, since such memory begins with a page. It
+        // hands out nothing but cells, on any rank, so that all accesses are atomic.
+        Ok(unsafe { &*cell.cast() })
     }
 
     /// The elements in place.
@@ -226,7 +245,8 @@ impl<T: Element> PeerView<T> {
                 "the view does not start at a multiple of its element's alignment",
             ));
         }
-        // SAFETY: mapped while `self` lives, in range, aligned, any bits are a `T`; no writers is the caller's duty.
+        // SAFETY: mapped while `self` lives, in range, aligned, any bits are a `T`; no writers is the
+        // caller's duty.
         Ok(unsafe { std::slice::from_raw_parts(self.range.address.cast(), self.len()) })
     }
 }
@@ -235,15 +255,18 @@ impl<T: Element> PeerView<T> {
 /// `put_signal` and `wait_signal` use are u32, slot `world * channel + source`, 0 idle and 1 pending.
 #[derive(Clone, Debug)]
 pub struct PadView<T: Element> {
-    range: Range,
+    range: ByteRange,
     element: PhantomData<T>,
 }
 
+/// What views of pads are called in errors.
+const PAD: &str = "signal_pad";
+
 impl<T: Element> PadView<T> {
-    pub(super) fn new(table: &Arc<Table>, rank: usize, start: usize, shape: &[usize]) -> Result<Self> {
+    pub(super) fn new(table: &Arc<HostTable>, rank: usize, start: usize, shape: &[usize]) -> Result<Self> {
         let base = table.pads.at(rank);
-        let keep = Arc::<Table>::clone(table);
-        let range = Range::new::<T>("signal_pad", base, table.pad_bytes, start, shape, keep)?;
+        let keep = Arc::<HostTable>::clone(table);
+        let range = ByteRange::new::<T>(PAD, base, table.pad_bytes, start, shape, keep)?;
         Ok(Self { range, element: PhantomData })
     }
 
@@ -269,6 +292,7 @@ impl<T: Element> PadView<T> {
 
     /// Reads element `position`.
     pub fn read(&self, position: usize) -> Result<T> {
+        check_process(PAD)?;
         let mut value = [T::zeroed()];
         self.range.read_into(position, &mut value)?;
         Ok(value[0])
@@ -276,6 +300,7 @@ impl<T: Element> PadView<T> {
 
     /// Reads everything.
     pub fn to_vec(&self) -> Result<Vec<T>> {
+        check_process(PAD)?;
         let mut data = vec![T::zeroed(); self.len()];
         self.range.read_into(0, &mut data)?;
         Ok(data)
@@ -283,11 +308,13 @@ impl<T: Element> PadView<T> {
 
     /// Writes element `position`.
     pub fn write(&self, position: usize, value: T) -> Result<()> {
+        check_process(PAD)?;
         self.range.write_from(position, &[value])
     }
 
     /// Writes every element.
     pub fn fill(&self, value: T) -> Result<()> {
+        check_process(PAD)?;
         self.range.write_from(0, &vec![value; self.len()])
     }
 }

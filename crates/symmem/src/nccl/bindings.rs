@@ -1,8 +1,10 @@
-//! NCCL's C interface, bound by hand: every type, constant and symbol of it that this crate uses is in this file.
+//! NCCL's C interface, bound by hand: every type, constant and symbol of it that this crate uses is in this
+//! file.
 //!
-//! Signatures are those of `nccl.h` and `nccl_device/core.h` of NCCL 2.30.7, which are those of every version since the
-//! one that [`Gate`] names. Called by the rest of `nccl` only. What it guarantees: a symbol that a version does not have
-//! is an `Option` that is `None`; structures whose size changed are filled by the version that runs.
+//! Signatures are those of `nccl.h` and `nccl_device/core.h` of NCCL 2.30.7, which are those of every version
+//! since the one that [`Gate`] names. Called by the rest of `nccl` only. What it guarantees: a symbol that a
+//! version does not have is an `Option` that is `None`; structures whose size changed are filled by the
+//! version that runs.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -34,7 +36,7 @@ pub(crate) struct RawId(pub(crate) [u8; 128]);
 /// `ncclTeam_t`, returned by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Team {
+pub(crate) struct NcclTeam {
     pub(crate) ranks: c_int,
     pub(crate) rank: c_int,
     pub(crate) stride: c_int,
@@ -94,8 +96,8 @@ pub(crate) struct RawConfig {
 }
 
 impl RawConfig {
-    /// Everything left to NCCL, but that calls return before they are done; as the library of `version` expects it. A
-    /// newer library than is bound here takes the structure of an older program.
+    /// Everything left to NCCL, but that calls return before they are done; as the library of `version`
+    /// expects it. A newer library than is bound here takes the structure of an older program.
     pub(crate) fn new(version: Version) -> Self {
         Self {
             size: Self::size(version),
@@ -230,7 +232,7 @@ functions! {
         REVOKING: revoke = ncclCommRevoke(RawComm, c_int);
         WINDOWS: window_register = ncclCommWindowRegister(RawComm, u64, usize, *mut RawWindow, c_int);
         WINDOWS: window_deregister = ncclCommWindowDeregister(RawComm, RawWindow);
-        TEAMS: team_lsa = ncclTeamLsa(RawComm) -> Team;
+        TEAMS: team_lsa = ncclTeamLsa(RawComm) -> NcclTeam;
         PEER_POINTERS: peer_pointer = ncclGetPeerDevicePointer(RawWindow, usize, c_int, *mut u64);
         PEER_POINTERS: multicast_pointer = ncclGetLsaMultimemDevicePointer(RawWindow, usize, *mut u64);
         SIGNALS: signal = ncclSignal(c_int, c_int, c_int, c_uint, RawComm, RawStream);
@@ -265,6 +267,6 @@ mod tests {
 
     #[test]
     fn structures_have_the_sizes_of_the_header() {
-        assert_eq!((size_of::<RawId>(), size_of::<Team>(), size_of::<WaitSignal>()), (128, 12, 16));
+        assert_eq!((size_of::<RawId>(), size_of::<NcclTeam>(), size_of::<WaitSignal>()), (128, 12, 16));
     }
 }

@@ -1,9 +1,9 @@
 //! NCCL's collectives and sends, typed and checked. All return as soon as the work is on its stream.
 //!
-//! Public. What is checked on this rank before NCCL is called: the communicator lives, memory and stream are on its device,
-//! lengths fit, the root is one of its ranks, type and reduction are NCCL's. What a rank refuses it alone has not begun: the
-//! others wait for it, so arguments must be right on all ranks. A graph keeps the memory, and the communicator, of what was
-//! captured in it.
+//! Public. What is checked on this rank before NCCL is called: the communicator lives, memory and stream are
+//! on its device, lengths fit, the root is one of its ranks, type and reduction are NCCL's. What a rank
+//! refuses it alone has not begun: the others wait for it, so arguments must be right on all ranks. A graph
+//! keeps the memory, and the communicator, of what was captured in it.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -69,7 +69,8 @@ impl Communicator {
         stream: &Stream,
     ) -> Result<()> {
         let (dtype, op) = (reduced(self.inner.nccl, dtype)?, operation(op)?);
-        // SAFETY: memory of that many elements, as the callers checked; whoever made the slices keeps it, and so do graphs.
+        // SAFETY: memory of that many elements, as the callers checked; whoever made the slices keeps it, and
+        // so do graphs.
         unsafe { self.all_reduce_raw(from, to, count, dtype, op, stream) }
     }
 
@@ -101,8 +102,8 @@ impl Communicator {
         }
     }
 
-    /// Collective, in the order of `stream`. `out` of rank `root`, which alone must have one, becomes the reduction of
-    /// everybody's `input`.
+    /// Collective, in the order of `stream`. `out` of rank `root`, which alone must have one, becomes the
+    /// reduction of everybody's `input`.
     pub fn reduce<'a, T: Element>(
         &self,
         input: impl Into<DeviceSlice<'a, T>>,
@@ -154,7 +155,8 @@ impl Communicator {
         }
     }
 
-    /// Collective, in the order of `stream`. `out` becomes this rank's part of the reduction of everybody's `input`.
+    /// Collective, in the order of `stream`. `out` becomes this rank's part of the reduction of everybody's
+    /// `input`.
     pub fn reduce_scatter<'a, 'b, T: Element>(
         &self,
         input: impl Into<DeviceSlice<'a, T>>,
@@ -172,8 +174,8 @@ impl Communicator {
         unsafe { self.reduce_scatter_raw(input.device_ptr(), out.device_ptr(), out.len(), dtype, op, stream) }
     }
 
-    /// Collective, in the order of `stream`. Part `r` of `input` goes to rank `r`; `out` becomes what all ranks sent to this
-    /// one, in rank order.
+    /// Collective, in the order of `stream`. Part `r` of `input` goes to rank `r`; `out` becomes what all
+    /// ranks sent to this one, in rank order.
     pub fn all_to_all<'a, 'b, T: Element>(
         &self,
         input: impl Into<DeviceSlice<'a, T>>,
@@ -192,8 +194,8 @@ impl Communicator {
         unsafe { self.all_to_all_raw(from, to, part * times, dtype, size, stream) }
     }
 
-    /// In the order of `stream`: sends `input` to rank `rank`, which must receive it. Sends and receives that need each
-    /// other belong into one [`GroupCall`](super::GroupCall).
+    /// In the order of `stream`: sends `input` to rank `rank`, which must receive it. Sends and receives that
+    /// need each other belong into one [`GroupCall`](super::GroupCall).
     pub fn send<'a, T: Element>(
         &self,
         input: impl Into<DeviceSlice<'a, T>>,
@@ -223,8 +225,8 @@ impl Communicator {
         unsafe { self.recv_raw(out.device_ptr(), out.len() * times, dtype, rank, stream) }
     }
 
-    /// Collective, in the order of `stream`. `out` of rank `root`, which alone must have one, becomes everybody's `input`,
-    /// in rank order.
+    /// Collective, in the order of `stream`. `out` of rank `root`, which alone must have one, becomes
+    /// everybody's `input`, in rank order.
     pub fn gather<'a, T: Element>(
         &self,
         input: impl Into<DeviceSlice<'a, T>>,
@@ -242,8 +244,8 @@ impl Communicator {
         unsafe { self.gather_raw(input.device_ptr(), to, count, dtype, size, root, stream) }
     }
 
-    /// Collective, in the order of `stream`. Part `r` of the `input` of rank `root`, which alone must have one, becomes `out`
-    /// of rank `r`.
+    /// Collective, in the order of `stream`. Part `r` of the `input` of rank `root`, which alone must have
+    /// one, becomes `out` of rank `r`.
     pub fn scatter<'a, T: Element>(
         &self,
         input: Option<DeviceSlice<'_, T>>,

@@ -1,9 +1,10 @@
 //! Communicators: ranks that know each other through NCCL.
 //!
-//! Public. Made by the ranks of a [`Group`](crate::Group) (`provider/nccl/join.rs`), with an id that travelled by other
-//! means, for all devices of this process, or adopted from whoever made one. What it guarantees: no call blocks (NCCL is told so, and polled with a
-//! deadline), one thread at a time is in NCCL, a failed or ended communicator is not touched again, windows go before it,
-//! and dropping the last handle aborts it, which waits for nobody.
+//! Public. Made by the ranks of a [`Group`](crate::Group) (`provider/nccl/join.rs`), with an id that
+//! travelled by other means, for all devices of this process, or adopted from whoever made one. What it
+//! guarantees: no call blocks (NCCL is told so, and polled with a deadline), one thread at a time is in NCCL,
+//! a failed or ended communicator is not touched again, windows go before it, and dropping the last handle
+//! aborts it, which waits for nobody.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -19,8 +20,8 @@ use super::bindings::{
 };
 use super::error::error;
 use super::group_call;
-use super::inner::{Inner, Out, Owner, Parts, number};
 use super::library::nccl;
+use super::shared::{CommunicatorOwner, CommunicatorParts, Out, SharedCommunicator, number};
 use crate::cuda::Device;
 use crate::cuda::activity::Activity;
 use crate::cuda::capture::Relaxed;
@@ -31,8 +32,8 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// The call that makes a communicator.
 const MAKING: &str = "ncclCommInitRankConfig";
 
-/// What the ranks of a communicator must have in common before they know each other. Made by one of them, and brought to
-/// the others by whatever means there are.
+/// What the ranks of a communicator must have in common before they know each other. Made by one of them, and
+/// brought to the others by any means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId([u8; UniqueId::BYTES]);
 
@@ -76,12 +77,12 @@ impl fmt::Debug for UniqueId {
 
 /// This rank's part in a set of ranks that communicate through NCCL. Cheap to clone.
 ///
-/// Operations go in the order of the stream that they are given; all ranks must make them in the same order. Streams must
-/// be done before the last handle is dropped, which aborts what is under way; [`Communicator::finish`] ends it in an
-/// orderly way, with all ranks.
+/// Operations go in the order of the stream that they are given; all ranks must make them in the same order.
+/// Streams must be done before the last handle is dropped, which aborts what is under way;
+/// [`Communicator::finish`] ends it in an orderly way, with all ranks.
 #[derive(Clone)]
 pub struct Communicator {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<SharedCommunicator>,
 }
 
 impl Communicator {
@@ -121,7 +122,8 @@ impl Communicator {
         let out = Out::new();
         let _bound = device.bind()?;
         let _relaxed = Relaxed::enter();
-        // SAFETY: the configuration is as long as it says; the result stays where it is until NCCL has written it.
+        // SAFETY: the configuration is as long as it says; the result stays where it is until NCCL has
+        // written it.
         let code = unsafe {
             (nccl.functions.init_rank)(out.address(), raw_world, RawId(id.0), raw_rank, &mut config)
         };
@@ -129,8 +131,16 @@ impl Communicator {
         if !matches!(code, SUCCESS | IN_PROGRESS) || raw.is_null() {
             return Err(error(nccl, MAKING, code, ptr::null_mut()));
         }
-        let parts = Parts { nccl, raw, device: device.clone(), rank, world, owner: Owner::Ours, timeout };
-        Ok(Self { inner: Arc::new(Inner::new(parts, activity)) })
+        let parts = CommunicatorParts {
+            nccl,
+            raw,
+            device: device.clone(),
+            rank,
+            world,
+            owner: CommunicatorOwner::Ours,
+            timeout,
+        };
+        Ok(Self { inner: Arc::new(SharedCommunicator::new(parts, activity)) })
     }
 
     /// Whether NCCL has done what [`Communicator::begin`] began. Never waits.
@@ -138,8 +148,8 @@ impl Communicator {
         self.inner.settled(MAKING, IN_PROGRESS)
     }
 
-    /// One communicator for each of `devices`, which must differ; their ranks are in that order. All of this process, so
-    /// nobody else takes part.
+    /// One communicator for each of `devices`, which must differ; their ranks are in that order. All of this
+    /// process, so nobody else takes part.
     pub fn for_devices(devices: &[Device]) -> Result<Vec<Self>> {
         let nccl = nccl()?;
         check_distinct(devices)?;
@@ -162,13 +172,13 @@ impl Communicator {
         Ok(begun)
     }
 
-    /// A communicator that somebody else made (PyTorch, cudarc), and ends after the last clone of what this returns is
-    /// gone; `keep` can be what makes sure of that: windows hold a clone until they are taken off, which may be as late as the next
-    /// allocation after their memory was dropped. Its device is asked for.
+    /// A communicator that somebody else made (PyTorch, cudarc), and ends after the last clone of what this
+    /// returns is gone; `keep` can be what makes sure of that: windows hold a clone until they are taken off,
+    /// which may be as late as the next allocation after their memory was dropped. Its device is asked for.
     ///
     /// # Safety
-    /// `raw` is an `ncclComm_t` of the NCCL that [`library`](super::library()) names, and lives as long as said. Nobody else makes
-    /// calls on it while a call of this crate does.
+    /// `raw` is an `ncclComm_t` of the NCCL that [`library`](super::library()) names, and lives as long as
+    /// said. Nobody else makes calls on it while a call of this crate does.
     pub unsafe fn adopt(raw: *mut c_void, keep: Option<Arc<dyn Any + Send + Sync>>) -> Result<Self> {
         if raw.is_null() {
             return Err(Error::invalid("communicator", "it is null"));
@@ -187,13 +197,13 @@ impl Communicator {
         let (rank, world) =
             (ask("ncclCommUserRank", nccl.functions.user_rank)?, ask("ncclCommCount", nccl.functions.count)?);
         let activity = Activity::new(&device, 0)?;
-        let owner = Owner::Theirs(keep);
-        let parts = Parts { nccl, raw, device, rank, world, owner, timeout: Some(TIMEOUT) };
-        Ok(Self { inner: Arc::new(Inner::new(parts, activity)) })
+        let owner = CommunicatorOwner::Theirs(keep);
+        let parts = CommunicatorParts { nccl, raw, device, rank, world, owner, timeout: Some(TIMEOUT) };
+        Ok(Self { inner: Arc::new(SharedCommunicator::new(parts, activity)) })
     }
 
-    /// Collective. Communicators of those ranks that have the same colour, ordered by `key` and then by rank. A rank
-    /// without a colour takes part and gets `None`.
+    /// Collective. Communicators of those ranks that have the same colour, ordered by `key` and then by rank.
+    /// A rank without a colour takes part and gets `None`.
     pub fn split(&self, colour: Option<u32>, key: usize) -> Result<Option<Self>> {
         const CALL: &str = "ncclCommSplit";
         let colour = match colour {
@@ -207,8 +217,8 @@ impl Communicator {
         })
     }
 
-    /// Collective over the ranks that stay. A communicator without `excluded`; `abort` ends what is under way on this one
-    /// first, as one must where a rank is gone.
+    /// Collective over the ranks that stay. A communicator without `excluded`; `abort` ends what is under way
+    /// on this one first, as one must where a rank is gone.
     pub fn shrink(&self, excluded: &[usize], abort: bool) -> Result<Self> {
         const CALL: &str = "ncclCommShrink";
         let mut ranks: Vec<c_int> =
@@ -222,7 +232,8 @@ impl Communicator {
         child.ok_or_else(|| Error::invalid(CALL, "this rank is excluded"))
     }
 
-    /// Ends what is under way on this communicator, on all ranks that are there; it can then be shrunk or ended.
+    /// Ends what is under way on this communicator, on all ranks that are there; it can then be shrunk or
+    /// ended.
     pub fn revoke(&self) -> Result<()> {
         let revoke = self.inner.nccl.need(REVOKING, self.inner.nccl.functions.revoke)?;
         // SAFETY: a live communicator; the flags must be 0.
@@ -249,22 +260,27 @@ impl Communicator {
         self.inner.raw()
     }
 
-    /// Whether NCCL is done with what it was asked (work on streams is the streams'), or what has become of it. Never
-    /// waits: for those who watch over it.
+    /// Whether NCCL is done with what it was asked (work on streams is the streams'), or what has become of
+    /// it. Never waits: for those who watch over it.
     pub fn poll(&self) -> Result<bool> {
         self.inner.poll()
     }
 
-    /// Collective. Waits until every rank is here and all work is done, for at most `within`, and ends the communicator.
-    /// Windows must be gone. Whatever comes of it, the communicator cannot be used afterwards.
+    /// Collective. Waits until every rank is here and all work is done, for at most `within`, and ends the
+    /// communicator. Windows must be gone. Whatever comes of it, the communicator cannot be used afterwards.
     pub fn finish(&self, within: Duration) -> Result<()> {
         self.inner.finish(within)
     }
 
-    /// Ends the communicator and what is under way on it. Waits for no other rank. Windows are gone with it. One that was
-    /// adopted is left to whoever made it.
+    /// Ends the communicator and what is under way on it. Waits for no other rank. Windows are gone with it.
+    /// One that was adopted is left to whoever made it.
     pub fn abort(&self) {
         self.inner.abort();
+    }
+
+    /// Whether NCCL has nothing of it any more, after an abort.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inner.has_ended()
     }
 }
 

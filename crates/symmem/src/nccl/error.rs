@@ -5,12 +5,13 @@
 use std::ffi::{CStr, c_char};
 
 use super::bindings::{Code, RawComm, TIMEOUT};
-use super::library::{NCCL, Nccl};
+use super::library::{NCCL, NcclLibrary};
 use crate::Error;
 
-/// The error that `code` of `call` stands for. `comm` may be null: then NCCL has no last words to offer of it.
+/// The error that `code` of `call` stands for. `comm` may be null: then NCCL has no last words to offer of
+/// it.
 #[cold]
-pub(crate) fn error(nccl: &Nccl, call: &'static str, code: Code, comm: RawComm) -> Error {
+pub(crate) fn error(nccl: &NcclLibrary, call: &'static str, code: Code, comm: RawComm) -> Error {
     // SAFETY: takes any number.
     let text = text(unsafe { (nccl.functions.error_string)(code) });
     // SAFETY: a live communicator or null; the text is the library's own.

@@ -1,8 +1,9 @@
 //! Several operations as one: what is called between start and end is given to the devices together.
 //!
-//! Public. Needed where one thread makes calls for several ranks, and where sends and receives need each other. NCCL keeps
-//! the group in the thread, and so does this guard. What it guarantees: a group that was started is ended, whatever
-//! happens in it; and every communicator that takes part stays this thread's until then.
+//! Public. Needed where one thread makes calls for several ranks, and where sends and receives need each
+//! other. NCCL keeps the group in the thread, and so does this guard. What it guarantees: a group that was
+//! started is ended, whatever happens in it; and every communicator that takes part stays this thread's until
+//! then.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -13,8 +14,8 @@ use std::sync::Arc;
 
 use super::bindings::{Code, IN_PROGRESS, SUCCESS};
 use super::error::error;
-use super::inner::Inner;
-use super::library::{Nccl, nccl};
+use super::library::{NcclLibrary, nccl};
+use super::shared::SharedCommunicator;
 use crate::cuda::{Device, Stream};
 use crate::{Error, Result};
 
@@ -22,7 +23,7 @@ thread_local! {
     /// Groups within groups that this thread has started.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     /// Who takes part, each with its turn taken once, and the streams that were given work.
-    static PARTS: RefCell<Vec<(Arc<Inner>, Vec<Stream>)>> = const { RefCell::new(Vec::new()) };
+    static PARTS: RefCell<Vec<(Arc<SharedCommunicator>, Vec<Stream>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A group of calls, from its start to its end. Groups can be nested; the outermost one counts.
@@ -89,7 +90,7 @@ fn end() -> Result<()> {
 }
 
 /// Waits until all that take part are done; notes their work.
-fn settle(parts: &[(Arc<Inner>, Vec<Stream>)], code: Code) -> Result<()> {
+fn settle(parts: &[(Arc<SharedCommunicator>, Vec<Stream>)], code: Code) -> Result<()> {
     let mut first: Result<()> = Ok(());
     for (part, streams) in parts {
         // All are waited for, whatever became of the first.
@@ -105,8 +106,9 @@ pub(crate) fn is_open() -> bool {
     DEPTH.get() > 0
 }
 
-/// Keeps `part`, whose turn the thread has taken, until the group ends; false if there is none, or it is kept already.
-pub(super) fn take_over(part: &Arc<Inner>) -> bool {
+/// Keeps `part`, whose turn the thread has taken, until the group ends; false if there is none, or it is kept
+/// already.
+pub(super) fn take_over(part: &Arc<SharedCommunicator>) -> bool {
     if !is_open() {
         return false;
     }
@@ -120,7 +122,7 @@ pub(super) fn take_over(part: &Arc<Inner>) -> bool {
 }
 
 /// Remembers that `part` will give `stream` work when the group ends; false if there is no group.
-pub(super) fn remember(part: &Arc<Inner>, stream: &Stream) -> bool {
+pub(super) fn remember(part: &Arc<SharedCommunicator>, stream: &Stream) -> bool {
     if !is_open() {
         return false;
     }
@@ -135,7 +137,7 @@ pub(super) fn remember(part: &Arc<Inner>, stream: &Stream) -> bool {
 }
 
 /// Starts a group that only NCCL knows of.
-pub(super) fn raw_start(nccl: &Nccl) -> Result<()> {
+pub(super) fn raw_start(nccl: &NcclLibrary) -> Result<()> {
     // SAFETY: takes nothing.
     match unsafe { (nccl.functions.group_start)() } {
         SUCCESS => Ok(()),
@@ -143,8 +145,9 @@ pub(super) fn raw_start(nccl: &Nccl) -> Result<()> {
     }
 }
 
-/// Ends a group: whether it is done, or under way. The context of `device` is made current, and then what was before.
-pub(super) fn raw_end(nccl: &Nccl, device: Option<&Device>) -> Result<Code> {
+/// Ends a group: whether it is done, or under way. The context of `device` is made current, and then what was
+/// before.
+pub(super) fn raw_end(nccl: &NcclLibrary, device: Option<&Device>) -> Result<Code> {
     let _bound = device.map(Device::bind).transpose();
     // SAFETY: ends what this thread has started.
     match unsafe { (nccl.functions.group_end)() } {
@@ -153,6 +156,6 @@ pub(super) fn raw_end(nccl: &Nccl, device: Option<&Device>) -> Result<Code> {
     }
 }
 
-fn failed(nccl: &Nccl, call: &'static str, code: Code) -> Error {
+fn failed(nccl: &NcclLibrary, call: &'static str, code: Code) -> Error {
     error(nccl, call, code, ptr::null_mut())
 }

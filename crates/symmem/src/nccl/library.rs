@@ -1,8 +1,9 @@
 //! The door to NCCL: once per process it is found, checked and bound.
 //!
-//! Public: [`library`] says which one was taken and why. What it guarantees: the library is at least [`ANYTHING`], has every
-//! function of [`Functions`], and is never unloaded; where there is none, or it is too old, every call gives the same one
-//! sentence. What a version lacks is asked for by [`Nccl::need`], whose error names the version that has it.
+//! Public: [`library`] says which one was taken and why. What it guarantees: the library is at least
+//! [`ANYTHING`], has every function of [`Functions`], and is never unloaded; where there is none, or it is
+//! too old, every call gives the same one sentence. What a version lacks is asked for by
+//! [`NcclLibrary::need`], whose error names the version that has it.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -13,12 +14,16 @@ use std::sync::OnceLock;
 
 use super::bindings::{ANYTHING, Code, Functions, Gate, SUCCESS};
 use super::version::{self, Version};
-use crate::cuda::library::{self as finder, How, Wanted};
+use crate::cuda::library::{self as finder, SearchReason, WantedLibrary};
 use crate::sys::fork;
 use crate::{Error, Result};
 
-pub(super) const NCCL: Wanted =
-    Wanted { name: "NCCL", variable: "SYMMEM_NCCL_LIBRARY", sonames: &["libnccl.so.2"], companion: None };
+pub(super) const NCCL: WantedLibrary = WantedLibrary {
+    name: "NCCL",
+    variable: "SYMMEM_NCCL_LIBRARY",
+    sonames: &["libnccl.so.2"],
+    companion: None,
+};
 
 /// Why a library was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,14 +41,14 @@ pub enum Why {
     Python,
 }
 
-impl From<How> for Why {
-    fn from(how: How) -> Self {
+impl From<SearchReason> for Why {
+    fn from(how: SearchReason) -> Self {
         match how {
-            How::Variable => Self::Variable,
-            How::Loaded => Self::Loaded,
-            How::Loader => Self::Loader,
-            How::Toolkit => Self::Toolkit,
-            How::Python => Self::Python,
+            SearchReason::Variable => Self::Variable,
+            SearchReason::Loaded => Self::Loaded,
+            SearchReason::Loader => Self::Loader,
+            SearchReason::Toolkit => Self::Toolkit,
+            SearchReason::Python => Self::Python,
         }
     }
 }
@@ -102,14 +107,14 @@ pub fn version() -> Result<Version> {
 
 /// NCCL, bound.
 #[derive(Debug)]
-pub(crate) struct Nccl {
+pub(crate) struct NcclLibrary {
     pub(crate) loaded: Loaded,
     pub(crate) functions: Functions,
 }
 
 /// NCCL; the first call finds and binds it.
-pub(crate) fn nccl() -> Result<&'static Nccl> {
-    static NCCL: OnceLock<Result<Nccl, Problem>> = OnceLock::new();
+pub(crate) fn nccl() -> Result<&'static NcclLibrary> {
+    static NCCL: OnceLock<Result<NcclLibrary, Problem>> = OnceLock::new();
     if fork::is_child() {
         return Err(Error::Forked { op: "NCCL" });
     }
@@ -142,7 +147,7 @@ fn too_old(gate: Gate, loaded: &Loaded) -> Error {
     }
 }
 
-fn open() -> Result<Nccl, Problem> {
+fn open() -> Result<NcclLibrary, Problem> {
     let missing = |problem| Problem::Missing(format!("version {} or newer is {problem}", ANYTHING.since));
     let found = finder::find(&NCCL).map_err(missing)?;
     // Never unloaded: its threads outlive every communicator.
@@ -166,7 +171,7 @@ fn open() -> Result<Nccl, Problem> {
     let functions = functions.map_err(|name| file(&format!("has no {name}")))?;
     let Loaded { path, why, version } = &loaded;
     tracing::debug!(path = %path.display(), %why, %version, "NCCL");
-    Ok(Nccl { loaded, functions })
+    Ok(NcclLibrary { loaded, functions })
 }
 
 /// The file that the function at `address` is in.
@@ -185,7 +190,7 @@ fn file_of(address: *const ()) -> Option<PathBuf> {
     Some(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
 }
 
-impl Nccl {
+impl NcclLibrary {
     /// `function`, which comes with `gate`; or the error that names the version that has it.
     pub(crate) fn need<F: Copy>(&self, gate: Gate, function: Option<F>) -> Result<F> {
         function.ok_or_else(|| too_old(gate, &self.loaded))

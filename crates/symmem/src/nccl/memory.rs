@@ -1,6 +1,7 @@
 //! Memory that NCCL allocates.
 //!
-//! Called by `provider/nccl`. What it guarantees: it is aligned for a window, and freed when its owner and its windows are gone.
+//! Called by `provider/nccl`. What it guarantees: it is aligned for a window, and freed when its owner and
+//! its windows are gone.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -8,7 +9,7 @@ use std::ptr;
 
 use super::bindings::{SUCCESS, WINDOW_ALIGNMENT, WINDOWS};
 use super::error::error;
-use super::library::{Nccl, nccl};
+use super::library::{NcclLibrary, nccl};
 use crate::cuda::capture::Relaxed;
 use crate::cuda::{Device, deferred};
 use crate::sys::fork;
@@ -16,14 +17,14 @@ use crate::{Error, Result};
 
 /// Memory of a device that NCCL has allocated.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    nccl: &'static Nccl,
+pub(crate) struct NcclAllocation {
+    nccl: &'static NcclLibrary,
     device: Device,
     address: u64,
     bytes: usize,
 }
 
-impl Memory {
+impl NcclAllocation {
     /// Local: `bytes` bytes on `device`, with whatever is in them.
     pub(crate) fn alloc(device: &Device, bytes: usize) -> Result<Self> {
         let nccl = nccl()?;
@@ -59,7 +60,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for NcclAllocation {
     fn drop(&mut self) {
         // What a forked child inherited belongs to the rank.
         if fork::is_child() {
@@ -67,7 +68,8 @@ impl Drop for Memory {
         }
         let _bound = self.device.bind();
         let _relaxed = Relaxed::enter();
-        // SAFETY: allocated by NCCL; its windows held it, so they are gone; kernels that may use it kept it alive.
+        // SAFETY: allocated by NCCL; its windows held it, so they are gone; kernels that may use it kept it
+        // alive.
         let code = unsafe { (self.nccl.functions.mem_free)(self.address as *mut _) };
         if code != SUCCESS {
             let error = error(self.nccl, "ncclMemFree", code, ptr::null_mut());

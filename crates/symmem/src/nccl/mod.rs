@@ -1,10 +1,11 @@
-//! NCCL: communicators, its collectives in the order of a stream, and memory in windows that all ranks have registered.
+//! NCCL: communicators, its collectives in the order of a stream, and memory in windows that all ranks have
+//! registered.
 //!
-//! Nothing here needs NCCL to build: the library is looked for when it is first needed, and where there is none, or one
-//! that is too old, that call returns [`Error::NoLibrary`](crate::Error::NoLibrary) or
-//! [`Error::LibraryTooOld`](crate::Error::LibraryTooOld). What all calls guarantee: the caller's current context is what it was
-//! before, nothing is a panic, no call of NCCL blocks (communicators are made non-blocking, and every wait has a
-//! deadline), and dropping a communicator waits for nobody.
+//! Nothing here needs NCCL to build: the library is looked for when it is first needed, and where there is
+//! none, or one that is too old, that call returns [`Error::NoLibrary`](crate::Error::NoLibrary) or
+//! [`Error::LibraryTooOld`](crate::Error::LibraryTooOld). What all calls guarantee: the caller's current
+//! context is what it was before, nothing is a panic, no call of NCCL blocks (communicators are made
+//! non-blocking, and every wait has a deadline), and dropping a communicator waits for nobody.
 //!
 //! ```no_run
 //! use symmem::ReduceOp;
@@ -26,7 +27,7 @@
 //! |---|---|
 //! | `library.rs`, `version.rs` | which NCCL, and why |
 //! | `bindings.rs` | its C interface, by hand; what came with which version |
-//! | `communicator.rs`, `inner.rs`, `turn.rs` | ranks that know each other: made, watched, ended |
+//! | `communicator.rs`, `shared.rs`, `turn.rs` | ranks that know each other: made, watched, ended |
 //! | `collectives.rs`, `raw.rs`, `types.rs` | the operations: checked, and as NCCL has them |
 //! | `group_call.rs` | several operations as one |
 //! | `memory.rs`, `window.rs` | memory that NCCL allocates, and registers with all ranks |
@@ -34,12 +35,13 @@
 pub(crate) mod bindings;
 mod collectives;
 mod communicator;
+mod ending;
 pub(crate) mod error;
 mod group_call;
-mod inner;
 mod library;
 pub(crate) mod memory;
 mod raw;
+mod shared;
 mod turn;
 mod types;
 mod version;

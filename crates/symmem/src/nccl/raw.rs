@@ -1,7 +1,8 @@
-//! NCCL's operations by address, for bindings that have checked by themselves: of other languages, and of the engine.
+//! NCCL's operations by address, for bindings that have checked by themselves: of other languages, and of the
+//! engine.
 //!
-//! Types and reductions are NCCL's numbers, counts its elements. Nothing is checked but that the communicator lives and the
-//! stream is of its device.
+//! Types and reductions are NCCL's numbers, counts its elements. Nothing is checked but that the communicator
+//! lives and the stream is of its device.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -10,7 +11,7 @@ use std::ffi::c_int;
 use super::bindings::{SIGNALS, WaitSignal};
 use super::communicator::Communicator;
 use super::group_call::GroupCall;
-use super::inner::number;
+use super::shared::number;
 use crate::cuda::Stream;
 use crate::{Error, Result};
 
@@ -18,8 +19,8 @@ impl Communicator {
     /// In the order of `stream`: `ncclAllReduce`.
     ///
     /// # Safety
-    /// The memory is mapped on the device, as long as the counts say, until the work is done: in a capture, until no graph is left
-    /// that was made of it. Type and op are NCCL's.
+    /// The memory is mapped on the device, as long as the counts say, until the work is done: in a capture,
+    /// until no graph is left that was made of it. Type and op are NCCL's.
     pub unsafe fn all_reduce_raw(
         &self,
         from: u64,
@@ -155,8 +156,9 @@ impl Communicator {
         })
     }
 
-    /// In the order of `stream`: part `r` of `from` goes to rank `r`, whose part of `to` it becomes; `count` elements of
-    /// `size` bytes in each part. By NCCL's own operation where it has one, else by sends and receives.
+    /// In the order of `stream`: part `r` of `from` goes to rank `r`, whose part of `to` it becomes; `count`
+    /// elements of `size` bytes in each part. By NCCL's own operation where it has one, else by sends and
+    /// receives.
     ///
     /// # Safety
     /// As [`Communicator::all_reduce_raw`].
@@ -258,8 +260,8 @@ impl Communicator {
         group.end()
     }
 
-    /// In the order of `stream`: raises a signal at rank `rank`. What this rank's stream wrote before is visible to `rank`'s
-    /// stream after it has waited for the signal.
+    /// In the order of `stream`: raises a signal at rank `rank`. What this rank's stream wrote before is
+    /// visible to `rank`'s stream after it has waited for the signal.
     pub fn signal(&self, rank: usize, stream: &Stream) -> Result<()> {
         let peer = self.peer("ncclSignal", rank, stream)?;
         let signal = self.inner.nccl.need(SIGNALS, self.inner.nccl.functions.signal)?;

@@ -1,6 +1,7 @@
 //! Whose turn it is on a communicator: NCCL takes calls on one from one thread at a time.
 //!
-//! A thread may take its turn again while it has it, as it does within a group of calls, and must give it back as often.
+//! A thread may take its turn again while it has it, as it does within a group of calls, and must give it
+//! back as often.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -9,12 +10,12 @@ use symmem_store::{Interrupt, Wait};
 
 /// One thread at a time.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct CallTurn {
     holder: Mutex<Option<(ThreadId, usize)>>,
     freed: Condvar,
 }
 
-impl Turn {
+impl CallTurn {
     fn holder(&self) -> MutexGuard<'_, Option<(ThreadId, usize)>> {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,7 +42,7 @@ impl Turn {
         self.holder().is_none()
     }
 
-    /// Gives back what [`Turn::take`] took, on the same thread.
+    /// Gives back what [`CallTurn::take`] took, on the same thread.
     pub(super) fn give_back(&self) {
         let mut holder = self.holder();
         if let Some((_, times)) = &mut *holder {
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_thread_can_take_its_turn_again_and_others_wait() {
-        let turn = Turn::default();
+        let turn = CallTurn::default();
         let soon = || Wait::for_at_most(Duration::from_millis(30));
         turn.take(&soon()).unwrap();
         turn.take(&soon()).unwrap();

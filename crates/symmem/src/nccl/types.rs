@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 
 use super::bindings::FP8;
-use super::library::Nccl;
+use super::library::NcclLibrary;
 use crate::numeric::{DType, ReduceOp};
 use crate::{Error, Result};
 
-/// The number of `dtype` for operations that only move; how many of NCCL's elements one of ours is. What NCCL does not
-/// have moves as bytes.
-pub(super) fn moved(nccl: &Nccl, dtype: DType) -> (c_int, usize) {
+/// The number of `dtype` for operations that only move; how many of NCCL's elements one of ours is. What NCCL
+/// does not have moves as bytes.
+pub(super) fn moved(nccl: &NcclLibrary, dtype: DType) -> (c_int, usize) {
     match number(dtype) {
         Some(number) if !is_fp8(dtype) || nccl.check(FP8).is_ok() => (number, 1),
         _ => (U8, dtype.size()),
@@ -17,7 +17,7 @@ pub(super) fn moved(nccl: &Nccl, dtype: DType) -> (c_int, usize) {
 }
 
 /// The number of `dtype` for operations that reduce.
-pub(super) fn reduced(nccl: &Nccl, dtype: DType) -> Result<c_int> {
+pub(super) fn reduced(nccl: &NcclLibrary, dtype: DType) -> Result<c_int> {
     if is_fp8(dtype) {
         nccl.check(FP8)?;
     }

@@ -1,4 +1,5 @@
-//! Versions of NCCL: as the library codes them, as people write them, and the suffix that only its file tells.
+//! Versions of NCCL: as the library codes them, as people write them, and the suffix that only its file
+//! tells.
 
 use std::fmt;
 use std::fs::File;
@@ -22,7 +23,8 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// The version that NCCL writes as `code`: up to 2.8 with three digits behind the major number, since then with four.
+    /// The version that NCCL writes as `code`: up to 2.8 with three digits behind the major number, since
+    /// then with four.
     pub(crate) const fn from_code(code: i32) -> Self {
         let code = code.unsigned_abs();
         let major = if code < 10_000 { code / 1000 } else { code / 10_000 };
@@ -46,8 +48,9 @@ impl fmt::Display for Version {
 /// Constant data is read in pieces of this size.
 const PIECE: usize = 1 << 20;
 
-/// What follows the numbers of `version` in the sentence with which the library in `file` names itself: empty for a
-/// release. `None` where there is no such sentence. Only the constants of the file are read, not its kernels.
+/// What follows the numbers of `version` in the sentence with which the library in `file` names itself: empty
+/// for a release. `None` where there is no such sentence. Only the constants of the file are read, not its
+/// kernels.
 pub(super) fn suffix(file: &Path, version: Version) -> Option<String> {
     let file = File::open(file).ok()?;
     let (start, len) = constants(&file)?;

@@ -1,7 +1,8 @@
 //! Memory that NCCL allocated, registered as a window with all ranks.
 //!
-//! Called by `provider/nccl`. What it guarantees: deregistration comes before freeing, and both before the communicator's
-//! end, by ownership; windows of a communicator that was aborted are gone with it and are not touched again.
+//! Called by `provider/nccl`. What it guarantees: deregistration comes before freeing, and both before the
+//! communicator's end, by ownership; windows of a communicator that was aborted are gone with it and are not
+//! touched again.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -9,41 +10,42 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::bindings::{PEER_POINTERS, RawWindow, SUCCESS, SYMMETRIC, TEAMS, Team, WINDOWS};
+use super::bindings::{NcclTeam, PEER_POINTERS, RawWindow, SUCCESS, SYMMETRIC, TEAMS, WINDOWS};
 use super::communicator::Communicator;
 use super::error::error;
-use super::inner::{Inner, Out, number};
-use super::memory::Memory;
+use super::memory::NcclAllocation;
+use super::shared::{Out, SharedCommunicator, number};
 use super::version::Version;
 use crate::cuda::capture::Relaxed;
 use crate::cuda::{Stream, buffer, deferred};
 use crate::sys::fork;
 use crate::{Error, Result};
 
-/// Versions whose window structure was checked, and that have no call to ask for pointers. In others peers are out of reach.
+/// Versions whose window structure was checked, and that have no call to ask for pointers. In others peers
+/// are out of reach.
 const KNOWN_STRUCTURE: [Version; 1] = [Version::new(2, 28, 9)];
 
 /// Memory that is registered with all ranks of a communicator.
-pub(crate) struct Window(Option<Registered>);
+pub(crate) struct Window(Option<RegisteredWindow>);
 
 /// What is behind a window. Fields go in this order, after `drop` has deregistered.
-struct Registered {
+struct RegisteredWindow {
     raw: RawWindow,
-    memory: Arc<Memory>,
-    communicator: Arc<Inner>,
+    memory: Arc<NcclAllocation>,
+    communicator: Arc<SharedCommunicator>,
 }
 
 // SAFETY: the handle is only a number here, and calls with it take their turn.
-unsafe impl Send for Registered {}
+unsafe impl Send for RegisteredWindow {}
 // SAFETY: as above.
-unsafe impl Sync for Registered {}
+unsafe impl Sync for RegisteredWindow {}
 
 impl Window {
-    /// Collective. Registers everybody's `memory`, which must be of the same size; every rank has said that it will. `wait` waits
-    /// until what it is given says that NCCL is done.
+    /// Collective. Registers everybody's `memory`, which must be of the same size; every rank has said that
+    /// it will. `wait` waits until what it is given says that NCCL is done.
     pub(crate) fn register<E: From<Error>>(
         communicator: &Communicator,
-        memory: &Arc<Memory>,
+        memory: &Arc<NcclAllocation>,
         wait: impl FnOnce(&dyn Fn() -> Result<bool>) -> Result<(), E>,
     ) -> Result<Self, E> {
         const CALL: &str = "ncclCommWindowRegister";
@@ -68,7 +70,8 @@ impl Window {
             return Err(Error::invalid(CALL, problem).into());
         }
         inner.windows.fetch_add(1, Ordering::AcqRel);
-        let registered = Registered { raw, memory: Arc::clone(memory), communicator: Arc::clone(inner) };
+        let registered =
+            RegisteredWindow { raw, memory: Arc::clone(memory), communicator: Arc::clone(inner) };
         Ok(Self(Some(registered)))
     }
 
@@ -77,19 +80,19 @@ impl Window {
         self.0.as_ref().map(|registered| registered.raw)
     }
 
-    /// Where NCCL says that everybody's memory is for kernels on this rank's device; 0 for a rank that loads and stores do not
-    /// reach. Nobody has looked whether it is there.
+    /// Where NCCL says that everybody's memory is for kernels on this rank's device; 0 for a rank that loads
+    /// and stores do not reach. Nobody has looked whether it is there.
     pub(crate) fn pointers(&self) -> Result<Vec<u64>> {
         self.registered()?.pointers()
     }
 
-    /// As [`Registered::multicast`].
+    /// As [`RegisteredWindow::multicast`].
     pub(crate) fn multicast(&self) -> Option<u64> {
         self.0.as_ref()?.multicast()
     }
 }
 
-impl Registered {
+impl RegisteredWindow {
     /// As [`Window::pointers`].
     fn pointers(&self) -> Result<Vec<u64>> {
         match self.communicator.nccl.functions.peer_pointer {
@@ -113,7 +116,7 @@ impl Registered {
 
     /// Where the window's structure in device memory says that everybody's memory is.
     fn read_structure(&self) -> Result<Vec<u64>> {
-        let Inner { nccl, world, rank, .. } = &*self.communicator;
+        let SharedCommunicator { nccl, world, rank, .. } = &*self.communicator;
         let version = nccl.loaded.version;
         if !KNOWN_STRUCTURE.contains(&version) {
             tracing::debug!(%version, "nobody has checked where this NCCL keeps pointers: peers are out of reach");
@@ -147,12 +150,12 @@ impl Registered {
 
 impl Window {
     /// What is registered; only a window that is being dropped has nothing.
-    fn registered(&self) -> Result<&Registered> {
+    fn registered(&self) -> Result<&RegisteredWindow> {
         self.0.as_ref().ok_or(Error::Closed { op: "window" })
     }
 }
 
-impl Registered {
+impl RegisteredWindow {
     fn deregister(&self) {
         let Some(deregister) = self.communicator.nccl.functions.window_deregister else { return };
         let raw = self.raw;
@@ -171,11 +174,13 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredWindow {
     fn drop(&mut self) {
-        // It goes with the communicator; in a forked child it is the rank's.
+        // It goes with the communicator, and its memory not before; in a forked child it is the rank's.
         if !fork::is_child() && self.communicator.is_alive() {
             self.deregister();
+        } else {
+            self.communicator.keep(&self.memory);
         }
         self.communicator.windows.fetch_sub(1, Ordering::AcqRel);
     }
@@ -187,7 +192,7 @@ impl Drop for Window {
         let communicator = Arc::clone(&registered.communicator);
         // Whoever drops it must not wait for a thread that is in NCCL, nor make it part of a group of calls.
         if !fork::is_child() && !communicator.is_free() {
-            deferred::bury_until(Box::new(move || communicator.is_free()), Box::new(registered));
+            deferred::drop_when(Box::new(move || communicator.is_free()), Box::new(registered));
         }
     }
 }
@@ -195,8 +200,9 @@ impl Drop for Window {
 /// Bytes of a window's structure that are looked at.
 const STRUCTURE: usize = 32;
 
-/// Where `peer`'s memory is, by the structure in `bytes`: all ranks of the team are at equal distances from its first.
-fn place(bytes: &[u8], team: Team, rank: usize, peer: usize) -> u64 {
+/// Where `peer`'s memory is, by the structure in `bytes`: all ranks of the team are at equal distances from
+/// its first.
+fn place(bytes: &[u8], team: NcclTeam, rank: usize, peer: usize) -> u64 {
     let long = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| bytes[at + byte]));
     let (base, stride) = (long(8), u64::from(long(24) as u32));
     let in_team = peer as i64 - (rank as i64 - i64::from(team.rank));
@@ -217,11 +223,11 @@ mod tests {
         bytes[24..28].copy_from_slice(&2u32.to_le_bytes());
         // The offset for multicast is no part of the distance.
         bytes[28..32].copy_from_slice(&9u32.to_le_bytes());
-        let team = Team { ranks: 2, rank: 1, stride: 1 };
+        let team = NcclTeam { ranks: 2, rank: 1, stride: 1 };
         // Ranks 2 and 3 of four; this is rank 3.
         let places: Vec<u64> = (0..4).map(|peer| place(&bytes, team, 3, peer)).collect();
         assert_eq!(places, [0, 0, 0x7000_0000_0000, 0x7002_0000_0000]);
-        let odd = Team { stride: 2, ..team };
+        let odd = NcclTeam { stride: 2, ..team };
         assert_eq!(place(&bytes, odd, 3, 3), 0);
         assert_eq!(place(&[0; STRUCTURE], team, 3, 3), 0);
     }

@@ -8,12 +8,13 @@ use std::sync::OnceLock;
 
 use super::environment::Environment;
 use super::fold::{And, Avg, Max, Min, Or, Prod, Sum, Xor};
-use super::job::{Job, Run, Target, Way};
+use super::job::{KernelJob, KernelLoop, Run, Target};
 use super::lanes::{Item, Lanes};
 use super::number::{Bits, Number};
 use super::portable::Portable;
+use super::{DType, ReduceOp, op, scalar};
 #[cfg(target_arch = "x86_64")]
-use super::{DType, ReduceOp, avx2, avx512, op, scalar};
+use super::{avx2, avx512};
 use crate::Result;
 use crate::sys::copy::Stores;
 
@@ -94,7 +95,7 @@ impl Isa {
 
 /// The code that reduces elements of one type by one operation.
 #[derive(Clone, Copy)]
-pub(crate) struct Kernel {
+pub(crate) struct ReduceKernel {
     run: Run,
     /// How many of the kernel's elements are one element: kernels that work on the bits take bytes.
     scale: usize,
@@ -103,12 +104,12 @@ pub(crate) struct Kernel {
     isa: Isa,
 }
 
-impl Kernel {
-    /// The best for this processor, or why `op` makes no sense for `dtype`. Found once, then by two indices: it is on the
-    /// way of every reduction.
+impl ReduceKernel {
+    /// The best for this processor, or why `op` makes no sense for `dtype`. Found once, then by two indices:
+    /// it is on the way of every reduction.
     #[inline]
     pub(crate) fn select(dtype: DType, op: ReduceOp) -> Result<&'static Self> {
-        static KERNELS: [[OnceLock<Kernel>; ReduceOp::ALL.len()]; DType::ALL.len()] =
+        static KERNELS: [[OnceLock<ReduceKernel>; ReduceOp::ALL.len()]; DType::ALL.len()] =
             [const { [const { OnceLock::new() }; ReduceOp::ALL.len()] }; DType::ALL.len()];
         let place = &KERNELS[dtype as usize][op as usize];
         match place.get() {
@@ -117,8 +118,8 @@ impl Kernel {
         }
     }
 
-    /// The one for `isa`, or the best one if this processor does not have that; or a lesser one where that has no code of
-    /// its own.
+    /// The one for `isa`, or the best one if this processor does not have that; or a lesser one where that
+    /// has no code of its own.
     pub(crate) fn for_isa(dtype: DType, op: ReduceOp, isa: Isa) -> Result<Self> {
         op::check(op, dtype)?;
         let isa = if isa.is_available() { isa } else { Isa::best() }.own_code(dtype);
@@ -146,19 +147,20 @@ impl Kernel {
     /// `dst[i] = op(srcs[0][i], srcs[1][i], ...)` for `len` elements, in this order.
     ///
     /// # Safety
-    /// As for [`Kernel::reduce_to_many`].
+    /// As for [`ReduceKernel::reduce_to_many`].
     #[inline]
     pub(crate) unsafe fn reduce(&self, dst: *mut u8, srcs: &[*const u8], len: usize) {
         // SAFETY: the caller's duty.
         unsafe { self.reduce_to_many(&[dst], srcs, len, Stores::Cached) }
     }
 
-    /// As [`Kernel::reduce`], with the same result written to every one of `dsts`. Without a source nothing is written.
+    /// As [`ReduceKernel::reduce`], with the same result written to every one of `dsts`. Without a source
+    /// nothing is written.
     ///
     /// # Safety
-    /// Every pointer must be valid for `len` elements of the kernel's type, of any alignment. A destination must be equal to
-    /// a source or overlap none of them, and no two destinations may overlap. Until the call returns
-    /// nobody else may write to any of this memory or read the destinations.
+    /// Every pointer must be valid for `len` elements of the kernel's type, of any alignment. A destination
+    /// must be equal to a source or overlap none of them, and no two destinations may overlap. Until the call
+    /// returns nobody else may write to any of this memory or read the destinations.
     #[inline]
     pub(crate) unsafe fn reduce_to_many(
         &self,
@@ -170,7 +172,7 @@ impl Kernel {
         if srcs.is_empty() || len == 0 {
             return;
         }
-        let job = Job { dsts, srcs, len: len * self.scale, stores, op: self.op };
+        let job = KernelJob { dsts, srcs, len: len * self.scale, stores, op: self.op };
         let _environment = self.dtype.is_float().then(Environment::enter);
         // SAFETY: the caller's duty; the kernel was selected for this processor.
         unsafe { (self.run)(&job) }
@@ -210,7 +212,7 @@ fn kernel<T: Target>(dtype: DType, op: ReduceOp) -> Run {
     }
 }
 
-fn arithmetic<T: Way, L: Lanes>(op: ReduceOp) -> Run
+fn arithmetic<T: KernelLoop, L: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Number,
 {
@@ -222,7 +224,7 @@ where
 }
 
 /// Wrapping sums and products have the same bits with a sign and without: they share the code.
-fn unsigned<T: Way, L: Lanes, S: Lanes>(op: ReduceOp) -> Run
+fn unsigned<T: KernelLoop, L: Lanes, S: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Number,
     Item<S>: Number,
@@ -234,7 +236,7 @@ where
 }
 
 /// What depends on the sign.
-fn ordered<T: Way, L: Lanes>(op: ReduceOp) -> Run
+fn ordered<T: KernelLoop, L: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Number,
 {
@@ -245,7 +247,7 @@ where
     }
 }
 
-fn bitwise<T: Way, L: Lanes>(op: ReduceOp) -> Run
+fn bitwise<T: KernelLoop, L: Lanes>(op: ReduceOp) -> Run
 where
     Item<L>: Bits,
 {

@@ -1,75 +1,39 @@
 //! What can be an element of symmetric memory: plain data, any bits valid, no padding.
 
-use std::fmt;
-
 use bytemuck::Pod;
 
 use super::{Bool, F8E4M3, F8E5M2, bf16, f16};
+use crate::named::named;
 use crate::{Error, Result};
 
-/// The type of an element, as ranks compare it at rendezvous.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub enum DType {
-    U8,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    U64,
-    I64,
-    F8E4M3,
-    F8E5M2,
-    F16,
-    BF16,
-    F32,
-    F64,
-    Bool,
+named! {
+    /// The type of an element, as ranks compare it at rendezvous.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    #[allow(missing_docs)]
+    pub enum DType read as "element type" {
+        /// Every one.
+        ALL: {
+            U8 = "u8",
+            I8 = "i8",
+            U16 = "u16",
+            I16 = "i16",
+            U32 = "u32",
+            I32 = "i32",
+            U64 = "u64",
+            I64 = "i64",
+            F8E4M3 = "f8e4m3",
+            F8E5M2 = "f8e5m2",
+            F16 = "f16",
+            BF16 = "bf16",
+            F32 = "f32",
+            F64 = "f64",
+            Bool = "bool",
+        }
+    }
 }
 
 impl DType {
-    /// Every one.
-    pub const ALL: [Self; 15] = [
-        Self::U8,
-        Self::I8,
-        Self::U16,
-        Self::I16,
-        Self::U32,
-        Self::I32,
-        Self::U64,
-        Self::I64,
-        Self::F8E4M3,
-        Self::F8E5M2,
-        Self::F16,
-        Self::BF16,
-        Self::F32,
-        Self::F64,
-        Self::Bool,
-    ];
-
-    /// Its name in messages and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::U8 => "u8",
-            Self::I8 => "i8",
-            Self::U16 => "u16",
-            Self::I16 => "i16",
-            Self::U32 => "u32",
-            Self::I32 => "i32",
-            Self::U64 => "u64",
-            Self::I64 => "i64",
-            Self::F8E4M3 => "f8e4m3",
-            Self::F8E5M2 => "f8e5m2",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::Bool => "bool",
-        }
-    }
-
     /// Its name in numpy and torch.
     pub const fn long_name(self) -> &'static str {
         match self {
@@ -107,12 +71,6 @@ impl DType {
     }
 }
 
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 mod sealed {
     /// Only this module can implement it, and so [`super::Element`].
     pub trait Sealed {}
@@ -120,8 +78,8 @@ mod sealed {
 
 /// A type that symmetric memory can hold: those of [`DType`].
 ///
-/// No others: kernels go by [`Element::DTYPE`] and believe that it says how long an element is. Data of a type of one's own
-/// travels as elements of these, for example by `bytemuck::cast_slice`.
+/// No others: kernels go by [`Element::DTYPE`] and believe that it says how long an element is. Data of a
+/// type of one's own travels as elements of these, for example by `bytemuck::cast_slice`.
 ///
 /// ```
 /// use bytemuck::{Pod, Zeroable};
@@ -185,7 +143,7 @@ pub(crate) fn recount<T: Element, U: Element>(offset: usize, len: usize) -> Resu
 
 #[cold]
 fn uneven<T: Element>(what: &'static str, bytes: usize) -> Error {
-    let problem = format!("{bytes} bytes are no multiple of the {} bytes of {}", size_of::<T>(), T::DTYPE);
+    let problem = format!("{bytes} bytes are not a multiple of the {} bytes of {}", size_of::<T>(), T::DTYPE);
     Error::invalid(what, problem)
 }
 
@@ -198,7 +156,8 @@ macro_rules! elements {
                 const DTYPE: DType = DType::$dtype;
             }
 
-            // What kernels and addresses rely on: memory starts at a page, and elements at multiples of their size.
+            // What kernels and addresses rely on: memory starts at a page, and elements at multiples of their
+            // size.
             const _: () = {
                 assert!(DType::$dtype.size() == size_of::<$type>());
                 assert!(align_of::<$type>() <= size_of::<$type>() && size_of::<$type>().is_power_of_two());
@@ -208,7 +167,8 @@ macro_rules! elements {
         /// Every element type has a name of its own.
         const _: () = assert!(DType::ALL.len() == [$(DType::$dtype),*].len());
 
-        /// Runs `$body` with `$T` standing for the type that `$dtype` names: `with_type!(dtype, T => work::<T>())`.
+        /// Runs `$body` with `$T` standing for the type that `$dtype` names:
+        /// `with_type!(dtype, T => work::<T>())`.
         macro_rules! with_type {
             ($dollar dtype:expr, $dollar T:ident => $dollar body:expr) => {{
                 #[allow(unused_imports, reason = "some are in scope already")]

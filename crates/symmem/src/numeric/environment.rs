@@ -1,7 +1,9 @@
-//! The floating-point environment of a kernel: round to nearest, subnormals kept, whatever the thread has set.
+//! The floating-point environment of a kernel: round to nearest, subnormals kept, whatever the thread has
+//! set.
 //!
-//! A thread may have asked its processor to flush subnormals (numeric libraries offer that). A kernel on such a thread would
-//! give other bits than on the other ranks, so kernels for floats run between `enter` and the drop of its guard.
+//! A thread may have asked its processor to flush subnormals (numeric libraries offer that). A kernel on such
+//! a thread would give other bits than on the other ranks, so kernels for floats run between `enter` and the
+//! drop of its guard.
 
 #![allow(unsafe_code, reason = "the processor's control word")]
 
@@ -59,8 +61,9 @@ pub(super) mod control {
 
     #[inline]
     pub(in crate::numeric) fn write(word: Word) {
-        // SAFETY: loads the register from a local; the word is the default or was read before, so it is valid. What the
-        // thread computes between is the kernel, which is behind a call and works on memory, so nothing moves across.
+        // SAFETY: loads the register from a local; the word is the default or was read before, so it is
+        // valid. What the thread computes between is the kernel, which is behind a call and works on memory,
+        // so nothing moves across.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack)) };
     }
 }
@@ -89,8 +92,8 @@ pub(super) mod control {
 
     #[inline]
     pub(in crate::numeric) fn write(word: Word) {
-        // SAFETY: writes the default or what was read before. What the thread computes between is the kernel, which is
-        // behind a call and works on memory, so nothing moves across.
+        // SAFETY: writes the default or what was read before. What the thread computes between is the kernel,
+        // which is behind a call and works on memory, so nothing moves across.
         unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack)) };
     }
 }

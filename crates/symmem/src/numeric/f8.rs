@@ -22,8 +22,8 @@ impl F8E4M3 {
     /// The NaN that this crate writes.
     pub const NAN: Self = Self(0x7f);
 
-    /// The nearest to `value`, ties to even. Beyond 464, where the next number would be nearer than [`Self::MAX`], and
-    /// for infinities and NaN: [`Self::NAN`].
+    /// The nearest to `value`, ties to even. Beyond 464, where the next number would be nearer than
+    /// [`Self::MAX`], and for infinities and NaN: [`Self::NAN`].
     pub fn from_f32(value: f32) -> Self {
         Self(narrow::<E4M3>(value))
     }

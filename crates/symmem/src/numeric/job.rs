@@ -11,7 +11,7 @@ use super::number::{Bits, Number};
 use crate::sys::copy::Stores;
 
 /// What a kernel works on.
-pub(super) struct Job<'a> {
+pub(super) struct KernelJob<'a> {
     pub(super) dsts: &'a [*mut u8],
     pub(super) srcs: &'a [*const u8],
     /// Elements in each of them.
@@ -24,22 +24,23 @@ pub(super) struct Job<'a> {
 /// A compiled kernel.
 ///
 /// # Safety
-/// Every pointer is valid for the job's elements; there is at least one source; each destination equals a source or
-/// overlaps none; no two destinations overlap; nobody else writes any of them or reads the destinations meanwhile; and the
-/// processor has the kernel's instruction set.
-pub(super) type Run = unsafe fn(&Job<'_>);
+/// Every pointer is valid for the job's elements; there is at least one source; each destination equals a
+/// source or overlaps none; no two destinations overlap; nobody else writes any of them or reads the
+/// destinations meanwhile; and the processor has the kernel's instruction set.
+pub(super) type Run = unsafe fn(&KernelJob<'_>);
 
 /// The way of an instruction set through a job.
-pub(super) trait Way {
+pub(super) trait KernelLoop {
     /// The kernel.
     ///
     /// # Safety
     /// As for [`Run`].
-    unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>);
+    unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>);
 }
 
-/// An instruction set that kernels are compiled for: its lanes for every element type, and its way through a job.
-pub(super) trait Target: Way {
+/// An instruction set that kernels are compiled for: its lanes for every element type, and its way through a
+/// job.
+pub(super) trait Target: KernelLoop {
     type I8: Lanes<Accumulators: Vector<Item: Number>>;
     type U8: Lanes<Accumulators: Vector<Item: Number + Bits>>;
     type I16: Lanes<Accumulators: Vector<Item: Number>>;
@@ -82,9 +83,9 @@ pub(super) unsafe fn finish<L: Lanes, F: Fold<Item<L>>>(value: L::Accumulators, 
 /// # Safety
 /// As for [`Run`], with so many bytes of whole elements from byte `at` on.
 #[inline(always)]
-pub(super) unsafe fn partial<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, at: usize, bytes: usize) {
-    // SAFETY: only `bytes` bytes of each buffer are touched, and no more of a unit, which is plain data. A unit is on the
-    // stack, so it overlaps no buffer.
+pub(super) unsafe fn partial<L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>, at: usize, bytes: usize) {
+    // SAFETY: only `bytes` bytes of each buffer are touched, and no more of a unit, which is plain data. A
+    // unit is on the stack, so it overlaps no buffer.
     unsafe {
         let mut raw = L::Raw::zeroed();
         job.srcs[0].add(at).copy_to_nonoverlapping((&raw mut raw).cast(), bytes);

@@ -1,7 +1,7 @@
 //! How a unit of consecutive elements becomes accumulators and back: one type per element type.
 //!
-//! Portable lanes have units as small as can be, mostly one element, and the compiler makes vector code of the loops over
-//! them; those of an instruction set fill its registers.
+//! Portable lanes have units as small as can be, mostly one element, and the compiler makes vector code of
+//! the loops over them; those of an instruction set fill its registers.
 
 #![allow(unsafe_code, reason = "SIMD instructions")]
 
@@ -91,8 +91,8 @@ pub(super) trait Lanes {
 /// The accumulator type of some lanes.
 pub(super) type Item<L> = <<L as Lanes>::Accumulators as Vector>::Item;
 
-/// Four registers of `N` elements that accumulate in their own type: enough to keep the processor busy while loads are under
-/// way.
+/// Four registers of `N` elements that accumulate in their own type: enough to keep the processor busy while
+/// loads are under way.
 #[cfg(target_arch = "x86_64")]
 pub(super) struct Four<V, const N: usize>(PhantomData<V>);
 

@@ -1,25 +1,27 @@
-//! The portable way through a job: long loops over single elements, which the compiler turns into vector code.
+//! The portable way through a job: long loops over single elements, which the compiler turns into vector
+//! code.
 //!
-//! It does so only where what a loop writes overlaps nothing that it reads through another pointer; it checks that at run
-//! time. As destinations may be sources, no loop here reads a source and writes a destination but where both are the same
-//! pointer, or known to be apart.
+//! It does so only where what a loop writes overlaps nothing that it reads through another pointer; it checks
+//! that at run time. As destinations may be sources, no loop here reads a source and writes a destination but
+//! where both are the same pointer, or known to be apart.
 
 #![allow(unsafe_code, reason = "kernels over raw elements")]
 
 use std::mem::MaybeUninit;
 
 use super::fold::Fold;
-use super::job::{Job, finish, load, partial};
+use super::job::{KernelJob, finish, load, partial};
 use super::lanes::{Item, Lanes, Vector};
 use crate::sys::copy::{self, Stores};
 
-/// Accumulators of a block. They stay in the first-level cache, beside the block's results and the source at work.
+/// Accumulators of a block. They stay in the first-level cache, beside the block's results and the source at
+/// work.
 const BLOCK: usize = 4 << 10;
 
 #[repr(C, align(64))]
-struct Block(MaybeUninit<[u8; BLOCK]>);
+struct LoopBlock(MaybeUninit<[u8; BLOCK]>);
 
-impl Block {
+impl LoopBlock {
     fn pointer<T>(&mut self) -> *mut T {
         const { assert!(align_of::<T>() <= 64 && BLOCK.is_multiple_of(size_of::<T>())) };
         self.0.as_mut_ptr().cast()
@@ -31,7 +33,7 @@ impl Block {
 /// # Safety
 /// As for [`Run`](super::job::Run).
 #[inline(always)]
-pub(super) unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
+pub(super) unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>) {
     let rest = job.len % L::ELEMENTS;
     let units = job.len / L::ELEMENTS;
     // SAFETY: there are as many whole units, and then the rest; everything else is the caller's duty.
@@ -87,25 +89,25 @@ unsafe fn pair<L: Lanes, F: Fold<Item<L>>>(a: *const u8, b: *const u8, dst: *mut
     }
 }
 
-/// Any number of ranks, block by block: rank after rank into accumulators, then the results into the only destination, or
-/// into a block of their own and from there to every destination.
+/// Any number of ranks, block by block: rank after rank into accumulators, then the results into the only
+/// destination, or into a block of their own and from there to every destination.
 ///
 /// # Safety
 /// As for [`run`], for as many units.
 #[inline(always)]
-unsafe fn blocks<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, units: usize) {
+unsafe fn blocks<L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>, units: usize) {
     let capacity = BLOCK / size_of::<L::Accumulators>();
-    let mut accumulators = Block(MaybeUninit::uninit());
+    let mut accumulators = LoopBlock(MaybeUninit::uninit());
     let accumulators = accumulators.pointer::<L::Accumulators>();
-    let mut results = Block(MaybeUninit::uninit());
+    let mut results = LoopBlock(MaybeUninit::uninit());
     let results = results.pointer::<L::Raw>();
     let mut done = 0;
     while done < units {
         let count = capacity.min(units - done);
         let at = done * size_of::<L::Raw>();
-        // SAFETY: `count` units lie at `at` in every buffer, and fit either block, as no unit is larger than its
-        // accumulators. The first rank fills the accumulators before the others read them. Results are written when all
-        // sources have been read.
+        // SAFETY: `count` units lie at `at` in every buffer, and fit either block, as no unit is larger than
+        // its accumulators. The first rank fills the accumulators before the others read them. Results are
+        // written when all sources have been read.
         unsafe {
             let first = job.srcs[0].add(at).cast::<L::Raw>();
             for unit in 0..count {
@@ -138,7 +140,7 @@ unsafe fn blocks<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, units: usize) {
 ///
 /// # Safety
 /// As for [`run`], with as many bytes in `results` and from `at` on in the destinations.
-unsafe fn emit(job: &Job<'_>, at: usize, results: *const u8, bytes: usize) {
+unsafe fn emit(job: &KernelJob<'_>, at: usize, results: *const u8, bytes: usize) {
     for dst in job.dsts {
         // SAFETY: the caller's duty. That copy is a fast one on every processor, which `memcpy` is not.
         unsafe { copy::write_with(results, dst.add(at), bytes, job.stores) };

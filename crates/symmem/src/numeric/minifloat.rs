@@ -1,8 +1,8 @@
 //! Conversions between f32 and the small binary floats, by integer arithmetic without a branch.
 //!
-//! Used by the f8 types and by every kernel that has no instruction for it; written so that a loop over them becomes
-//! vector code. Widening is exact. Narrowing rounds to nearest, ties to even, keeps subnormals, and every NaN becomes
-//! the format's canonical one.
+//! Used by the f8 types and by every kernel that has no instruction for it; written so that a loop over them
+//! becomes vector code. Widening is exact. Narrowing rounds to nearest, ties to even, keeps subnormals, and
+//! every NaN becomes the format's canonical one.
 
 use bytemuck::Pod;
 
@@ -32,13 +32,14 @@ pub(super) trait Format {
     const BEYOND_ALL: u32 = power(Self::BIAS + 2);
     /// The f32 whose last bit is worth the smallest subnormal: adding it makes the adder round to subnormals.
     const ROUNDER: u32 = power(1 - Self::BIAS + Self::DROPPED as i32);
-    /// Added to the bits of an f32, with one more if the unit is odd: corrects the exponent, and half a unit up.
+    /// Added to the bits of an f32, with one more if the unit is odd: corrects the exponent, and half a unit
+    /// up.
     const ADJUST: u32 = ((1 << (Self::DROPPED - 1)) - 1u32).wrapping_sub(power(-Self::BIAS));
     /// Infinity, or what comes after the largest number.
     const BEYOND: u32 =
         if Self::HAS_INFINITY { ((1 << Self::EXPONENT) - 1) << Self::MANTISSA } else { Self::NAN };
-    /// The largest magnitude of an f32 that rounds to a number or infinity; beyond it lies NaN. Without an infinity, that
-    /// is the middle between the largest number and what would be the next.
+    /// The largest magnitude of an f32 that rounds to a number or infinity; beyond it lies NaN. Without an
+    /// infinity, that is the middle between the largest number and what would be the next.
     const LAST: u32 = if Self::HAS_INFINITY {
         INFINITY
     } else {
@@ -47,9 +48,9 @@ pub(super) trait Format {
 }
 
 /// IEEE 754 binary16.
-pub(super) struct Half;
+pub(super) struct Binary16;
 
-impl Format for Half {
+impl Format for Binary16 {
     const EXPONENT: u32 = 5;
     const MANTISSA: u32 = 10;
     const HAS_INFINITY: bool = true;
@@ -172,8 +173,9 @@ mod tests {
         }
     }
 
-    /// The nearest small float, found by looking at all of them: the one before and the one after, and the even of two
-    /// that are equally near. What would come after the largest number counts as infinity, or as NaN without one.
+    /// The nearest small float, found by looking at all of them: the one before and the one after, and the
+    /// even of two that are equally near. What would come after the largest number counts as infinity, or as
+    /// NaN without one.
     fn search<F: Format>(value: f32) -> u32 {
         if value.is_nan() {
             return F::NAN;
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn every_small_float_survives_the_way_to_f32_and_back() {
-        round_trips::<Half>();
+        round_trips::<Binary16>();
         round_trips::<E4M3>();
         round_trips::<E5M2>();
         for bits in 0..=u16::MAX {
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     fn narrowing_to_f16_and_bf16_agrees_with_half() {
         let mut random = Random::new(2);
-        let mut values: Vec<f32> = special_f32().chain(edges::<Half>()).collect();
+        let mut values: Vec<f32> = special_f32().chain(edges::<Binary16>()).collect();
         values.extend(std::iter::repeat_with(|| f32::from_bits(random.next_u64() as u32)).take(100_000));
         let mut around = Random::new(3);
         values.extend(
@@ -278,10 +280,10 @@ mod tests {
         }));
         for value in values {
             if value.is_nan() {
-                assert_eq!(narrow::<Half>(value), 0x7e00);
+                assert_eq!(narrow::<Binary16>(value), 0x7e00);
                 assert_eq!(narrow_to_bf16(value) >> 16, 0x7fc0);
             } else {
-                assert_eq!(narrow::<Half>(value), f16::from_f32(value).to_bits(), "{value:e}");
+                assert_eq!(narrow::<Binary16>(value), f16::from_f32(value).to_bits(), "{value:e}");
                 let expected = bf16::from_f32(value).to_bits();
                 assert_eq!(narrow_to_bf16(value) >> 16, u32::from(expected), "{value:e}");
             }

@@ -1,6 +1,7 @@
 //! Arithmetic of one accumulator, as plain selects and adds that a loop over them turns into vector code.
 
-/// What accumulates: f32 for itself and the smaller floats, every other number for itself; or a register of them.
+/// What accumulates: f32 for itself and the smaller floats, every other number for itself; or a register of
+/// them.
 pub(super) trait Number: Copy {
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -36,8 +37,9 @@ impl Bits for u8 {
     }
 }
 
-/// 2^16 divided by the number of ranks and rounded up: the upper half of its product with a byte is the byte's quotient, as it
-/// is too large by less than 255 * 255 / 2^16 / `world`. `None` where there is nothing to divide.
+/// 2^16 divided by the number of ranks and rounded up: the upper half of its product with a byte is the
+/// byte's quotient, as it is too large by less than 255 * 255 / 2^16 / `world`. `None` where there is nothing
+/// to divide.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn reciprocal(world: usize) -> Option<u16> {
@@ -61,8 +63,9 @@ macro_rules! floats {
                 self * other
             }
 
-            /// Where neither is less, the two are equal, or one is NaN. Or-ing the bits then gives the number itself,
-            /// -0.0 of two different zeros, and some NaN: the exponent is all ones and the mantissa not zero.
+            /// Where neither is less, the two are equal, or one is NaN. Or-ing the bits then gives the number
+            /// itself, -0.0 of two different zeros, and some NaN: the exponent is all ones and the mantissa
+            /// not zero.
             #[inline(always)]
             fn least(self, other: Self) -> Self {
                 let neither = <$float>::from_bits(self.to_bits() | other.to_bits());
@@ -70,7 +73,8 @@ macro_rules! floats {
                 if self < other { self } else { not_less }
             }
 
-            /// As [`Number::least`], but +0.0 of two different zeros: and-ing the bits, which would lose a NaN.
+            /// As [`Number::least`], but +0.0 of two different zeros: and-ing the bits, which would lose a
+            /// NaN.
             #[inline(always)]
             fn greatest(self, other: Self) -> Self {
                 let equal = <$float>::from_bits(self.to_bits() & other.to_bits());
@@ -93,9 +97,9 @@ macro_rules! floats {
     };
 }
 
-/// `$wide` is where the division happens: floats divide in vectors, and for numerators of 16 bits in f32 and of 32 bits
-/// in f64 their truncated quotient is the exact one, since a quotient that is no whole number is further from the next
-/// one than the rounding reaches.
+/// `$wide` is where the division happens: floats divide in vectors, and for numerators of 16 bits in f32 and
+/// of 32 bits in f64 their truncated quotient is the exact one, since a quotient that is no whole number is
+/// further from the next one than the rounding reaches.
 macro_rules! integers {
     ($($int:ty => $wide:ty),*) => {
         $(impl Number for $int {

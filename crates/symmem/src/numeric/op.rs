@@ -1,60 +1,40 @@
 //! The reduce operations, and which element types each of them is for.
 
-use std::fmt;
-
 use super::DType;
+use crate::named::named;
 use crate::{Error, Result};
 
-/// How the elements of all ranks become one. `docs/numerics.md` has the exact rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ReduceOp {
-    /// The sum. Integers wrap.
-    Sum,
-    /// The sum, then divided once by the number of ranks. Integers round towards zero.
-    Avg,
-    /// The smallest. NaN if any is NaN; -0.0 is less than +0.0.
-    Min,
-    /// The largest. NaN if any is NaN; -0.0 is less than +0.0.
-    Max,
-    /// The product. Integers wrap.
-    Prod,
-    /// Bitwise and; for `bool` whether all are true.
-    And,
-    /// Bitwise or; for `bool` whether any is true.
-    Or,
-    /// Bitwise exclusive or; for `bool` whether an odd number is true.
-    Xor,
+named! {
+    /// How the elements of all ranks become one. `docs/numerics.md` has the exact rules.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum ReduceOp read as "reduce operation" {
+        /// Every operation.
+        ALL: {
+            /// The sum. Integers wrap.
+            Sum = "sum",
+            /// The sum, then divided once by the number of ranks. Integers round towards zero.
+            Avg = "avg",
+            /// The smallest. NaN if any is NaN; -0.0 is less than +0.0.
+            Min = "min",
+            /// The largest. NaN if any is NaN; -0.0 is less than +0.0.
+            Max = "max",
+            /// The product. Integers wrap.
+            Prod = "prod",
+            /// Bitwise and; for `bool` whether all are true.
+            And = "and",
+            /// Bitwise or; for `bool` whether any is true.
+            Or = "or",
+            /// Bitwise exclusive or; for `bool` whether an odd number is true.
+            Xor = "xor",
+        }
+    }
 }
 
 impl ReduceOp {
-    /// Every operation.
-    pub const ALL: [Self; 8] =
-        [Self::Sum, Self::Avg, Self::Min, Self::Max, Self::Prod, Self::And, Self::Or, Self::Xor];
-
-    /// Its name in messages, on the command line and in Python.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Avg => "avg",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Prod => "prod",
-            Self::And => "and",
-            Self::Or => "or",
-            Self::Xor => "xor",
-        }
-    }
-
     /// Whether it works on the bits and not on the number.
     pub(super) const fn is_bitwise(self) -> bool {
         matches!(self, Self::And | Self::Or | Self::Xor)
-    }
-}
-
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -7,10 +7,10 @@ use std::marker::PhantomData;
 use bytemuck::Pod;
 
 use super::fold::Fold;
-use super::job::{Job, Target, Way};
+use super::job::{KernelJob, KernelLoop, Target};
 use super::lanes::{Item, Lanes};
 use super::loops;
-use super::minifloat::{E4M3, E5M2, Format, Half, narrow, narrow_to_bf16, widen};
+use super::minifloat::{Binary16, E4M3, E5M2, Format, narrow, narrow_to_bf16, widen};
 use super::number::Number;
 
 pub(super) struct Portable;
@@ -26,15 +26,15 @@ impl Target for Portable {
     type U64 = Plain<u64>;
     type F8E4M3 = Small<E4M3>;
     type F8E5M2 = Small<E5M2>;
-    type F16 = Small<Half>;
+    type F16 = Small<Binary16>;
     type BF16 = Pair;
     type F32 = Plain<f32>;
     type F64 = Plain<f64>;
     type Bool = Truth;
 }
 
-impl Way for Portable {
-    unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
+impl KernelLoop for Portable {
+    unsafe fn run<L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>) {
         // SAFETY: the caller's duty.
         unsafe { loops::run::<L, F>(job) }
     }
@@ -78,8 +78,8 @@ impl Lanes for Truth {
     }
 }
 
-/// bf16, taken as pairs in a word: both halves become an f32 by a shift or a mask, with no shuffle, and go back the same
-/// way.
+/// bf16, taken as pairs in a word: both halves become an f32 by a shift or a mask, with no shuffle, and go
+/// back the same way.
 pub(super) struct Pair;
 
 impl Lanes for Pair {

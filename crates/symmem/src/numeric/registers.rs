@@ -1,21 +1,22 @@
 //! The way through a job for an instruction set: unit by unit, the accumulators in registers.
 //!
-//! Each unit is read from all sources before it is written to any destination, so a destination may be a source.
+//! Each unit is read from all sources before it is written to any destination, so a destination may be a
+//! source.
 
 #![allow(unsafe_code, reason = "SIMD instructions")]
 
 use std::marker::PhantomData;
 
 use super::fold::Fold;
-use super::job::{Job, finish, load, partial};
+use super::job::{KernelJob, finish, load, partial};
 use super::lanes::{Item, Lanes, Vector};
 use crate::sys::copy::Stores;
 
 /// How an instruction set goes past the caches, or ahead of the loop.
 pub(super) trait Caching {
     /// # Safety
-    /// `dst` must be valid for the write and a multiple of 64, or of the unit if that is less; and the processor must have
-    /// the instruction set.
+    /// `dst` must be valid for the write and a multiple of 64, or of the unit if that is less; and the
+    /// processor must have the instruction set.
     unsafe fn stream<R: Copy>(dst: *mut u8, raw: R);
 
     /// Orders what was streamed before later stores.
@@ -33,7 +34,7 @@ pub(super) trait Caching {
 /// # Safety
 /// As for [`Run`](super::job::Run).
 #[inline(always)]
-pub(super) unsafe fn run<S: Caching, L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) {
+pub(super) unsafe fn run<S: Caching, L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>) {
     let unit = size_of::<L::Raw>();
     let element = unit / L::ELEMENTS;
     let bytes = job.len * element;
@@ -63,8 +64,9 @@ pub(super) unsafe fn run<S: Caching, L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>) 
     }
 }
 
-/// If streaming is wanted: after how many bytes a cache line starts in every destination, and with it an element.
-fn streams_after(job: &Job<'_>, element: usize) -> Option<usize> {
+/// If streaming is wanted: after how many bytes a cache line starts in every destination, and with it an
+/// element.
+fn streams_after(job: &KernelJob<'_>, element: usize) -> Option<usize> {
     let to_line = |dst: &*mut u8| dst.addr().wrapping_neg() % 64;
     let head = to_line(job.dsts.first()?);
     let fits = head.is_multiple_of(element) && head <= job.len * element;
@@ -77,7 +79,7 @@ fn streams_after(job: &Job<'_>, element: usize) -> Option<usize> {
 /// # Safety
 /// As for [`run`], with whole elements from `at` to `end`.
 #[inline(always)]
-unsafe fn parts<L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, mut at: usize, end: usize) {
+unsafe fn parts<L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>, mut at: usize, end: usize) {
     while at < end {
         let bytes = size_of::<L::Raw>().min(end - at);
         // SAFETY: the caller's duty.
@@ -161,7 +163,7 @@ unsafe fn known<S: Write, L: Lanes, F: Fold<Item<L>>, const W: usize, const D: u
 /// # Safety
 /// As for [`known`].
 #[inline(always)]
-unsafe fn any<S: Write, L: Lanes, F: Fold<Item<L>>>(job: &Job<'_>, mut at: usize, end: usize) {
+unsafe fn any<S: Write, L: Lanes, F: Fold<Item<L>>>(job: &KernelJob<'_>, mut at: usize, end: usize) {
     while at < end {
         // SAFETY: a whole unit lies between `at` and `end`.
         unsafe {

@@ -1,7 +1,8 @@
-//! The reference: the numeric contract in its plainest form, element by element, against which every other path is tested.
+//! The reference: the numeric contract in its plainest form, element by element, against which every other
+//! path is tested.
 //!
-//! It shares no arithmetic with them: f16 and bf16 are converted by `half`, integers divide as `i128`, floats are ordered
-//! by `total_cmp`.
+//! It shares no arithmetic with them: f16 and bf16 are converted by `half`, integers divide as `i128`, floats
+//! are ordered by `total_cmp`.
 
 #![allow(unsafe_code, reason = "kernels over raw elements")]
 
@@ -10,7 +11,7 @@ use half::{bf16, f16};
 
 use super::boolean::Bool;
 use super::f8::{F8E4M3, F8E5M2};
-use super::job::{Job, Run};
+use super::job::{KernelJob, Run};
 use super::{DType, ReduceOp};
 
 /// The reference for elements of `dtype`, for every operation that makes sense for it.
@@ -49,7 +50,7 @@ trait Cell: Pod {
 
 /// # Safety
 /// As for [`Run`].
-unsafe fn run<C: Cell>(job: &Job<'_>) {
+unsafe fn run<C: Cell>(job: &KernelJob<'_>) {
     for i in 0..job.len {
         // SAFETY: the element is within the buffers, which are the caller's duty; elements are plain data.
         let read = |src: *const u8| unsafe { src.cast::<C>().add(i).read_unaligned() }.widen();

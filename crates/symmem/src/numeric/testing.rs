@@ -22,7 +22,8 @@ impl Random {
     }
 }
 
-/// Zeros, infinities, NaN of several payloads, subnormals, the ends of every format's range, and ties; both signs.
+/// Zeros, infinities, NaN of several payloads, subnormals, the ends of every format's range, and ties; both
+/// signs.
 pub(super) fn special_f32() -> impl Iterator<Item = f32> {
     let bits = [
         0,

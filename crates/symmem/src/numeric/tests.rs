@@ -5,10 +5,11 @@
 use half::{bf16, f16};
 
 use super::dispatch::Isa;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 use super::environment::control;
 use super::op::check;
 use super::testing::{Random, special_f32};
-use super::{DType, F8E4M3, F8E5M2, Kernel, ReduceOp};
+use super::{DType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp};
 use crate::sys::copy::Stores;
 
 /// Bytes that must not change lie around every buffer.
@@ -49,7 +50,8 @@ impl Buffer {
 fn element(dtype: DType, random: &mut Random, specials: &[f32]) -> [u8; 8] {
     let any = random.next_u64();
     if !dtype.is_float() || any.is_multiple_of(2) {
-        // Small integers as well, so that averages and products do not always wrap; and the ends of the range.
+        // Small integers as well, so that averages and products do not always wrap; and the ends of the
+        // range.
         let any = random.next_u64();
         return match any % 4 {
             _ if dtype == DType::Bool => (any >> 8) & (any >> 16) & 3,
@@ -138,8 +140,8 @@ fn compare(dtype: DType, op: ReduceOp, isa: Isa, case: &Case, random: &mut Rando
     // The last ranks are the ones in place, so that a kernel that writes too early is caught.
     let places = from.iter().rev().take(case.in_place).map(|src| src.cast_mut());
     let to: Vec<*mut u8> = places.chain(dsts.iter_mut().map(Buffer::pointer)).collect();
-    let reference = Kernel::for_isa(dtype, op, Isa::Scalar).unwrap();
-    let kernel = Kernel::for_isa(dtype, op, isa).unwrap();
+    let reference = ReduceKernel::for_isa(dtype, op, Isa::Scalar).unwrap();
+    let kernel = ReduceKernel::for_isa(dtype, op, isa).unwrap();
     assert_eq!(kernel.isa(), isa);
     // SAFETY: all buffers are alive, of that size, and destinations are sources or overlap none.
     unsafe {
@@ -265,8 +267,8 @@ fn streamed_results() {
     });
 }
 
-/// Where a whole unit is ordinary, some kernels take a shorter way. So here are such units beside those with something
-/// special in a place or two; and sums of ordinary numbers that are subnormal or infinite.
+/// Where a whole unit is ordinary, some kernels take a shorter way. So here are such units beside those with
+/// something special in a place or two; and sums of ordinary numbers that are subnormal or infinite.
 #[test]
 fn few_special_values() {
     let lowest = [1, 105, 120, 246];
@@ -291,18 +293,19 @@ fn a_thousand_ranks() {
     for (dtype, op) in [(DType::BF16, ReduceOp::Avg), (DType::I8, ReduceOp::Avg), (DType::F32, ReduceOp::Max)]
     {
         let case = Case { world: 1024, in_place: 1024, elsewhere: 1, ..random_case(&mut random, 77) };
-        compare(dtype, op, Kernel::select(dtype, op).unwrap().isa(), &case, &mut random);
+        compare(dtype, op, ReduceKernel::select(dtype, op).unwrap().isa(), &case, &mut random);
     }
 }
 
-/// What `world` ranks give of which the first has `first` and the others have `rest`, by every instruction set.
+/// What `world` ranks give of which the first has `first` and the others have `rest`, by every instruction
+/// set.
 fn agree(dtype: DType, op: ReduceOp, first: &[u8], rest: &[u8], world: usize) {
     let mut srcs = vec![rest.as_ptr(); world];
     srcs[0] = first.as_ptr();
     let results: Vec<Vec<u8>> = isas(dtype)
         .map(|isa| {
             let mut out = vec![0; first.len()];
-            let kernel = Kernel::for_isa(dtype, op, isa).unwrap();
+            let kernel = ReduceKernel::for_isa(dtype, op, isa).unwrap();
             // SAFETY: all buffers have that many elements, and the destination is none of the sources.
             unsafe { kernel.reduce(out.as_mut_ptr(), &srcs, first.len() / dtype.size()) };
             out
@@ -311,7 +314,8 @@ fn agree(dtype: DType, op: ReduceOp, first: &[u8], rest: &[u8], world: usize) {
     assert!(results.iter().all(|result| *result == results[0]), "{op} of {dtype}, {world} ranks");
 }
 
-/// Averages of every 8-bit sum, and of many larger ones: no division by way of floats or products is off by one.
+/// Averages of every 8-bit sum, and of many larger ones: no division by way of floats or products is off by
+/// one.
 #[test]
 fn integer_averages_are_exact() {
     let bytes: Vec<u8> = (0..=u8::MAX).collect();
@@ -376,7 +380,7 @@ fn of<T: bytemuck::Pod>(dtype: DType, op: ReduceOp, values: &[T]) -> T {
     let results: Vec<T> = isas(dtype)
         .map(|isa| {
             let mut result = T::zeroed();
-            let kernel = Kernel::for_isa(dtype, op, isa).unwrap();
+            let kernel = ReduceKernel::for_isa(dtype, op, isa).unwrap();
             // SAFETY: one element each.
             unsafe { kernel.reduce((&raw mut result).cast(), &srcs, 1) };
             result
@@ -448,10 +452,14 @@ fn subnormals_are_kept_whatever_the_thread_has_set() {
     let smallest = bf16::from_bits(1);
     assert_eq!(of(DType::BF16, ReduceOp::Sum, &[smallest, smallest]).to_bits(), 2);
     assert_eq!(of(DType::F16, ReduceOp::Max, &[f16::from_bits(1), f16::from_bits(2)]).to_bits(), 2);
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
     {
+        /// Flush subnormals (FTZ and DAZ of MXCSR; FZ of FPCR), and the sticky exception flags of the same
+        /// word.
+        const FLUSH: control::Word = if cfg!(target_arch = "x86_64") { 0x8040 } else { 1 << 24 };
+        const FLAGS: control::Word = if cfg!(target_arch = "x86_64") { 0x3f } else { 0 };
         let own = control::read();
-        let flushing = own | 0x8040;
+        let flushing = own | FLUSH;
         control::write(flushing);
         let flushed = std::hint::black_box(tiny) + std::hint::black_box(tiny);
         let bits = of_f32(ReduceOp::Sum, &[tiny, tiny]);
@@ -459,18 +467,18 @@ fn subnormals_are_kept_whatever_the_thread_has_set() {
         let after = control::read();
         control::write(own);
         assert_eq!(flushed.to_bits(), 0, "this thread does flush");
-        assert_eq!((bits, small, after & !0x3f), (2, 2, flushing & !0x3f));
+        assert_eq!((bits, small, after & !FLAGS), (2, 2, flushing & !FLAGS));
     }
 }
 
 #[test]
 fn a_kernel_is_refused_where_the_operation_makes_no_sense_and_does_nothing_without_sources() {
-    assert!(Kernel::select(DType::F32, ReduceOp::Xor).is_err());
+    assert!(ReduceKernel::select(DType::F32, ReduceOp::Xor).is_err());
     let mut value = 1.0f32;
     let place = (&raw mut value).cast::<u8>();
     // SAFETY: one element, in place; and none.
     unsafe {
-        let kernel = Kernel::select(DType::F32, ReduceOp::Sum).unwrap();
+        let kernel = ReduceKernel::select(DType::F32, ReduceOp::Sum).unwrap();
         kernel.reduce(place, &[place.cast_const()], 1);
         kernel.reduce(place, &[], 1);
     }

@@ -1,9 +1,10 @@
-//! The one table of algorithms on the host, and what a choice among them looks like as text. Which of them carry which collective says
-//! the table of operations.
+//! The one table of algorithms on the host, and what a choice among them looks like as text. Which of them
+//! carry which collective says the table of operations.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Collective, named};
+use super::Collective;
+use crate::named::named;
 use crate::{Error, Result};
 
 named! {
@@ -14,20 +15,24 @@ named! {
     pub enum Algorithm read as "algorithm" {
         /// Every algorithm.
         ALL: {
-            /// The bytes travel in the cache lines of the announcement itself. For a few hundred bytes at most.
+            /// The bytes travel in the cache lines of the announcement itself. For a few hundred bytes at
+            /// most.
             Push = "push",
-            /// Each rank copies its bytes into its staging, meets the others once, and works on everybody's staging. No second
-            /// meeting: staging has two halves.
+            /// Each rank copies its bytes into its staging, meets the others once, and works on everybody's
+            /// staging. No second meeting: staging has two halves.
             Staged = "staged",
             /// Meet, read the peers' memory where it is, meet again.
             Direct = "direct",
-            /// Meet, reduce a slice that this rank alone owns and write the result into everybody's memory, meet again.
+            /// Meet, reduce a slice that this rank alone owns and write the result into everybody's memory,
+            /// meet again.
             TwoShot = "two_shot",
-            /// Staged, piece by piece, each piece staying in the caches from its copy to its use. For private memory. In reductions each
-            /// rank reduces a slice of every piece and hands the result back in place.
+            /// Staged, piece by piece, each piece staying in the caches from its copy to its use. For private
+            /// memory. In reductions each rank reduces a slice of every piece and hands the result back in
+            /// place.
             Pipelined = "pipelined",
-            /// Meet, read the peers' private memory through the kernel (`process_vm_readv`), meet again. For large private memory that
-            /// everybody gives to everybody, where the kernel allows it on all ranks; else pipelined.
+            /// Meet, read the peers' private memory through the kernel (`process_vm_readv`), meet again. For
+            /// large private memory that everybody gives to everybody, where the kernel allows it on all
+            /// ranks; else pipelined.
             Pull = "pull",
         }
     }
@@ -46,24 +51,19 @@ impl Collective {
     }
 }
 
-/// Calls `force` for everything that `choice` says: `"staged"` for all collectives that it can carry, or
+/// What `choice` forces: `"staged"` all collectives that it can carry, or
 /// `"all_reduce=push,broadcast=direct"`.
-pub(crate) fn each_forced(choice: &str, mut force: impl FnMut(Collective, Algorithm)) -> Result<()> {
-    for forced in choice.split(',').filter(|part| !part.is_empty()) {
-        match forced.split_once('=') {
-            Some((collective, algorithm)) => {
-                let (collective, algorithm): (Collective, _) = (collective.parse()?, algorithm.parse()?);
-                collective.check(algorithm)?;
-                force(collective, algorithm);
-            }
-            None => {
-                let algorithm = forced.parse()?;
-                let can = |collective: &Collective| collective.algorithms().contains(&algorithm);
-                Collective::ALL.into_iter().filter(can).for_each(|collective| force(collective, algorithm));
-            }
-        }
+pub(crate) fn forced(choice: &str) -> Result<Vec<(Collective, Algorithm)>> {
+    let mut all = Vec::new();
+    for part in choice.split(',').filter(|part| !part.is_empty()) {
+        let (only, name) = part.split_once('=').map_or((None, part), |(only, name)| (Some(only), name));
+        let only = only.map(str::parse::<Collective>).transpose()?;
+        let algorithm = name.parse()?;
+        only.map_or(Ok(()), |only| only.check(algorithm))?;
+        let can = |one: &Collective| one.check(algorithm).is_ok() && only.is_none_or(|it| it == *one);
+        all.extend(Collective::ALL.into_iter().filter(can).map(|collective| (collective, algorithm)));
     }
-    Ok(())
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Operations as data: their names, the algorithms that carry them, and what ranks say of a call to be compared.
+//! Operations as data: their names, the algorithms that carry them, and what ranks say of a call to be
+//! compared.
 //!
-//! Used by whatever announces, compares, chooses, records or shows operations. Nothing here runs one or knows of a group, so every
-//! room above may use it.
+//! Used by anything that announces, compares, chooses, records or shows operations. Nothing here runs one or
+//! knows of a group, so every room above may use it.
 
 mod algorithm;
-mod named;
 mod op;
 mod shape;
 pub(crate) mod signature;
@@ -13,14 +13,13 @@ mod tests;
 mod words;
 
 pub use self::algorithm::Algorithm;
-pub(crate) use self::algorithm::each_forced;
-pub(crate) use self::named::{find_named, named};
+pub(crate) use self::algorithm::forced;
 #[cfg(feature = "faults")]
 pub use self::op::calls_of_all;
-pub use self::op::{Collective, Output, ROWS, Row};
-pub(crate) use self::op::{Flow, Kind, Op};
+pub use self::op::{Collective, CollectiveRow, Output, ROWS};
+pub(crate) use self::op::{Flow, Op, OpKind};
 pub(crate) use self::shape::Shape;
 pub(crate) use self::signature::{
-    Agreed, Announced, MAX_BYTES, MAX_NUMBER, MAX_ROOTS, announced, describe, is_refusal, signature,
+    AgreedCall, Announced, MAX_BYTES, MAX_NUMBER, MAX_ROOTS, announced, describe, signature,
 };
 pub(crate) use self::words::{SHAPED, Signature};

@@ -1,24 +1,28 @@
-//! The one table of operations: their numbers and names, as they travel in signatures and appear in errors, traces and `inspect`; and
-//! what each collective on memory is, from which the dispatcher, the bench, Python's checks and README.md's matrix follow.
+//! The one table of operations: their numbers and names, as they travel in signatures and appear in errors,
+//! traces and `inspect`; and what each collective on memory is, from which the dispatcher, the bench,
+//! Python's checks and the matrices of README.md and docs/collectives.md follow.
+
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, named};
+use super::Algorithm;
+use crate::named::named;
 
 /// What kind of operation one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OpKind {
     /// A collective on symmetric memory.
-    Symmetric,
+    Symmetric(Flow),
     /// A collective on private memory.
-    Private,
+    Private(Flow),
     /// Another call that all ranks make together.
     Meeting,
     /// A step of a call, a call that fewer ranks make, or one that finds its ranks in another way.
     Other,
 }
 
-/// Whose bytes whom reach, in the first meeting of an operation.
+/// Whose bytes whom reach, in the first meeting of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// Everybody's everybody.
@@ -46,7 +50,7 @@ pub enum Output {
 
 /// One collective on memory: what it is, and where it can be done.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct CollectiveRow {
     /// What callers call, on symmetric memory of the host.
     pub name: &'static str,
     /// What a rank gets out of it.
@@ -61,6 +65,12 @@ pub struct Row {
     pub reduces: bool,
     /// Whether input or output is one part per rank.
     pub parts: bool,
+    /// Whether a rank gets something of the ranks up to its own only.
+    pub prefix: bool,
+    /// Whether its own is not among them.
+    pub exclusive: bool,
+    /// Whether these are as long as counts say, which all ranks give alike.
+    pub counts: bool,
     /// Whether there is one on private memory.
     pub private: bool,
     /// Whether there is a started form.
@@ -71,19 +81,36 @@ pub struct Row {
     pub carried: bool,
 }
 
+impl CollectiveRow {
+    /// Whether only the root gets something out of it.
+    pub const fn is_to_root(&self) -> bool {
+        self.root && matches!(self.output, Output::Same | Output::Whole)
+    }
+
+    /// Whose elements make up what `rank` of `world` gets, if it gets something.
+    pub const fn givers(&self, rank: usize, root: usize, world: usize) -> Range<usize> {
+        match self.root && !self.is_to_root() {
+            true => root..root + 1,
+            false if self.prefix => 0..rank + !self.exclusive as usize,
+            false => 0..world,
+        }
+    }
+}
+
 macro_rules! ops {
     (
         calls: {$($op:ident = $number:literal, $called:literal $(as $label:literal)?, $kind:ident;)*}
         collectives: {$(
             $name:literal $({$($is:ident),*})? gives $output:ident $(, python ($python:expr))?:
-                $memory:ident = $memory_number:literal $flow:ident $(as $memory_label:literal)?
-                $(, $private:ident = $private_number:literal $private_flow:ident)?
-                $(=> $tuned:ident by [$($algorithm:ident),*])?;
+                $memory:ident = $memory_number:literal $(($flow:ident))? $(as $memory_label:literal)?
+                $(, $private:ident = $private_number:literal $(($private_flow:ident))?)?
+                $(=> $tuned:ident $(by [$($algorithm:ident),*])?)?;
         )*}
     ) => {
         /// An operation of a group or handle.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        // As wide as a word: a byte in `Running` would leave it with padding, and copying that stalls the processor.
+        // As wide as a word: a byte in `Running` would leave it with padding, and copying that stalls the
+        // processor.
         #[repr(u64)]
         pub(crate) enum Op {
             $($op = $number,)*
@@ -92,6 +119,11 @@ macro_rules! ops {
 
         impl Op {
             const ALL: &[Self] = &[$(Self::$op,)* $(Self::$memory, $(Self::$private,)?)*];
+
+            /// The op with this number, if there is one.
+            pub(crate) fn from_u8(number: u8) -> Option<Self> {
+                Self::ALL.iter().copied().find(|op| *op as u8 == number)
+            }
 
             /// What the caller called, in errors and traces.
             pub(crate) const fn name(self) -> &'static str {
@@ -104,52 +136,38 @@ macro_rules! ops {
             /// Its name among all others, some of which callers call alike.
             pub(crate) const fn label(self) -> &'static str {
                 match self {
-                    $(Self::$op => last(&[$called, $($label)?]),)*
+                    $(Self::$op => const { last(&[$called, $($label)?]) },)*
                     $(
-                        Self::$memory => last(&[$name, $($memory_label)?]),
+                        Self::$memory => const { last(&[$name, $($memory_label)?]) },
                         $(Self::$private => concat!($name, " of private memory"),)?
                     )*
                 }
             }
 
             #[inline]
-            pub(crate) const fn kind(self) -> Kind {
+            pub(crate) const fn kind(self) -> OpKind {
                 match self {
-                    $(Self::$op => Kind::$kind,)*
-                    $(Self::$memory => Kind::Symmetric, $(Self::$private => Kind::Private,)?)*
-                }
-            }
-
-            /// Whose bytes whom reach.
-            #[inline]
-            pub(crate) const fn flow(self) -> Flow {
-                match self {
-                    $(Self::$op => Flow::Everywhere,)*
-                    $(Self::$memory => Flow::$flow, $(Self::$private => Flow::$private_flow,)?)*
-                }
-            }
-
-            /// What it is tuned as, if it is on symmetric memory.
-            #[inline]
-            pub(crate) const fn tuned(self) -> Option<Collective> {
-                match self {
-                    $($(Self::$memory => Some(Collective::$tuned),)?)*
-                    _ => None,
+                    $(Self::$op => OpKind::$kind,)*
+                    $(
+                        Self::$memory => const { OpKind::Symmetric(last(&[Flow::Everywhere, $(Flow::$flow)?])) },
+                        $(Self::$private => const { OpKind::Private(last(&[Flow::Everywhere, $(Flow::$private_flow)?])) },)?
+                    )*
                 }
             }
 
             /// The collective that it is, if it is one.
-            pub(crate) const fn row(self) -> Option<&'static Row> {
+            #[inline]
+            pub(crate) const fn row(self) -> Option<&'static CollectiveRow> {
                 match self {
                     $(Self::$op => None,)*
-                    $(Self::$memory $(| Self::$private)? => Some(const { &Row {
+                    $(Self::$memory $(| Self::$private)? => Some(const { &CollectiveRow {
                         $(private: { let _ = Self::$private; true },)?
                         $(tuned: Some(Collective::$tuned),)?
                         $(python: $python,)?
                         $($($is: true,)*)?
-                        ..Row {
+                        ..CollectiveRow {
                             name: $name, output: Output::$output, tuned: None, python: Some($name), root: false, reduces: false,
-                            parts: false, private: false, started: false, devices: false, carried: false,
+                            parts: false, prefix: false, exclusive: false, counts: false, private: false, started: false, devices: false, carried: false,
                         }
                     } }),)*
                 }
@@ -157,7 +175,7 @@ macro_rules! ops {
         }
 
         /// The collectives on memory.
-        pub const ROWS: &[&Row] = &[$(match Op::$memory.row() { Some(row) => row, None => unreachable!() }),*];
+        pub const ROWS: &[&CollectiveRow] = &[$(match Op::$memory.row() { Some(row) => row, None => unreachable!() }),*];
 
         named! {
             /// A collective that the dispatcher chooses an algorithm for.
@@ -171,18 +189,20 @@ macro_rules! ops {
                         #[doc = concat!("[`SymmetricMemory::", $name, "`](crate::SymmetricMemory::", $name, ").")]
                         $tuned = $name,
                     )?)*
-                    /// The collectives on private memory, like [`Group::all_reduce`](crate::Group::all_reduce).
+                    /// The collectives on private memory, like
+                    /// [`Group::all_reduce`](crate::Group::all_reduce).
                     Private = "private",
                 }
             }
         }
 
         impl Collective {
-            /// The algorithms that can carry it, by the size of messages they are for: the third one and those after it take any size.
+            /// The algorithms that can carry it, by the size of messages they are for: the third one and
+            /// those after it take any size.
             pub const fn algorithms(self) -> &'static [Algorithm] {
                 use Algorithm::*;
                 match self {
-                    $($(Self::$tuned => &[$($algorithm),*],)?)*
+                    $($(Self::$tuned => const { last(&[&[Push, Staged, Direct], $(&[$($algorithm),*])?]) },)?)*
                     Self::Private => &[Push, Staged, Pipelined, Pull],
                 }
             }
@@ -190,9 +210,9 @@ macro_rules! ops {
     };
 }
 
-/// The last one of `names`.
-const fn last(names: &[&'static str]) -> &'static str {
-    names[names.len() - 1]
+/// The last one of `all`: what a row says, else what comes before it.
+const fn last<T: Copy>(all: &[T]) -> T {
+    all[all.len() - 1]
 }
 
 ops! {
@@ -214,70 +234,49 @@ ops! {
         AllGatherFds = 14, "all_gather_fds", Meeting;
         BroadcastFds = 15, "broadcast_fds", Meeting;
         Put = 31, "put", Other;
-        PutWithSignal = 32, "put_with_signal", Other;
-        WaitForSignal = 33, "wait_for_signal", Other;
-        CudaEngine = 35, "making of an engine", Other;
-        StreamSync = 36, "sync of a stream", Other;
+        PutWithFlag = 32, "put_with_flag", Other;
+        WaitFlag = 33, "wait_flag", Other;
+        CudaEngine = 35, "engine set-up", Other;
+        StreamSync = 36, "stream sync", Other;
         Send = 45, "send", Other;
         Receive = 46, "receive", Other;
-        NcclInit = 47, "making of an NCCL communicator", Other;
+        NcclInit = 47, "communicator set-up", Other;
         Refusal = 48, "refusal", Other;
         Probe = 49, "probe", Other;
+        Atomics = 60, "atomics", Meeting;
+        PoolAlloc = 61, "pool.alloc", Meeting;
     }
-    // Name, what holds of it (see `Row`), what a rank gets, Python's method where that has another name or is not there; operation, number and
-    // flow on symmetric memory, the same on private memory where that is an operation of its own; and where there is a choice, by what.
+    // Name, what holds of it (see `CollectiveRow`), what a rank gets, Python's method where that has another
+    // name or is not there; operation, number and flow (everywhere unless it says so) on symmetric memory,
+    // the same on private memory where that is an operation of its own; and where there is a choice, the name
+    // that it is tuned by, and among which algorithms unless by push, staged and direct.
     collectives: {
-        "all_reduce" {reduces, started, devices, carried} gives InPlace:
-            AllReduce = 16 Everywhere, PrivateAllReduce = 34 Everywhere => AllReduce by [Push, Staged, TwoShot];
-        "all_reduce_out" {reduces, private, started, devices, carried} gives Same, python (Some("all_reduce")):
-            AllReduceOut = 17 Everywhere => AllReduceOut by [Push, Staged, Direct];
-        "reduce" {root, reduces, started, devices, carried} gives Same:
-            Reduce = 18 ToRoot, PrivateReduce = 37 Everywhere => Reduce by [Push, Staged, Direct];
-        "reduce_scatter" {reduces, parts, started, devices, carried} gives Share:
-            ReduceScatter = 19 Everywhere, PrivateReduceScatter = 38 Everywhere => ReduceScatter by [Push, Staged, Direct];
-        "all_gather" {parts, started, devices, carried} gives Whole:
-            AllGatherMemory = 20 Everywhere as "all_gather of memory", PrivateAllGather = 39 Everywhere => AllGather by [Push, Staged, Direct];
+        "all_reduce" {reduces, started, devices, carried} gives InPlace: AllReduce = 16, PrivateAllReduce = 34 => AllReduce by [Push, Staged, TwoShot];
+        "all_reduce_out" {reduces, private, started, devices, carried} gives Same, python (Some("all_reduce")): AllReduceOut = 17 => AllReduceOut;
+        "reduce" {root, reduces, started, devices, carried} gives Same: Reduce = 18 (ToRoot), PrivateReduce = 37 => Reduce;
+        "reduce_scatter" {reduces, parts, started, devices, carried} gives Share: ReduceScatter = 19, PrivateReduceScatter = 38 => ReduceScatter;
+        "all_gather" {parts, started, devices, carried} gives Whole: AllGatherMemory = 20 as "all_gather of memory", PrivateAllGather = 39 => AllGather;
         "broadcast" {root, started, devices, carried} gives InPlace:
-            BroadcastMemory = 21 FromRoot as "broadcast of memory", PrivateBroadcast = 40 FromRoot => Broadcast by [Push, Staged, Direct];
-        "all_to_all" {parts, started, devices, carried} gives Same:
-            AllToAll = 22 Everywhere, PrivateAllToAll = 41 Everywhere => AllToAll by [Push, Staged, Direct];
-        "all_to_all_v" {parts} gives Varies: AllToAllV = 23 Everywhere, PrivateAllToAllV = 42 Everywhere;
-        "all_to_all_2d" {parts} gives Varies, python (None): AllToAll2d = 24 Everywhere;
-        "all_to_all_2d_offset" {parts} gives Varies, python (None): AllToAll2dOffset = 25 Everywhere;
-        "gather" {root, parts, devices, carried} gives Whole: Gather = 26 Everywhere, PrivateGather = 43 ToRoot;
-        "scatter" {root, parts, devices, carried} gives Share: Scatter = 27 Everywhere, PrivateScatter = 44 FromRoot;
-        "reduce_scatter_columns" {reduces, parts, devices} gives Share, python (Some("reduce_scatter")):
-            ReduceScatterColumns = 28 Everywhere;
-        "low_contention_all_gather" {parts} gives Whole, python (None): LowContentionAllGather = 29 Everywhere;
-        "low_contention_reduce_scatter" {reduces, parts} gives Share, python (None): LowContentionReduceScatter = 30 Everywhere;
-    }
-}
-
-impl Op {
-    /// Whether its root is something that ranks agree on.
-    pub(crate) fn has_root(self) -> bool {
-        self.row().is_some_and(|row| row.root)
-    }
-
-    /// Whether it is a collective on private memory.
-    #[inline]
-    pub(crate) fn is_private(self) -> bool {
-        self.kind() == Kind::Private
-    }
-
-    /// Whether its signature is that of a collective on memory.
-    pub(crate) fn is_collective(self) -> bool {
-        self.row().is_some()
-    }
-
-    /// The op with this number, if there is one.
-    pub(crate) fn from_u8(number: u8) -> Option<Op> {
-        Self::ALL.iter().copied().find(|op| *op as u8 == number)
+            BroadcastMemory = 21 (FromRoot) as "broadcast of memory", PrivateBroadcast = 40 (FromRoot) => Broadcast;
+        "all_to_all" {parts, started, devices, carried} gives Same: AllToAll = 22, PrivateAllToAll = 41 => AllToAll;
+        "scan" {reduces, prefix, started} gives Same: Scan = 50, PrivateScan = 51 => Scan;
+        "exclusive_scan" {reduces, prefix, exclusive, started} gives Same: ExclusiveScan = 52, PrivateExclusiveScan = 53 => ExclusiveScan;
+        "all_gather_v" {parts, counts, started} gives Whole: AllGatherV = 54, PrivateAllGatherV = 55 => AllGatherV;
+        "gather_v" {root, parts, counts, started} gives Whole: GatherV = 56, PrivateGatherV = 57 (ToRoot) => GatherV;
+        "scatter_v" {root, parts, counts, started} gives Share: ScatterV = 58, PrivateScatterV = 59 (FromRoot) => ScatterV;
+        "all_to_all_v" {parts} gives Varies: AllToAllV = 23, PrivateAllToAllV = 42;
+        "all_to_all_2d" {parts} gives Varies, python (None): AllToAll2d = 24;
+        "all_to_all_2d_offset" {parts} gives Varies, python (None): AllToAll2dOffset = 25;
+        "gather" {root, parts, devices, carried} gives Whole: Gather = 26, PrivateGather = 43 (ToRoot);
+        "scatter" {root, parts, devices, carried} gives Share: Scatter = 27, PrivateScatter = 44 (FromRoot);
+        "reduce_scatter_columns" {reduces, parts, devices} gives Share, python (Some("reduce_scatter")): ReduceScatterColumns = 28;
+        "low_contention_all_gather" {parts} gives Whole, python (None): LowContentionAllGather = 29;
+        "low_contention_reduce_scatter" {reduces, parts} gives Share, python (None): LowContentionReduceScatter = 30;
     }
 }
 
 /// The names of all calls that all ranks of a group make together, for the test that has a row for each.
 #[cfg(feature = "faults")]
 pub fn calls_of_all() -> Vec<&'static str> {
-    Op::ALL.iter().filter(|op| op.kind() != Kind::Other).map(|op| op.label()).collect()
+    Op::ALL.iter().filter(|op| op.kind() != OpKind::Other).map(|op| op.label()).collect()
 }

@@ -1,9 +1,8 @@
 //! The shape of an array in one word, for ranks that compare it.
 //!
-//! Used by [`Group::shaped`](crate::Group::shaped) and in signatures. Shapes of as many elements are the same word only if they are
-//! the same shape; those that do not fit one exactly are a hash of theirs, and cannot be shown.
-
-use std::fmt;
+//! Used by [`Group::shaped`](crate::Group::shaped) and in signatures. Shapes of as many elements are the same
+//! word only if they are the same shape; those that do not fit one exactly are a hash of theirs, and cannot
+//! be shown.
 
 /// Bits that say how many sides there are; the others are for the sides.
 const COUNT: u32 = 4;
@@ -12,76 +11,72 @@ const HASHED: u64 = (1 << COUNT) - 1;
 
 /// What a rank says of its array's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape(u64);
+pub(crate) struct Shape {
+    /// What announcements carry.
+    pub(crate) word: u64,
+}
 
 impl Shape {
     /// Nothing: ranks agree on the number of elements.
-    pub(crate) const ANY: Self = Self(0);
+    pub(crate) const ANY: Self = Self { word: 0 };
 
     /// The last side is left out: the number of elements says what it is.
     pub(crate) fn of(shape: &[usize]) -> Self {
         let leading = &shape[..shape.len().saturating_sub(1)];
-        let bits = bits_of(shape.len());
         // An empty array's number of elements does not tell its last side.
-        let fits = (shape.len() as u64) < HASHED - 1
-            && !shape.contains(&0)
-            && leading.iter().all(|side| (*side as u64) >> bits == 0);
-        match fits {
-            true => {
-                let sides = leading.iter().rev().fold(0, |sides, side| sides << bits | *side as u64);
-                Self(sides << COUNT | (shape.len() as u64 + 1))
-            }
-            false => Self(hash(shape) << COUNT | HASHED),
-        }
+        Self::packed(leading, shape.len() as u64 + 1, shape, !shape.contains(&0))
     }
 
-    /// The word that announcements carry.
-    #[inline]
-    pub(crate) fn word(self) -> u64 {
-        self.0
+    /// What ranks say of `counts`, one per rank, in the place of a shape: these themselves if they fit, else
+    /// a hash of theirs.
+    pub(crate) fn of_counts(counts: &[usize]) -> Self {
+        Self::packed(counts, counts.len() as u64, counts, !counts.is_empty())
     }
 
-    pub(crate) fn from_word(word: u64) -> Self {
-        Self(word)
+    /// `numbers` under `tag` if they fit and may be told, else a hash of `whole`.
+    fn packed(numbers: &[usize], tag: u64, whole: &[usize], may: bool) -> Self {
+        let bits = bits_of(numbers.len());
+        let fits = may && tag < HASHED && numbers.iter().all(|number| (*number as u64) >> bits == 0);
+        let packed = || numbers.iter().rev().fold(0, |packed, number| packed << bits | *number as u64);
+        let (packed, tag) = if fits { (packed(), tag) } else { (hash(whole), HASHED) };
+        Self { word: packed << COUNT | tag }
     }
 
-    /// The shape of an array of `len` elements, where it can be told.
-    fn sides(self, len: u64) -> Option<Vec<u64>> {
-        let count = (self.0 & HASHED).checked_sub(1).filter(|_| self.0 & HASHED != HASHED)?;
+    /// The `count` numbers that were packed.
+    fn unpacked(self, count: u64) -> impl Iterator<Item = u64> {
         let bits = bits_of(count as usize);
-        let leading = count.saturating_sub(1);
-        let mut sides: Vec<u64> =
-            (0..leading).map(|at| self.0 >> COUNT >> (at as u32 * bits) & ((1 << bits) - 1)).collect();
-        if count > 0 {
-            let before = sides.iter().try_fold(1u64, |product, side| product.checked_mul(*side))?;
-            sides.push(len.checked_div(before)?);
+        (0..count).map(move |at| self.word >> COUNT >> (at as u32 * bits) & ((1 << bits) - 1))
+    }
+
+    /// What [`Shape::of_counts`] says, as people read it; [`Shape::ANY`]: every rank has `len`.
+    pub(crate) fn describe_counts(self, len: u64) -> String {
+        match self.word & HASHED {
+            0 => format!("even counts, {len}"),
+            HASHED => format!("counts with hash {:#x}", self.word >> COUNT),
+            ranks => format!("{:?}", self.unpacked(ranks).collect::<Vec<_>>()),
         }
-        Some(sides)
     }
 
     /// `len` elements of this shape, as people read it.
-    pub(crate) fn describe(self, len: u64) -> impl fmt::Display {
-        fmt::from_fn(move |f| match self.sides(len).as_deref() {
-            Some([]) => f.write_str("()"),
-            Some([_]) => write!(f, "{len}"),
-            Some([first, others @ ..]) => {
-                write!(f, "({first}")?;
-                others.iter().try_for_each(|side| write!(f, ", {side}"))?;
-                f.write_str(")")
+    pub(crate) fn describe(self, len: u64) -> String {
+        match (self.word & HASHED).checked_sub(1) {
+            None | Some(1) => len.to_string(),
+            Some(0) => "()".to_owned(),
+            Some(count) if count + 1 < HASHED => {
+                let leading: Vec<u64> = self.unpacked(count - 1).collect();
+                // Whatever a peer says: nothing here may overflow.
+                let before = leading.iter().fold(1, |product: u64, side| product.saturating_mul(*side));
+                let sides = leading.iter().copied().chain([len / before.max(1)]);
+                format!("({})", sides.map(|side| side.to_string()).collect::<Vec<_>>().join(", "))
             }
-            None if self == Self::ANY => write!(f, "{len}"),
-            None => write!(f, "{len} in a shape with hash {:#x}", self.0 >> COUNT),
-        })
+            Some(_) => format!("{len} in a shape with hash {:#x}", self.word >> COUNT),
+        }
     }
 }
 
-/// Bits for each but the last of `count` sides.
+/// Bits for each of `count` numbers.
 fn bits_of(count: usize) -> u32 {
-    let most = u64::BITS - COUNT;
-    match count.saturating_sub(1) {
-        0 => most,
-        leading => most / leading as u32,
-    }
+    (u64::BITS - COUNT) / count.max(1) as u32
 }
 
 /// FNV-1a over the sides: the same in every process.
@@ -95,7 +90,7 @@ mod tests {
     use super::*;
 
     fn shown(shape: &[usize]) -> String {
-        Shape::of(shape).describe(shape.iter().product::<usize>() as u64).to_string()
+        Shape::of(shape).describe(shape.iter().product::<usize>() as u64)
     }
 
     #[test]
@@ -106,7 +101,26 @@ mod tests {
         assert_eq!(shown(&[1, 1, 1]), "(1, 1, 1)");
         assert_eq!(shown(&[1 << 40, 2]), format!("({}, 2)", 1u64 << 40));
         assert_eq!(shown(&[2, 3, 4, 5, 6, 7]), "(2, 3, 4, 5, 6, 7)");
-        assert_eq!(Shape::ANY.describe(7).to_string(), "7");
+        assert_eq!(Shape::ANY.describe(7), "7");
+    }
+
+    #[test]
+    fn counts_come_back_as_they_were_or_as_a_hash() {
+        let shown = |counts: &[usize]| Shape::of_counts(counts).describe_counts(9);
+        assert_eq!(shown(&[3, 0, 5]), "[3, 0, 5]");
+        assert_eq!(shown(&[(1 << 60) - 1]), format!("[{}]", (1u64 << 60) - 1));
+        assert_eq!(shown(&[15; 14]), format!("{:?}", [15; 14]));
+        for long in [&[1 << 60][..], &[16; 14], &[1; 15]] {
+            assert!(shown(long).contains("hash"), "{long:?}");
+        }
+        let all: [&[usize]; 7] = [&[0], &[0, 0], &[1, 0], &[0, 1], &[1 << 40, 0], &[0, 1 << 40], &[1; 15]];
+        for (index, counts) in all.iter().enumerate() {
+            assert_eq!(
+                all.iter().position(|other| Shape::of_counts(other) == Shape::of_counts(counts)),
+                Some(index)
+            );
+            assert_ne!(Shape::of_counts(counts), Shape::ANY);
+        }
     }
 
     #[test]

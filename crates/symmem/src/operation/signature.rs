@@ -1,14 +1,16 @@
 //! What an op's signature says: packed for the slot, unpacked for the error message.
 //!
-//! Called by whatever meets. Nothing is cut off: calls that differ in anything have different signatures. What would not fit is
-//! refused before it comes here: a collective on more than [`MAX_BYTES`], and a memory's number beyond [`MAX_NUMBER`]. Shapes have
-//! a word of their own, see [`Shape`].
+//! Called by anything that meets. Nothing is cut off: calls that differ in anything have different
+//! signatures. What would not fit is refused before it comes here: a collective on more than [`MAX_BYTES`],
+//! and a memory's number beyond [`MAX_NUMBER`]. Shapes have a word of their own, see [`Shape`].
+
+use std::fmt::Display;
 
 use super::{Algorithm, Op, SHAPED, Shape, Signature};
 use crate::numeric::{DType, ReduceOp};
 
-/// The first bits of the fields of a collective's word, and its end: operation (and whether there is a shape), root, element type, reduce
-/// operation, algorithm, and the low bits of the memory's number.
+/// The first bits of the fields of a collective's word, and its end: operation (and whether there is a
+/// shape), root, element type, reduce operation, algorithm, and the low bits of the memory's number.
 const FIRST: [u32; 7] = [0, 8, 24, 32, 40, 44, 64];
 /// Bits of a collective's bytes; the high bits of the memory's number are above them.
 const BYTES: u32 = 48;
@@ -23,7 +25,7 @@ pub(crate) const MAX_ROOTS: usize = 1 << bits(1);
 
 /// What the ranks of a collective on memory say alike, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
+pub(crate) struct AgreedCall {
     pub(crate) root: u64,
     pub(crate) dtype: u64,
     /// 0 for none.
@@ -41,51 +43,27 @@ const fn bits(index: usize) -> u32 {
     FIRST[index + 1] - FIRST[index]
 }
 
-impl Agreed {
+impl AgreedCall {
     /// The signature of `op`.
     #[inline]
     pub(crate) fn signature(&self, op: Op) -> Signature {
         let low = (1 << bits(5)) - 1;
-        debug_assert!(self.root >> bits(1) == 0 && self.dtype >> bits(2) == 0);
-        debug_assert!(self.reduce >> bits(3) == 0 && self.algorithm >> bits(4) == 0);
+        let fields = [self.root, self.dtype, self.reduce, self.algorithm, self.memory & low];
+        debug_assert!((1..).zip(fields).all(|(index, field)| field >> bits(index) == 0));
         debug_assert!(self.bytes <= MAX_BYTES && self.memory <= MAX_NUMBER);
         let shaped = if self.shape == Shape::ANY { 0 } else { SHAPED };
-        let word = op as u64
-            | shaped
-            | self.root << FIRST[1]
-            | self.dtype << FIRST[2]
-            | self.reduce << FIRST[3]
-            | self.algorithm << FIRST[4]
-            | (self.memory & low) << FIRST[5];
+        let packed = (1..).zip(fields).map(|(index, field): (usize, u64)| field << FIRST[index]);
+        let word = packed.fold(op as u64 | shaped, |word, field| word | field);
         let size = self.bytes | (self.memory >> bits(5)) << BYTES;
         Signature { word, size }
     }
+}
 
-    /// What a call of the collective `op` says, in words that people know.
-    fn announced(&self, op: Op) -> Announced {
-        Announced {
-            op,
-            bytes: Some(self.bytes),
-            channel: None,
-            root: usize::try_from(self.root).ok().filter(|_| op.has_root()),
-            dtype: DType::ALL.into_iter().find(|dtype| *dtype as u64 == self.dtype),
-            reduce: ReduceOp::ALL.into_iter().find(|reduce| *reduce as u64 + 1 == self.reduce),
-            algorithm: Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u64 == self.algorithm),
-        }
-    }
-
-    fn of(signature: Signature, shape: u64) -> Self {
-        let field = |index: usize| signature.word >> FIRST[index] & ((1 << bits(index)) - 1);
-        Self {
-            root: field(1),
-            dtype: field(2),
-            reduce: field(3),
-            algorithm: field(4),
-            memory: field(5) | (signature.size >> BYTES) << bits(5),
-            bytes: signature.size & MAX_BYTES,
-            shape: if signature.word & SHAPED == 0 { Shape::ANY } else { Shape::from_word(shape) },
-        }
-    }
+/// The numbers of [`AgreedCall`] in the order that it has them.
+fn unpacked(signature: Signature) -> [u64; 6] {
+    let field = |index: usize| signature.word >> FIRST[index] & ((1 << bits(index)) - 1);
+    let memory = field(5) | (signature.size >> BYTES) << bits(5);
+    [field(1), field(2), field(3), field(4), memory, signature.size & MAX_BYTES]
 }
 
 /// The signature of `op` on channel or with root `number`, over `size` bytes or on the memory of that number.
@@ -94,42 +72,35 @@ pub(crate) fn signature(op: Op, number: usize, size: u64) -> Signature {
     Signature { word: op as u64 | (number as u64) << 8, size }
 }
 
-/// Whether it is what a rank announces in place of a call that it cannot make.
-pub(crate) fn is_refusal(signature: Signature) -> bool {
-    signature.word as u8 == Op::Refusal as u8
-}
-
-/// What ranks that disagree said, as people read it, in rank order, and what it is that they disagree on. What a rank's caller knows of
-/// comes first: how many elements, of which type. What only this library knows (algorithm, memory) is shown where nothing
-/// else differs.
+/// What ranks that disagree said, as people read it, in rank order, and what it is that they disagree on.
+/// What a rank's caller knows of comes first: how many elements, of which type. What only this library knows
+/// (algorithm, memory) is shown where nothing else differs.
 pub(crate) fn describe(said: &[Option<(Signature, u64)>]) -> (&'static str, Vec<String>) {
-    let ops: Vec<Option<Op>> =
-        said.iter().map(|said| said.and_then(|(signature, _)| op_of(signature))).collect();
-    let is_one = ops.iter().all(|op| op.is_some() && *op == ops[0]);
-    let fields: Vec<Vec<Field>> =
-        said.iter().zip(&ops).map(|(said, op)| said.zip(*op).map(fields).unwrap_or_default()).collect();
-    let differs = |at: usize| fields.iter().any(|theirs| theirs.get(at) != fields[0].get(at));
-    let any_known = |at: usize| fields[0].get(at).is_some_and(|field| field.known) && differs(at);
-    let known = (0..fields[0].len()).any(any_known);
+    let told: Vec<Option<Announced>> = said.iter().map(|said| said.and_then(announced)).collect();
+    let op = |rank: usize| told[rank].map(|told| told.op);
+    let one = op(0).filter(|first| (0..told.len()).all(|rank| op(rank) == Some(*first)));
+    let texts: Vec<[String; 6]> = told.iter().map(|told| told.map(texts).unwrap_or_default()).collect();
+    let differs = |at: usize| texts.iter().any(|theirs| theirs[at] != texts[0][at]);
+    let known = (0..KNOWN).any(differs);
+    let shows = |at: &usize| match one {
+        Some(op) => *at == ELEMENTS && op.row().is_some() || differs(*at) && (*at < KNOWN || !known),
+        None => *at < KNOWN,
+    };
     let shown = |rank: usize| {
-        let shows = |(at, field): &(usize, &Field)| match is_one {
-            true => field.always || differs(*at) && (field.known || !known),
-            false => field.known,
-        };
-        let texts = fields[rank].iter().enumerate().filter(shows).map(|(_, field)| field.text.as_str());
+        let texts = (0..texts[rank].len()).filter(shows).map(|at| texts[rank][at].as_str());
         texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
     };
-    let whole = |rank: usize| match (ops[rank], shown(rank)) {
+    let whole = |rank: usize| match (op(rank), shown(rank)) {
         (None, _) => "something unknown".to_owned(),
         (Some(op), shown) if shown.is_empty() => op.label().to_owned(),
-        (Some(_), shown) if is_one => shown,
+        (Some(_), shown) if one.is_some() => shown,
         (Some(op), shown) => format!("{}({shown})", op.label()),
     };
     let values = (0..said.len()).map(|rank| format!("rank {rank}: {}", whole(rank))).collect();
-    (if is_one { "the arguments" } else { "the operation" }, values)
+    (if one.is_some() { "the arguments" } else { "the operation" }, values)
 }
 
-/// What an announcement says, for who looks on from outside.
+/// What an announcement says: for errors, and for who looks on from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announced {
     pub(crate) op: Op,
@@ -139,79 +110,69 @@ pub(crate) struct Announced {
     pub(crate) dtype: Option<DType>,
     pub(crate) reduce: Option<ReduceOp>,
     pub(crate) algorithm: Option<Algorithm>,
+    memory: Option<u64>,
+    shape: Shape,
 }
 
-/// What `signature` says; none if no rank says so.
-pub(crate) fn announced(signature: Signature) -> Option<Announced> {
-    let op = op_of(signature)?;
-    let (number, size) = (usize::try_from(signature.word >> 8).ok(), Some(signature.size));
-    let bare =
-        Announced { op, bytes: None, channel: None, root: None, dtype: None, reduce: None, algorithm: None };
-    Some(match op {
-        Op::MemoryBarrier => Announced { channel: number, ..bare },
-        Op::Broadcast => Announced { root: number, bytes: size, ..bare },
-        Op::AllGather => Announced { bytes: size.filter(|bytes| *bytes > 0), ..bare },
-        _ if op.is_collective() => Agreed::of(signature, 0).announced(op),
-        _ => bare,
+/// What a signature says, with the word of a shape if it has one; none if no rank says so.
+pub(crate) fn announced((signature, shape): (Signature, u64)) -> Option<Announced> {
+    let op = Op::from_u8((signature.word & !SHAPED) as u8)?;
+    let (number, size) = (Some(signature.word >> 8), Some(signature.size));
+    let agreed = op.row().map_or([None; 6], |_| unpacked(signature).map(Some));
+    let [root, dtype, reduce, algorithm, memory, bytes] = agreed;
+    let (channel, root, bytes, memory) = match op {
+        Op::MemoryBarrier => (number, None, None, size),
+        Op::Close => (None, None, None, size),
+        // The number of cells in the place of bytes, and of their type in that of the memory.
+        Op::Atomics => (None, None, size, number),
+        Op::Broadcast => (None, number, size, None),
+        Op::AllGather => (None, None, size.filter(|bytes| *bytes > 0), None),
+        _ => (None, root.filter(|_| op.row().is_some_and(|row| row.root)), bytes, memory),
+    };
+    Some(Announced {
+        op,
+        bytes,
+        channel: channel.map(|channel| channel as usize),
+        root: root.map(|root| root as usize),
+        dtype: dtype.and_then(|at| DType::ALL.get(at as usize).copied()),
+        reduce: reduce.and_then(|at| ReduceOp::ALL.get((at as usize).checked_sub(1)?).copied()),
+        algorithm: algorithm.and_then(|at| Algorithm::ALL.get(at as usize).copied()),
+        memory,
+        shape: if signature.word & SHAPED == 0 { Shape::ANY } else { Shape { word: shape } },
     })
 }
 
-/// The operation, if there is one of that number.
-fn op_of(signature: Signature) -> Option<Op> {
-    Op::from_u8((signature.word & !SHAPED) as u8)
-}
+/// How many of a rank's texts are what its caller chose: the first ones.
+const KNOWN: usize = 4;
+/// The text that is worth showing of a collective even where it does not differ.
+const ELEMENTS: usize = 1;
 
-/// One thing that ranks must agree on.
-#[derive(PartialEq, Eq)]
-struct Field {
-    text: String,
-    /// Whether the caller chose it.
-    known: bool,
-    /// Whether it is worth showing where it does not differ.
-    always: bool,
-}
-
-/// What the caller chose.
-fn known(text: String) -> Field {
-    Field { text, known: true, always: false }
-}
-
-/// What only this library knows.
-fn inner(text: String) -> Field {
-    Field { known: false, ..known(text) }
-}
-
-/// What a signature of `op` says.
-fn fields(((signature, shape), op): ((Signature, u64), Op)) -> Vec<Field> {
-    let (number, size) = (signature.word >> 8, signature.size);
-    match op {
-        Op::MemoryBarrier => vec![known(format!("channel {number}")), inner(format!("memory {size}"))],
-        Op::Close => vec![inner(format!("memory {size}"))],
-        Op::Broadcast => vec![known(format!("root {number}")), known(format!("{size} bytes"))],
-        Op::AllGather if size > 0 => vec![known(format!("{size} bytes"))],
-        _ if op.is_collective() => collective_fields(op, &Agreed::of(signature, shape)),
-        _ => Vec::new(),
-    }
-}
-
-fn collective_fields(op: Op, agreed: &Agreed) -> Vec<Field> {
-    let said = agreed.announced(op);
-    let elements = match said.dtype {
-        // Bytes of whatever it is.
-        Some(DType::U8) if agreed.shape == Shape::ANY => format!("{} bytes", agreed.bytes),
-        Some(dtype) => {
-            format!("{} x {dtype}", agreed.shape.describe(agreed.bytes / dtype.size() as u64))
+/// What one rank says, thing by thing; what it does not say is empty.
+fn texts(said: Announced) -> [String; 6] {
+    let counts = said.op.row().is_some_and(|row| row.counts);
+    let number = said.memory.unwrap_or_default();
+    let describe = if counts { Shape::describe_counts } else { Shape::describe };
+    let elements = |bytes: u64| match said.dtype {
+        Some(dtype) if counts || dtype != DType::U8 || said.shape != Shape::ANY => {
+            format!("{} x {dtype}", describe(said.shape, bytes / dtype.size() as u64))
         }
-        None => format!("{} bytes of an unknown type", agreed.bytes),
+        None if said.op == Op::Atomics => format!("{bytes} cells of type {number}"),
+        // Of whatever it is.
+        _ => format!("{bytes} bytes"),
     };
-    let or_nothing = |text: Option<String>| text.unwrap_or_default();
-    vec![
-        known(or_nothing(said.reduce.map(|reduce| reduce.to_string()))),
-        Field { always: true, ..known(elements) },
-        known(or_nothing(said.root.map(|root| format!("root {root}")))),
-        inner(or_nothing(said.algorithm.map(|algorithm| format!("algorithm {algorithm}")))),
-        inner(format!("memory {}", agreed.memory)),
+    [
+        text("", said.reduce),
+        text("", said.bytes.map(elements)),
+        text("root ", said.root),
+        text("channel ", said.channel),
+        text("algorithm ", said.algorithm),
+        text("memory ", said.memory.filter(|_| said.op != Op::Atomics)),
     ]
+}
+
+/// A value after its name.
+fn text(name: &str, value: Option<impl Display>) -> String {
+    value.map_or_else(String::new, |value| format!("{name}{value}"))
 }
 
 #[cfg(test)]
@@ -224,8 +185,8 @@ mod tests {
         assert_ne!(signature(Op::AllGather, 0, 4), signature(Op::AllGather, 0, 8));
     }
 
-    fn with_shape(agreed: Agreed, op: Op) -> (Signature, u64) {
-        (agreed.signature(op), agreed.shape.word())
+    fn with_shape(agreed: AgreedCall, op: Op) -> (Signature, u64) {
+        (agreed.signature(op), agreed.shape.word)
     }
 
     fn said(signatures: [(Signature, u64); 2]) -> String {
@@ -237,7 +198,7 @@ mod tests {
     fn what_differs_is_told_in_the_words_of_the_caller() {
         let (f64, sum, max) = (DType::F64 as u64, ReduceOp::Sum as u64 + 1, ReduceOp::Max as u64 + 1);
         let (push, pipelined) = (Algorithm::Push as u64, Algorithm::Pipelined as u64);
-        let four = Agreed {
+        let four = AgreedCall {
             root: 0,
             dtype: f64,
             reduce: sum,
@@ -246,24 +207,24 @@ mod tests {
             bytes: 32,
             shape: Shape::ANY,
         };
-        let reduced = |one: Agreed, other: Agreed| {
+        let reduced = |one: AgreedCall, other: AgreedCall| {
             said([with_shape(one, Op::PrivateAllReduce), with_shape(other, Op::PrivateAllReduce)])
         };
-        let five = Agreed { bytes: 40, algorithm: pipelined, ..four };
+        let five = AgreedCall { bytes: 40, algorithm: pipelined, ..four };
         assert_eq!(reduced(four, five), "the arguments: rank 0: 4 x f64; rank 1: 5 x f64");
-        let other = Agreed { reduce: max, ..four };
+        let other = AgreedCall { reduce: max, ..four };
         assert_eq!(reduced(four, other), "the arguments: rank 0: sum, 4 x f64; rank 1: max, 4 x f64");
-        let square = |shape: &[usize]| Agreed { shape: Shape::of(shape), ..four };
+        let square = |shape: &[usize]| AgreedCall { shape: Shape::of(shape), ..four };
         assert_eq!(
             reduced(square(&[2, 2]), square(&[4])),
             "the arguments: rank 0: (2, 2) x f64; rank 1: 4 x f64"
         );
-        let forced = Agreed { algorithm: pipelined, ..four };
+        let forced = AgreedCall { algorithm: pipelined, ..four };
         assert_eq!(
             reduced(four, forced),
             "the arguments: rank 0: 4 x f64, algorithm push; rank 1: 4 x f64, algorithm pipelined"
         );
-        let rooted = |root: u64| with_shape(Agreed { root, ..four }, Op::PrivateReduce);
+        let rooted = |root: u64| with_shape(AgreedCall { root, ..four }, Op::PrivateReduce);
         assert_eq!(
             said([rooted(0), rooted(1)]),
             "the arguments: rank 0: 4 x f64, root 0; rank 1: 4 x f64, root 1"
@@ -292,23 +253,26 @@ mod tests {
         assert_eq!((0..6).map(bits).sum::<u32>(), 64);
         assert_eq!((MAX_BYTES, MAX_NUMBER), ((1 << 48) - 1, (1 << 36) - 1));
         let zero =
-            Agreed { root: 0, dtype: 0, reduce: 0, algorithm: 0, memory: 0, bytes: 0, shape: Shape::ANY };
+            AgreedCall { root: 0, dtype: 0, reduce: 0, algorithm: 0, memory: 0, bytes: 0, shape: Shape::ANY };
         let ends = [
-            Agreed { root: MAX_ROOTS as u64 - 1, ..zero },
-            Agreed { dtype: 255, ..zero },
-            Agreed { reduce: 255, ..zero },
-            Agreed { algorithm: 15, ..zero },
-            Agreed { memory: MAX_NUMBER, ..zero },
-            Agreed { memory: 1 << 20, ..zero },
-            Agreed { memory: 1 << 35, ..zero },
-            Agreed { bytes: MAX_BYTES, ..zero },
-            Agreed { shape: Shape::of(&[3, 4]), ..zero },
+            AgreedCall { root: MAX_ROOTS as u64 - 1, ..zero },
+            AgreedCall { dtype: 255, ..zero },
+            AgreedCall { reduce: 255, ..zero },
+            AgreedCall { algorithm: 15, ..zero },
+            AgreedCall { memory: MAX_NUMBER, ..zero },
+            AgreedCall { memory: 1 << 20, ..zero },
+            AgreedCall { memory: 1 << 35, ..zero },
+            AgreedCall { bytes: MAX_BYTES, ..zero },
+            AgreedCall { shape: Shape::of(&[3, 4]), ..zero },
         ];
         for (index, agreed) in ends.iter().enumerate() {
-            assert_eq!(Agreed::of(agreed.signature(Op::AllReduce), agreed.shape.word()), *agreed);
-            assert_eq!(op_of(agreed.signature(Op::AllReduce)), Some(Op::AllReduce));
+            let AgreedCall { root, dtype, reduce, algorithm, memory, bytes, shape } = *agreed;
+            let signature = agreed.signature(Op::AllReduce);
+            assert_eq!(unpacked(signature), [root, dtype, reduce, algorithm, memory, bytes]);
+            assert_eq!(announced((signature, shape.word)).map(|said| said.shape), Some(shape));
+            assert_eq!(announced((signature, 0)).map(|said| said.op), Some(Op::AllReduce));
             let same =
-                |other: &Agreed| with_shape(*other, Op::AllReduce) == with_shape(*agreed, Op::AllReduce);
+                |other: &AgreedCall| with_shape(*other, Op::AllReduce) == with_shape(*agreed, Op::AllReduce);
             assert_eq!(ends.iter().filter(|other| same(other)).count(), 1, "{index}");
         }
     }

@@ -1,12 +1,14 @@
-//! What follows from the table of operations is what it says: numbers, what code offers, Python's methods, README.md's matrix.
+//! What follows from the table of operations is what it says: numbers, what code offers, Python's methods,
+//! the matrices of README.md and docs/collectives.md.
 
 use super::*;
 
 /// Every public item with its signature, as `cargo xtask lint` compares it with the code.
 const API: &str = include_str!("../../../../xtask/listings/api-symmem.txt");
 const STUB: &str = include_str!("../../../symmem-python/python/symmem/_symmem.pyi");
-const PACKAGE: &str = include_str!("../../../symmem-python/python/symmem/__init__.py");
+const PACKAGE: &str = include_str!("../../../symmem-python/python/symmem/_collectives.py");
 const README: &str = include_str!("../../../../README.md");
+const PAGE: &str = include_str!("../../../../docs/collectives.md");
 
 #[test]
 fn every_op_is_found_by_its_number() {
@@ -83,14 +85,31 @@ fn python_has_what_the_table_says() {
     }
 }
 
-/// The matrix of what collectives are and where they can be done.
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "" }
+}
+
+/// README.md's matrix: where each collective can be done.
 fn matrix() -> String {
     let mut lines = vec![
-        "| collective | a rank gets | host, private memory | started | GPU | through NCCL | Python | algorithms |".to_owned(),
-        "|---|---|---|---|---|---|---|---|".to_owned(),
+        "| collective | host | private | CUDA | NCCL | Python |".to_owned(),
+        "|---|---|---|---|---|---|".to_owned(),
     ];
     for row in ROWS {
-        let yes = |is: bool| if is { "yes" } else { "" };
+        let python = row.python.map_or_else(String::new, |method| format!("`{method}`"));
+        let cells = ["yes", yes(row.private), yes(row.devices), yes(row.carried)];
+        lines.push(format!("| `{}` | {} | {python} |", row.name, cells.join(" | ")));
+    }
+    lines.join("\n")
+}
+
+/// The matrix of docs/collectives.md: what each collective is.
+fn long_matrix() -> String {
+    let mut lines = vec![
+        "| collective | a rank gets | started | algorithms |".to_owned(),
+        "|---|---|---|---|".to_owned(),
+    ];
+    for row in ROWS {
         let gets = match row.output {
             Output::InPlace => "the result in place",
             Output::Same => "as much as it gave",
@@ -98,41 +117,43 @@ fn matrix() -> String {
             Output::Whole => "everybody's",
             Output::Varies => "what ranks tell each other",
         };
-        let at_root = row.root && matches!(row.output, Output::Same | Output::Whole);
-        let gets = if at_root { format!("{gets}, at the root") } else { gets.to_owned() };
+        let gets = if row.is_to_root() { format!("{gets}, at the root") } else { gets.to_owned() };
         let algorithms = row.tuned.map_or_else(String::new, |tuned| {
             tuned.algorithms().iter().map(|one| one.name()).collect::<Vec<_>>().join(", ")
         });
-        let python = row.python.map_or_else(String::new, |method| format!("`{method}`"));
-        let cells = [yes(row.private), yes(row.started), yes(row.devices), yes(row.carried)];
-        lines.push(format!("| `{}` | {gets} | {} | {python} | {algorithms} |", row.name, cells.join(" | ")));
+        lines.push(format!("| `{}` | {gets} | {} | {algorithms} |", row.name, yes(row.started)));
     }
     lines.join("\n")
 }
 
-/// What is wrong with the matrix in `readme`.
-fn matrix_problem(readme: &str) -> Option<String> {
-    let wanted = matrix();
-    let found = readme.split("\n\n").find(|part| part.starts_with("| collective |")).unwrap_or_default();
-    (found != wanted).then(|| format!("README.md must have this table:\n{wanted}"))
+/// What is wrong with the matrix of collectives in `page`, which should be `wanted`.
+fn matrix_problem(page: &str, wanted: &str) -> Option<String> {
+    let found = page.split("\n\n").find(|part| part.starts_with("| collective |")).unwrap_or_default();
+    (found != wanted).then(|| format!("the page must have this table:\n{wanted}"))
 }
 
 #[test]
-fn the_readme_has_the_matrix_of_collectives() {
-    if let Some(problem) = matrix_problem(README) {
-        panic!("{problem}");
+fn pages_have_their_matrix_of_collectives() {
+    for (name, page, wanted) in
+        [("README.md", README, matrix()), ("docs/collectives.md", PAGE, long_matrix())]
+    {
+        if let Some(problem) = matrix_problem(page, &wanted) {
+            panic!("{name}: {problem}");
+        }
     }
 }
 
 #[test]
-fn a_wrong_cell_of_the_matrix_is_noticed() {
-    let right = format!("Text.\n\n{}\n\nMore.", matrix());
-    assert_eq!(matrix_problem(&right), None);
-    for (at, _) in matrix().match_indices(" yes ") {
-        let at = at + "Text.\n\n".len();
-        let planted = format!("{} {}", &right[..at], &right[at + " yes".len()..]);
-        assert!(matrix_problem(&planted).is_some(), "{}", &right[at..]);
+fn a_wrong_cell_of_a_matrix_is_noticed() {
+    for matrix in [matrix(), long_matrix()] {
+        let right = format!("Text.\n\n{matrix}\n\nMore.");
+        assert_eq!(matrix_problem(&right, &matrix), None);
+        for (at, _) in matrix.match_indices(" yes ") {
+            let at = at + "Text.\n\n".len();
+            let planted = format!("{} {}", &right[..at], &right[at + " yes".len()..]);
+            assert!(matrix_problem(&planted, &matrix).is_some(), "{}", &right[at..]);
+        }
+        let more = right.replacen("|  |", "| yes |", 1);
+        assert!(more != right && matrix_problem(&more, &matrix).is_some());
     }
-    let more = right.replacen("|  |", "| yes |", 1);
-    assert!(more != right && matrix_problem(&more).is_some());
 }

@@ -1,6 +1,7 @@
 //! What a rank announces of its operation: two words, which the protocols of `sync` carry and compare.
 //!
-//! [`signature`](super::signature) packs them. `symmem-models` compiles this file a second time, so it needs nothing else.
+//! [`signature`](super::signature) packs them. `symmem-models` compiles this file a second time, so it needs
+//! nothing else.
 
 /// What a rank says it is doing: all ranks of a meeting must say the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

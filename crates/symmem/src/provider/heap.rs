@@ -1,12 +1,12 @@
-//! Memory of the process' heap, which ranks that are threads of one process share. For tests: it has nothing to send and nothing
-//! to map, so what passes on it counts on no descriptor.
+//! Memory of the process' heap, which ranks that are threads of one process share. For tests: it has nothing
+//! to send and nothing to map, so what passes on it counts on no descriptor.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::group::Running;
-use crate::provider::{Export, Joined, LocalMemory, Provider, own};
+use crate::provider::{Export, Joined, LocalMemory, MemoryProvider, own};
 use crate::table::Keep;
 use crate::{Error, Result};
 
@@ -53,7 +53,7 @@ impl LocalMemory for HeapMemory {
     }
 }
 
-impl Provider for Heap {
+impl MemoryProvider for Heap {
     fn name(&self) -> &'static str {
         "heap"
     }
@@ -75,7 +75,7 @@ impl Provider for Heap {
 }
 
 impl Joined for Heap {
-    fn provider(&self) -> &dyn Provider {
+    fn provider(&self) -> &dyn MemoryProvider {
         self
     }
 

@@ -1,8 +1,9 @@
 //! Providers: where memory comes from, and how peers map it.
 //!
-//! A provider makes local memory; ranks that *join* it together can then give each other what they made: each exports, sends,
-//! and imports what the others exported (`share.rs`). What comes of it is a column of addresses with what keeps them alive.
-//! A provider never works on the memory; that is an engine's part. `registry.rs` alone knows which providers there are.
+//! A provider makes local memory; ranks that *join* it together can then give each other what they made: each
+//! exports, sends, and imports what the others exported (`share.rs`). What comes of it is a column of
+//! addresses with what keeps them alive. A provider never works on the memory; that is an engine's part.
+//! `registry.rs` alone knows which providers there are.
 
 #![allow(unsafe_code, reason = "memory of devices")]
 
@@ -58,12 +59,13 @@ pub(crate) struct Export {
 }
 
 /// A source of symmetric memory, on the host or on one device.
-pub(crate) trait Provider: Debug + Send + Sync {
+pub(crate) trait MemoryProvider: Debug + Send + Sync {
     /// Its name, which ranks compare.
     fn name(&self) -> &'static str;
     /// Local: makes `bytes` zeroed bytes.
     fn alloc(&self, bytes: usize) -> Result<Arc<dyn LocalMemory>>;
-    /// Collective, once per group and device: what the ranks must know of each other before they share memory.
+    /// Collective, once per group and device: what the ranks must know of each other before they share
+    /// memory.
     fn join(&self, running: &Running<'_>) -> Result<Arc<dyn Joined>>;
     /// Whether one address may reach all ranks at once.
     fn has_multicast(&self) -> bool {
@@ -74,10 +76,11 @@ pub(crate) trait Provider: Debug + Send + Sync {
 /// A provider that the ranks of a group have joined.
 pub(crate) trait Joined: Any + Debug + Send + Sync {
     /// The provider, for memory that these ranks share later.
-    fn provider(&self) -> &dyn Provider;
+    fn provider(&self) -> &dyn MemoryProvider;
 
-    /// Whether all ranks reach each other's memory, if that is known to all of them before anything is shared.
-    fn is_direct(&self) -> Option<bool> {
+    /// Whether all ranks reach each other's memory, if that is known to all of them before anything is
+    /// shared.
+    fn reaches_all(&self) -> Option<bool> {
         Some(true)
     }
 
@@ -89,8 +92,8 @@ pub(crate) trait Joined: Any + Debug + Send + Sync {
     /// Local: what peers need to reach `local`.
     fn export(&self, local: &dyn LocalMemory) -> Result<Export>;
 
-    /// Collective, as part of a step that a vote ends: makes `local`, which every rank has exported, known to the
-    /// provider's library.
+    /// Collective, as part of a step that a vote ends: makes `local`, which every rank has exported, known to
+    /// the provider's library.
     fn register(&self, _: &Running<'_>, _: &Arc<dyn LocalMemory>) -> Result<Option<Keep>, Halt> {
         Ok(None)
     }
@@ -99,7 +102,8 @@ pub(crate) trait Joined: Any + Debug + Send + Sync {
     fn import(&self, rank: usize, export: Export, registration: Option<&Keep>)
     -> Result<Option<(u64, Keep)>>;
 
-    /// Collective: one address that reaches everybody's `local`, or why there is none, which is the same on every rank.
+    /// Collective: one address that reaches everybody's `local`, or why there is none, which is the same on
+    /// every rank.
     fn multicast(
         &self,
         _: &Running<'_>,
@@ -127,7 +131,8 @@ pub(crate) fn own_shared<T: LocalMemory>(local: &Arc<dyn LocalMemory>) -> Result
     any.downcast().map_err(|_| foreign(&**local))
 }
 
-/// Copies `bytes` to `offset` of `local`, which is on `device`, and returns when they are there. On no user's stream.
+/// Copies `bytes` to `offset` of `local`, which is on `device`, and returns when they are there. On no user's
+/// stream.
 pub(crate) fn write_on(device: &Device, local: &dyn LocalMemory, offset: usize, bytes: &[u8]) -> Result<()> {
     let size = local.mapped_bytes();
     if offset.checked_add(bytes.len()).is_none_or(|end| end > size) {

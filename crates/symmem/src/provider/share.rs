@@ -1,11 +1,13 @@
 //! Sharing memory, once for all providers: every rank exports, sends, registers, imports, and votes.
 //!
-//! Collective. Used by rendezvous for data and pads, and by engines for their control blocks. What it guarantees: what ranks
-//! can compare is compared before anything is sent, and is the same typed error on every rank; a rank that fails later goes
-//! straight to the vote, all ranks get its error, nothing is left mapped, exported or registered, and the same memory can be
-//! tried again, unless the provider ends the group (`Joined::refused`).
+//! Collective. Used by rendezvous for data and pads, and by engines for their control blocks. What it
+//! guarantees: what ranks can compare is compared before anything is sent, and is the same typed error on
+//! every rank; a rank that fails later goes straight to the vote, all ranks get its error, nothing is left
+//! mapped, exported or registered, and the same memory can be tried again, unless the provider ends the group
+//! (`Joined::refused`).
 //!
-//! Threads of one process do the same: an import within a process is a mapping of its own, with a life of its own.
+//! Threads of one process do the same: an import within a process is a mapping of its own, with a life of its
+//! own.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Halt;
-use crate::group::{Brought, Running};
+use crate::group::{Proposal, Running};
 use crate::provider::{Export, Joined, LocalMemory};
 use crate::sys::channel::MAX_FDS;
 use crate::sys::fault::{self, Point};
@@ -32,7 +34,7 @@ pub(crate) struct Bring {
 }
 
 /// What came of a step in which ranks shared memory.
-pub(crate) struct Shared<T> {
+pub(crate) struct SharedStep<T> {
     /// One for each memory that was brought.
     pub(crate) columns: Vec<Column>,
     /// What this rank made of them before the vote.
@@ -41,20 +43,20 @@ pub(crate) struct Shared<T> {
     pub(crate) number: u64,
 }
 
-/// Collective: everybody's memory, a column for each that this rank `brought`, of which all ranks bring the same number.
-/// The ranks in `far` count as out of reach of all others.
+/// Collective: everybody's memory, a column for each that this rank `brought`, of which all ranks bring the
+/// same number. The ranks in `far` count as out of reach of all others.
 ///
-/// A rank that failed to make its memory tells the others instead of staying away. `finish` is what each rank does with the
-/// columns before the vote: its failure is a failure of the step.
+/// A rank that failed to make its memory tells the others instead of staying away. `finish` is what each rank
+/// does with the columns before the vote: its failure is a failure of the step.
 pub(crate) fn share<T>(
     running: &Running<'_>,
     far: &[usize],
     brought: Result<Vec<Bring>>,
     finish: impl FnOnce(&[Column]) -> Result<T>,
-) -> Result<Shared<T>> {
+) -> Result<SharedStep<T>> {
     let tag = running.next_tag()?;
     let exports = brought.and_then(Exports::new);
-    let offers = running.compare(running.op(), &Offer::new(&exports))?;
+    let offers = running.compare(running.op(), &MemoryProposal::new(&exports))?;
     // Fails on every rank above if it failed on one.
     let exports = exports?;
     // What this rank exported stays until the vote, whatever fails here: a peer may be importing it.
@@ -67,15 +69,16 @@ pub(crate) fn share<T>(
     let refused = |error| joined().fold(error, |error, joined| joined.refused(running, error));
     let (mut columns, finished) = running.conclude(tag, outcome).map_err(refused)?;
     agree_on_reach(running, far, joined, &mut columns)?;
-    Ok(Shared { columns, finished, number: tag })
+    Ok(SharedStep { columns, finished, number: tag })
 }
 
-/// Collective: one address for everybody's part of `column`, of which this rank brought `bring`, where there can be one.
+/// Collective: one address for everybody's part of `column`, of which this rank brought `bring`, where there
+/// can be one.
 pub(crate) fn share_multicast(running: &Running<'_>, bring: &Bring, column: &mut Column) -> Result<()> {
     let made = match &bring.local {
         // All ranks see alike who brought nothing, and who is out of reach.
         _ if column.reach.contains(&Reach::Absent) => Err("a rank brought no memory".to_owned()),
-        Some(local) if column.is_direct => bring.joined.multicast(running, local, column)?,
+        Some(local) if column.reaches_all => bring.joined.multicast(running, local, column)?,
         _ => Err("a rank is out of reach of another".to_owned()),
     };
     match made {
@@ -87,7 +90,7 @@ pub(crate) fn share_multicast(running: &Running<'_>, bring: &Bring, column: &mut
 
 /// This rank's memories with what it says of each, and the descriptors of all of them.
 struct Exports {
-    memories: Vec<(Bring, Option<Offered>)>,
+    memories: Vec<(Bring, Option<ProposedMemory>)>,
     fds: Vec<OwnedFd>,
 }
 
@@ -100,7 +103,7 @@ impl Exports {
                     let Export { bytes, note, fds } = bring.joined.export(&**local)?;
                     let (asked, count, note) = (local.bytes(), fds.len(), ids::hex(&note));
                     exports.fds.extend(fds);
-                    Some(Offered { asked, bytes, note, fds: count })
+                    Some(ProposedMemory { asked, bytes, note, fds: count })
                 }
                 None => None,
             };
@@ -116,7 +119,7 @@ impl Exports {
 
 /// What a rank says of one memory that it brings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Offered {
+struct ProposedMemory {
     /// Bytes that were asked for, which must agree, and that there are, which may differ by device.
     asked: usize,
     bytes: usize,
@@ -127,14 +130,14 @@ struct Offered {
 
 /// What a rank brings.
 #[derive(Debug, Serialize, Deserialize)]
-struct Offer {
+struct MemoryProposal {
     providers: Vec<String>,
-    memories: Vec<Option<Offered>>,
+    memories: Vec<Option<ProposedMemory>>,
     /// Why this rank cannot take part after all.
     error: Option<String>,
 }
 
-impl Offer {
+impl MemoryProposal {
     fn new(exports: &Result<Exports>) -> Self {
         let memories = || exports.iter().flat_map(|exports| &exports.memories);
         Self {
@@ -149,7 +152,7 @@ impl Offer {
     }
 }
 
-impl Brought for Offer {
+impl Proposal for MemoryProposal {
     const WHAT: &str = "the memory";
 
     fn error(&self) -> Option<&str> {
@@ -174,7 +177,7 @@ fn map_everybody(
     tag: u64,
     far: &[usize],
     exports: &Exports,
-    offers: &[Offer],
+    offers: &[MemoryProposal],
 ) -> Result<Vec<Column>, Halt> {
     let me = running.inner().rank;
     let fds: Vec<BorrowedFd<'_>> = exports.fds.iter().map(AsFd::as_fd).collect();
@@ -191,7 +194,8 @@ fn map_everybody(
     }
     let mut received = Vec::with_capacity(offers.len());
     for (rank, offer) in offers.iter().enumerate() {
-        // Received whether they are used or not: the message would stay in the channel, and the memory with it.
+        // Received whether they are used or not: the message would stay in the channel, and the memory with
+        // it.
         received.push(match offer.fds() {
             0 => Vec::new(),
             _ if !is_neighbour(&rank) => Vec::new(),
@@ -203,7 +207,7 @@ fn map_everybody(
     for (index, (bring, _)) in exports.memories.iter().enumerate() {
         // In rank order, and in the order in which each rank exported.
         let exported = offers.iter().zip(&mut received).map(|(offer, fds)| {
-            let Offered { bytes, note, fds: count, .. } = offer.memories.get(index)?.as_ref()?;
+            let ProposedMemory { bytes, note, fds: count, .. } = offer.memories.get(index)?.as_ref()?;
             let note = ids::unhex(note).unwrap_or_default();
             Some(Export { bytes: *bytes, note, fds: fds.take(*count).collect() })
         });
@@ -256,10 +260,10 @@ fn agree_on_reach<'a, I: Iterator<Item = &'a dyn Joined>>(
     joined: impl Fn() -> I,
     columns: &mut [Column],
 ) -> Result<()> {
-    let known = |joined: &dyn Joined| if far.is_empty() { joined.is_direct() } else { Some(false) };
+    let known = |joined: &dyn Joined| if far.is_empty() { joined.reaches_all() } else { Some(false) };
     if joined().all(|joined| known(joined).is_some()) {
         for (joined, column) in joined().zip(columns) {
-            column.is_direct = known(joined) == Some(true);
+            column.reaches_all = known(joined) == Some(true);
         }
         return Ok(());
     }
@@ -267,7 +271,7 @@ fn agree_on_reach<'a, I: Iterator<Item = &'a dyn Joined>>(
         columns.iter().map(|column| u8::from(!column.reach.contains(&Reach::Unreachable))).collect();
     let said = running.all_gather(running.op(), 0, mine.len() as u64, &mine)?;
     for (index, column) in columns.iter_mut().enumerate() {
-        column.is_direct = said.iter().all(|said| said.get(index) == Some(&1));
+        column.reaches_all = said.iter().all(|said| said.get(index) == Some(&1));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::group::Running;
-use crate::provider::{Export, Joined, LocalMemory, Provider, own};
+use crate::provider::{Export, Joined, LocalMemory, MemoryProvider, own};
 use crate::sys::memfd::{Mapping, Segment};
 use crate::table::Keep;
 use crate::{Error, Result};
@@ -58,7 +58,7 @@ fn address(mapping: &Mapping) -> u64 {
     mapping.ptr().expose_provenance() as u64
 }
 
-impl Provider for Shm {
+impl MemoryProvider for Shm {
     fn name(&self) -> &'static str {
         "shm"
     }
@@ -81,7 +81,7 @@ impl Provider for Shm {
 }
 
 impl Joined for Shm {
-    fn provider(&self) -> &dyn Provider {
+    fn provider(&self) -> &dyn MemoryProvider {
         self
     }
 

@@ -1,6 +1,6 @@
-//! Device memory from one slab per device, shared when the ranks join. For tests: what an allocation exports is a place in the slab,
-//! which differs by rank, and nothing is sent or mapped for it; so what passes on it counts on neither. A library with a
-//! symmetric heap of its own (NVSHMEM) works like this.
+//! Device memory from one slab per device, shared when the ranks join. For tests: what an allocation exports
+//! is a place in the slab, which differs by rank, and nothing is sent or mapped for it; so what passes on it
+//! counts on neither. A library with a symmetric heap of its own (NVSHMEM) works like this.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,7 +9,7 @@ use crate::cuda::Device;
 use crate::cuda::capture::check_no_capture;
 use crate::group::Running;
 use crate::provider::share::{Bring, share};
-use crate::provider::{Export, Joined, LocalMemory, Provider, own};
+use crate::provider::{Export, Joined, LocalMemory, MemoryProvider, own};
 use crate::table::{Column, Keep};
 use crate::{Error, Result};
 
@@ -55,19 +55,19 @@ impl Slab {
 
 /// A part of a slab.
 #[derive(Debug)]
-struct Part {
+struct SlabPart {
     slab: Arc<Slab>,
     start: usize,
     bytes: usize,
 }
 
-impl Drop for Part {
+impl Drop for SlabPart {
     fn drop(&mut self) {
         self.slab.give_back(self.start);
     }
 }
 
-impl LocalMemory for Part {
+impl LocalMemory for SlabPart {
     fn address(&self) -> u64 {
         self.slab.memory.address() + self.start as u64
     }
@@ -85,11 +85,11 @@ impl LocalMemory for Part {
 #[derive(Clone, Debug)]
 pub(super) struct Slabs {
     device: Device,
-    base: Arc<dyn Provider>,
+    base: Arc<dyn MemoryProvider>,
 }
 
 impl Slabs {
-    pub(super) fn new(device: &Device, base: Arc<dyn Provider>) -> Self {
+    pub(super) fn new(device: &Device, base: Arc<dyn MemoryProvider>) -> Self {
         Self { device: device.clone(), base }
     }
 
@@ -106,7 +106,7 @@ impl Slabs {
     }
 }
 
-impl Provider for Slabs {
+impl MemoryProvider for Slabs {
     fn name(&self) -> &'static str {
         "slab"
     }
@@ -115,7 +115,7 @@ impl Provider for Slabs {
         check_no_capture("allocation of device memory")?;
         let slab = self.slab()?;
         let start = slab.take(self.device.ordinal() * ALIGNMENT, bytes)?;
-        let part = Part { slab, start, bytes };
+        let part = SlabPart { slab, start, bytes };
         // What was given back has been used.
         crate::provider::write_on(&self.device, &part, 0, &vec![0; bytes])?;
         Ok(Arc::new(part))
@@ -143,7 +143,7 @@ struct JoinedSlabs {
 }
 
 impl Joined for JoinedSlabs {
-    fn provider(&self) -> &dyn Provider {
+    fn provider(&self) -> &dyn MemoryProvider {
         &self.slabs
     }
 
@@ -151,12 +151,12 @@ impl Joined for JoinedSlabs {
         Some(&self.base)
     }
 
-    fn is_direct(&self) -> Option<bool> {
-        Some(self.peers.is_direct)
+    fn reaches_all(&self) -> Option<bool> {
+        Some(self.peers.reaches_all)
     }
 
     fn export(&self, local: &dyn LocalMemory) -> Result<Export> {
-        let part = own::<Part>(local)?;
+        let part = own::<SlabPart>(local)?;
         Ok(Export { bytes: part.bytes, note: (part.start as u64).to_le_bytes().to_vec(), fds: Vec::new() })
     }
 

@@ -65,9 +65,9 @@ impl About {
 /// What is known of one member, in everybody's segment. All zero: nothing yet.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct MemberRecord {
     pid: AtomicU32,
-    /// One of [`Seat::HERE`] and [`Seat::ELSEWHERE`], once the others are written.
+    /// One of [`MemberRecord::HERE`] and [`MemberRecord::ELSEWHERE`], once the others are written.
     place: AtomicU32,
     start_time: AtomicU64,
     pid_ns: AtomicU64,
@@ -75,7 +75,7 @@ pub(crate) struct Seat {
     left: AtomicU64,
 }
 
-/// A member, as a [`Seat`] names it.
+/// A member, as a [`MemberRecord`] names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seated {
     pub(crate) process: ProcessId,
@@ -83,7 +83,7 @@ pub(crate) struct Seated {
     pub(crate) is_here: bool,
 }
 
-impl Seat {
+impl MemberRecord {
     const HERE: u32 = 1;
     const ELSEWHERE: u32 = 2;
 

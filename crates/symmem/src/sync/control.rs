@@ -1,7 +1,8 @@
-//! The control segment: one per (group, rank), written by its owner unless said otherwise, mapped by all members.
+//! The control segment: one per (group, rank), written by its owner unless said otherwise, mapped by all
+//! members.
 //!
-//! It holds what ranks must know of each other while they run and what a person needs to see when they hang. A
-//! fixed [`Control`], then one slot per rank, then the staging of the exchange, then one seat per rank.
+//! It holds what ranks must know of each other while they run and what a person needs to see when they hang.
+//! A fixed [`Control`], then one slot per rank, then the staging of the exchange, then one seat per rank.
 
 #![allow(unsafe_code, reason = "words in shared memory")]
 
@@ -11,21 +12,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::Result;
 use crate::error::Cause;
 use crate::operation::{MAX_ROOTS, Op};
-use crate::sync::about::{About, Seat, Text};
+use crate::sync::about::{About, MemberRecord, Text};
 use crate::sync::protocol::{ALIVE_WORDS, Ballot, Bell, Slot};
 use crate::sync::waiting::Waiting;
 use crate::sys::life::ProcessId;
 use crate::sys::memfd::{Mapping, Segment};
 
-/// How the name of a control segment's memory file begins, by which who looks on from outside finds it; the group's name and the
-/// rank follow.
+/// How the name of a control segment's memory file begins, by which who looks on from outside finds it; the
+/// group's name and the rank follow.
 pub(crate) const PREFIX: &str = "symmem:";
 /// First word of every control segment: "symmemct" in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"symmemct");
 /// Layout version of the segment and of the messages around it.
 pub(crate) const VERSION: u32 = 7;
-/// Bytes of staging that all ranks of a group share out, per parity, and the bounds of one rank's part: enough to keep
-/// a piece of a large message in the second-level cache, small enough for many ranks.
+/// Bytes of staging that all ranks of a group share out, per parity, and the bounds of one rank's part:
+/// enough to keep a piece of a large message in the second-level cache, small enough for many ranks.
 const STAGING_OF_ALL: usize = 16 << 20;
 const STAGING_BOUNDS: (usize, usize) = (16 << 10, 256 << 10);
 
@@ -41,8 +42,9 @@ const _: () = assert!(MAX_WORLD <= MAX_ROOTS, "every rank is a root that fits");
 /// Bytes of an abort reason that are kept.
 const REASON: usize = 240;
 const LAST_OPS: usize = 32;
-/// The bit of the verdict's word that says that operations are recorded (`sync/record`). An operation looks at that word anyway, and
-/// finds 0 in it unless something is the matter, so that recording costs those nothing who do not record.
+/// The bit of the verdict's word that says that operations are recorded (`sync/record`). An operation looks
+/// at that word anyway, and finds 0 in it unless something is the matter, so that recording costs those
+/// nothing who do not record.
 pub(crate) const RECORDED: u64 = 1 << 63;
 
 /// The fixed part of a control segment.
@@ -59,10 +61,11 @@ pub(crate) struct Control {
     join: AtomicU32,
     /// Rung by peers.
     pub(crate) bell: Bell,
-    /// Only the first rank's is used: the group's verdict, written once, by whoever fails first, and [`RECORDED`].
-    verdict: Line<AtomicU64>,
+    /// Only the first rank's is used: the group's verdict, written once, by whoever fails first, and
+    /// [`RECORDED`].
+    verdict: CacheLine<AtomicU64>,
     /// 0 while the rank is a member, then 1.
-    left: Line<AtomicU32>,
+    left: CacheLine<AtomicU32>,
     /// Of operations.
     pub(crate) waiting: Waiting,
     /// Of mail, which is beside them.
@@ -80,7 +83,7 @@ pub(crate) struct Control {
 /// A word alone in its cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub(crate) struct Line<T>(T);
+pub(crate) struct CacheLine<T>(T);
 
 /// The owner's counters; single writer.
 #[repr(C, align(64))]
@@ -91,7 +94,8 @@ pub(crate) struct CounterWords {
     pub(crate) yields: AtomicU64,
     pub(crate) sleeps: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Since when the owner has been waiting, by [`clock::boottime_ns`](crate::sys::clock::boottime_ns), beyond the first rung; else 0.
+    /// Since when the owner has been waiting, by [`clock::boottime_ns`](crate::sys::clock::boottime_ns),
+    /// beyond the first rung; else 0.
     waits_since: AtomicU64,
 }
 
@@ -107,7 +111,8 @@ impl CounterWords {
         self.waits_since.store(since, Ordering::Relaxed);
     }
 
-    /// Whether the owner did something else than wait for at least half of the time between `from` and `to`, which is now.
+    /// Whether the owner did something else than wait for at least half of the time between `from` and `to`,
+    /// which is now.
     pub(crate) fn worked(&self, from: u64, to: u64) -> bool {
         let since = self.waits_since.load(Ordering::Relaxed);
         since == 0 || since > from + (to - from) / 2
@@ -153,7 +158,8 @@ impl Control {
         }
     }
 
-    /// Whether an operation has to look closer before it begins: the group has failed, or is recorded. On the first rank's control.
+    /// Whether an operation has to look closer before it begins: the group has failed, or is recorded. On the
+    /// first rank's control.
     #[inline]
     pub(crate) fn is_unusual(&self) -> bool {
         self.verdict.0.load(Ordering::Acquire) != 0
@@ -167,7 +173,8 @@ impl Control {
 
     /// Has operations of all ranks recorded from now on, or no longer. On the first rank's control.
     pub(crate) fn set_recorded(&self, recorded: bool) {
-        // Relaxed: it says nothing of any other memory; a rank that sees it late records from its next operation on.
+        // Relaxed: it says nothing of any other memory; a rank that sees it late records from its next
+        // operation on.
         match recorded {
             true => self.verdict.0.fetch_or(RECORDED, Ordering::Relaxed),
             false => self.verdict.0.fetch_and(!RECORDED, Ordering::Relaxed),
@@ -187,9 +194,9 @@ impl Control {
         }
     }
 
-    /// Settles once, for all ranks, whether the group came to be: the first rank to say what it saw decides. When a rank
-    /// dies at the end of a join, some see everybody arrive and others see the death first; they must not disagree on
-    /// whether they have a group. On the first rank's control.
+    /// Settles once, for all ranks, whether the group came to be: the first rank to say what it saw decides.
+    /// When a rank dies at the end of a join, some see everybody arrive and others see the death first; they
+    /// must not disagree on whether they have a group. On the first rank's control.
     pub(crate) fn settle_join(&self, succeeded: bool) -> bool {
         const SUCCEEDED: u32 = 1;
         const FAILED: u32 = 2;
@@ -256,7 +263,7 @@ pub(crate) struct ControlMap {
 impl ControlMap {
     /// Bytes of a control segment in a group of `world` ranks.
     pub(crate) fn bytes(world: usize) -> usize {
-        Self::seats_at(world) + world * size_of::<Seat>()
+        Self::seats_at(world) + world * size_of::<MemberRecord>()
     }
 
     /// Where the seats are: last, so that operations, which do not need them, need not know of them either.
@@ -297,27 +304,28 @@ impl ControlMap {
         fits.then_some(map)
     }
 
-    /// Takes somebody's segment, whichever it is, to look at: nothing may be written through it if the mapping is for reading.
-    pub(crate) fn examine(mapping: Mapping) -> Examined {
+    /// Takes somebody's segment, whichever it is, to look at: nothing may be written through it if the
+    /// mapping is for reading.
+    pub(crate) fn examine(mapping: Mapping) -> ExaminedFile {
         if mapping.len() < size_of::<Control>() {
-            return Examined::Nothing;
+            return ExaminedFile::Nothing;
         }
         // Long enough for the fixed part, whatever the world.
         let mut map = Self { mapping: Arc::new(mapping), world: 0 };
         let control = map.control();
         if control.magic.load(Ordering::Acquire) != MAGIC {
-            return Examined::Nothing;
+            return ExaminedFile::Nothing;
         }
         if control.version.load(Ordering::Relaxed) != VERSION {
-            return Examined::OtherVersion;
+            return ExaminedFile::OtherVersion;
         }
         let (rank, world) = (control.rank.load(Ordering::Relaxed), control.world.load(Ordering::Relaxed));
         let (rank, world) = (rank as usize, world as usize);
         if rank >= world || world > MAX_WORLD || map.mapping.len() < Self::bytes(world) {
-            return Examined::Nothing;
+            return ExaminedFile::Nothing;
         }
         map.world = world;
-        Examined::Segment(map, rank)
+        ExaminedFile::Segment(map, rank)
     }
 
     /// Number of ranks.
@@ -327,8 +335,9 @@ impl ControlMap {
 
     #[inline]
     pub(crate) fn control(&self) -> &Control {
-        // SAFETY: the mapping is page-aligned, at least `bytes(world)` long (checked by `create` and `adopt`) and
-        // lives as long as `self`; `Control` consists of atomics only, so any bytes and concurrent writes are valid.
+        // SAFETY: the mapping is page-aligned, at least `bytes(world)` long (checked by `create` and `adopt`)
+        // and lives as long as `self`; `Control` consists of atomics only, so any bytes and concurrent writes
+        // are valid.
         unsafe { &*self.mapping.ptr().cast::<Control>() }
     }
 
@@ -341,10 +350,11 @@ impl ControlMap {
     }
 
     /// What is known of member `rank`.
-    pub(crate) fn seat(&self, rank: usize) -> &Seat {
+    pub(crate) fn seat(&self, rank: usize) -> &MemberRecord {
         assert!(rank < self.world, "there is no seat for that rank");
-        // SAFETY: as for `control`; the seats follow the staging, which is a multiple of 64 bytes, and `rank` is in range.
-        unsafe { &*self.mapping.ptr().add(Self::seats_at(self.world)).cast::<Seat>().add(rank) }
+        // SAFETY: as for `control`; the seats follow the staging, which is a multiple of 64 bytes, and `rank`
+        // is in range.
+        unsafe { &*self.mapping.ptr().add(Self::seats_at(self.world)).cast::<MemberRecord>().add(rank) }
     }
 
     /// Touches every page now, so that no operation pays for it.
@@ -364,7 +374,7 @@ impl ControlMap {
 
 /// What a memory file is to who looks on.
 #[derive(Debug)]
-pub(crate) enum Examined {
+pub(crate) enum ExaminedFile {
     /// The segment of the rank of this number.
     Segment(ControlMap, usize),
     /// A segment whose layout is not known here.

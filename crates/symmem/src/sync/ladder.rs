@@ -1,8 +1,8 @@
 //! The wait ladder: spin, yield, sleep. Every wait on shared memory in the library climbs it.
 //!
-//! Spinning is for peers that run on other cores, yielding lets a peer run on this core, and sleeping is a futex of at most
-//! one tick, after which the caller's [`Wait`] looks at deadline, cancel token, abort, left and death. Which rungs a wait
-//! climbs is the [`Outlook`]'s to say.
+//! Spinning is for peers that run on other cores, yielding lets a peer run on this core, and sleeping is a
+//! futex of at most one tick, after which the caller's [`Wait`] looks at deadline, cancel token, abort, left
+//! and death. Which rungs a wait climbs is the [`Outlook`]'s to say.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,14 +22,16 @@ const YIELDING_CROWDED: Duration = Duration::from_millis(1);
 const YIELDING_TOGETHER: Duration = Duration::from_micros(50);
 /// A yield that took longer than this went to somebody who does not yield in turn, unless a peer was at work.
 const STALL: Duration = Duration::from_micros(500);
-/// How long a peer works on each byte of an operation at most, with two ranks to a core that all read memory; and on all of them.
+/// How long a peer works on each byte of an operation at most, with two ranks to a core that all read memory;
+/// and on all of them.
 const WORK_PER_BYTE: Duration = Duration::from_nanos(2);
 const WORK_MOST: Duration = Duration::from_secs(1);
 /// What a stall costs in good yields: each saves some 10 us of a sleep's 20, and a stall takes 4 ms.
 const STALL_COSTS: u32 = 256;
 /// Most good yields that are saved up: stalls come in bursts.
 const MOST_CREDIT: u32 = 8 * STALL_COSTS;
-/// For how long nobody yields after a stall that no good yields pay for; four times as long after each further one, up to the most.
+/// For how long nobody yields after a stall that no good yields pay for; four times as long after each
+/// further one, up to the most.
 const PENALTY: Duration = Duration::from_millis(10);
 const PENALTY_MOST: Duration = Duration::from_millis(60);
 /// For how long a rank that was woken from its own core believes to share it; then it spins once to see.
@@ -41,14 +43,17 @@ const TRY_AGAIN: u32 = 64;
 
 /// What a rank has seen of the machine lately, and which rungs it climbs by that.
 ///
-/// - *Crowded*: ranks outnumber the cores. A spinner would keep a peer off its core for a slice of the scheduler, so it yields.
-/// - *Together*: who woke this rank ran on this very core, and could not have gone on while this rank spun. So it yields, which also
-///   keeps both ready to run: then the kernel sees that they should be parted, which it does not see of ranks that sleep in turns.
-/// - *Stalled*: a yield gave the core to other work for a slice, 4 ms mostly. So it sleeps at once: the kernel lets who wakes up run
-///   soon, and who yields run last.
+/// - *Crowded*: ranks outnumber the cores. A spinner would keep a peer off its core for a slice of the
+///   scheduler, so it yields.
+/// - *Together*: who woke this rank ran on this very core, and could not have gone on while this rank spun.
+///   So it yields, which also keeps both ready to run: then the kernel sees that they should be parted, which
+///   it does not see of ranks that sleep in turns.
+/// - *Stalled*: a yield gave the core to other work for a slice, 4 ms mostly. So it sleeps at once: the
+///   kernel lets who wakes up run soon, and who yields run last.
 ///
-/// Each is seen anew from time to time, so that ranks come back to spinning when it pays. All of it is this rank's own memory.
-/// Words are Relaxed: they are guesses, and whichever thread of the rank wrote last is right enough.
+/// Each is seen again from time to time, so that ranks come back to spinning when it pays. All of it is this
+/// rank's own memory. Words are Relaxed: they are guesses, and whichever thread of the rank wrote last is
+/// right enough.
 #[derive(Debug)]
 struct Outlook {
     crowded: bool,
@@ -58,7 +63,8 @@ struct Outlook {
     /// Yields that did their work, and what is left of them after the stalls.
     good_yields: AtomicU32,
     credit: AtomicU32,
-    /// For how long the last stall keeps this rank from yielding; these three in nanoseconds of the ladder's clock.
+    /// For how long the last stall keeps this rank from yielding; these three in nanoseconds of the ladder's
+    /// clock.
     penalty: AtomicU64,
     stalled_until: AtomicU64,
     together_until: AtomicU64,
@@ -106,7 +112,8 @@ impl Outlook {
         self.polls.store(if useful { FIRST_POLLS } else { 0 }, Ordering::Relaxed);
     }
 
-    /// A yield took from `before` to `now`, and a peer may have worked for `work` of it; whether it is the last for now.
+    /// A yield took from `before` to `now`, and a peer may have worked for `work` of it; whether it is the
+    /// last for now.
     fn yielded(&self, before: Duration, now: Duration, work: Duration) -> bool {
         if now.saturating_sub(before) <= STALL + work {
             return false;
@@ -205,9 +212,10 @@ impl Ladder {
         }
     }
 
-    /// The rungs between the first and the last: spins by the clock, or yields, for as long as that may pay. `now` is when it
-    /// begins, which the caller knows anyhow: looking at the clock is a good part of a yield. Peers may work on `bytes` bytes, and
-    /// `worked` says whether one of them did something else than wait for most of a time, by the clock that all ranks share.
+    /// The rungs between the first and the last: spins by the clock, or yields, for as long as that may pay.
+    /// `now` is when it begins, which the caller knows anyhow: looking at the clock is a good part of a
+    /// yield. Peers may work on `bytes` bytes, and `worked` says whether one of them did something else than
+    /// wait for most of a time, by the clock that all ranks share.
     pub(crate) fn linger<T>(
         &self,
         counters: &CounterWords,
@@ -246,8 +254,9 @@ impl Ladder {
         found
     }
 
-    /// For how long a peer may have worked on this core in a yield from `before` to `now`. Between operations peers fill buffers and
-    /// compute, and only they know how much; where ranks outnumber the cores, whoever did not wait meanwhile is taken to have had this one.
+    /// For how long a peer may have worked on this core in a yield from `before` to `now`. Between operations
+    /// peers fill buffers and compute, and only they know how much; where ranks outnumber the cores, whoever
+    /// did not wait meanwhile is taken to have had this one.
     fn work(
         &self,
         bytes: u64,
@@ -263,8 +272,8 @@ impl Ladder {
         }
     }
 
-    /// Gives the core to somebody else between polls. Bounded by the clock, because one yield can take a whole slice of the
-    /// scheduler and nobody looks at the group meanwhile.
+    /// Gives the core to somebody else between polls. Bounded by the clock, because one yield can take a
+    /// whole slice of the scheduler and nobody looks at the group meanwhile.
     fn give_way<T>(
         &self,
         counters: &CounterWords,

@@ -1,5 +1,5 @@
-//! Words in shared memory and how to wait for them: the protocols, the control segment and the wait ladder; and the threads that
-//! share a rank's work.
+//! Words in shared memory and how to wait for them: the protocols, the control segment and the wait ladder;
+//! and the threads that share a rank's work.
 //!
 //! Called by `group` and what is above it; built on `sys`, the settings and the names of operations.
 

@@ -1,13 +1,14 @@
 //! The threads that share a rank's part of a large collective.
 //!
-//! A rank has `Config::threads_per_rank` of them, the one that calls included. The others are made by the first collective
-//! that is large enough, sleep without using the processor between collectives (after a short spin, where there is a core
-//! for everybody), and end when the group goes; nobody waits for that. Work is divided by ranges of elements, so the number
-//! of threads never changes a bit of the result, and may differ between ranks.
+//! A rank has `Config::threads_per_rank` of them, the one that calls included. The others are made by the
+//! first collective that is large enough, sleep without using the processor between collectives (after a
+//! short spin, where there is a core for everybody), and end when the group goes; nobody waits for that. Work
+//! is divided by ranges of elements, so the number of threads never changes a bit of the result, and may
+//! differ between ranks.
 //!
-//! They inherit the affinity mask of the thread whose collective made them. To give a rank several cores, start it with a
-//! mask of that many (`taskset -c 0-3`, `numactl --physcpubind=0-3`) or with none. With one core per rank they only cost
-//! time. A forked child never comes here: its operations end before.
+//! They inherit the affinity mask of the thread whose collective made them. To give a rank several cores,
+//! start it with a mask of that many (`taskset -c 0-3`, `numactl --physcpubind=0-3`) or with none. With one
+//! core per rank they only cost time. A forked child never comes here: its operations end before.
 //!
 //! Used by `collective` while an operation of the group runs.
 
@@ -30,7 +31,7 @@ const POLLS: u32 = 64;
 
 /// The threads of a rank in a group, made when first needed.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct RankThreads {
     /// The calling one included.
     threads: usize,
     rank: usize,
@@ -40,15 +41,15 @@ pub(crate) struct Crew {
     team: OnceLock<Team>,
 }
 
-impl Crew {
+impl RankThreads {
     /// For `rank`, one of `ranks` on this host.
     pub(crate) fn new(rank: usize, ranks: usize, config: &Config) -> Self {
         let (threads, spin) = (*config.threads_per_rank, *config.spin);
         Self { threads, rank, ranks, spin, team: OnceLock::new() }
     }
 
-    /// Calls `work(part, parts)` for every part, by as many threads, if reading and writing `bytes` bytes is worth it; else
-    /// `work(0, 1)`. Returns when all parts are done. A panic in a part is a panic here.
+    /// Calls `work(part, parts)` for every part, by as many threads, if reading and writing `bytes` bytes is
+    /// worth it; else `work(0, 1)`. Returns when all parts are done. A panic in a part is a panic here.
     #[inline]
     pub(crate) fn share(&self, bytes: usize, work: impl Fn(usize, usize) + Sync) {
         if self.threads == 1 || bytes < LARGE {
@@ -68,7 +69,7 @@ impl Crew {
 
 /// Helper threads. Dropping it lets them end.
 struct Team {
-    shared: Arc<Shared>,
+    shared: Arc<TeamShared>,
     helpers: usize,
     /// Held by whoever has work done.
     turn: Mutex<()>,
@@ -77,10 +78,11 @@ struct Team {
 /// What the helpers share with the one who calls.
 ///
 /// # Memory ordering
-/// `round` and `left` are for spinning. A round is taken up under the lock of `state`, which orders the work after whatever the
-/// caller did; `left` is counted down with Release and seen to be 0 with Acquire, which orders the caller after the work.
-struct Shared {
-    state: Mutex<State>,
+/// `round` and `left` are for spinning. A round is taken up under the lock of `state`, which orders the work
+/// after whatever the caller did; `left` is counted down with Release and seen to be 0 with Acquire, which
+/// orders the caller after the work.
+struct TeamShared {
+    state: Mutex<TeamState>,
     started: Condvar,
     ended: Condvar,
     /// The last round, or [`CLOSED`].
@@ -94,27 +96,27 @@ struct Shared {
 const CLOSED: u64 = u64::MAX;
 
 #[derive(Default)]
-struct State {
-    work: Option<Work>,
+struct TeamState {
+    work: Option<TeamWork>,
     /// What the first part that panicked said.
     panic: Option<Box<dyn Any + Send>>,
 }
 
 /// What the helpers do in a round.
 #[derive(Clone, Copy)]
-struct Work {
+struct TeamWork {
     /// Valid until the last helper has counted `left` down.
     call: *const (dyn Fn(usize, usize) + Sync),
     parts: usize,
 }
 
 // SAFETY: what it points to may be called from any thread (`Sync`), for as long as the helpers do.
-unsafe impl Send for Work {}
+unsafe impl Send for TeamWork {}
 
 impl Team {
     /// Starts `helpers` threads, or as many as the system lets.
     fn start(rank: usize, helpers: usize, spin: Duration) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TeamShared {
             state: Mutex::default(),
             started: Condvar::new(),
             ended: Condvar::new(),
@@ -160,13 +162,13 @@ impl Drop for Team {
     }
 }
 
-impl Shared {
+impl TeamShared {
     /// Hands `work` to the helpers, none of which is at work.
     fn begin<'a>(&self, work: &'a (dyn Fn(usize, usize) + Sync + 'a), helpers: usize) {
         // SAFETY: the lifetime is only forgotten: `end` is called before the caller's reference goes.
         let call: &'static (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(work) };
         let mut state = lock(&self.state);
-        state.work = Some(Work { call, parts: helpers + 1 });
+        state.work = Some(TeamWork { call, parts: helpers + 1 });
         self.left.store(helpers, Ordering::Relaxed);
         self.round.fetch_add(1, Ordering::Relaxed);
         drop(state);
@@ -203,9 +205,9 @@ impl Shared {
         }
     }
 
-    /// The work of the round after `round`; `None` when there is none to come. The caller begins no round before every helper
-    /// has ended the last one, so none is missed.
-    fn next(&self, round: &mut u64) -> Option<Work> {
+    /// The work of the round after `round`; `None` when there is none to come. The caller begins no round
+    /// before every helper has ended the last one, so none is missed.
+    fn next(&self, round: &mut u64) -> Option<TeamWork> {
         let seen = *round;
         let has_begun = || self.round.load(Ordering::Relaxed) != seen;
         self.spin_until(has_begun);
@@ -310,8 +312,8 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_made_by_the_first_large_work_and_end_with_the_crew() {
-        let crew = Crew::new(703, 1, &Config::from_env().unwrap().threads_per_rank(2));
+    fn threads_are_made_by_the_first_large_work_and_end_with_the_rank() {
+        let threads = RankThreads::new(703, 1, &Config::from_env().unwrap().threads_per_rank(2));
         // A thread gives itself its name, and is gone from the list a little after its end.
         let wait_for = |threads: usize| {
             let start = Instant::now();
@@ -320,18 +322,18 @@ mod tests {
                 std::thread::yield_now();
             }
         };
-        crew.share(LARGE - 1, |part, parts| assert_eq!((part, parts), (0, 1)));
-        assert!(crew.team.get().is_none());
-        crew.share(LARGE, |_, parts| assert_eq!(parts, 2));
+        threads.share(LARGE - 1, |part, parts| assert_eq!((part, parts), (0, 1)));
+        assert!(threads.team.get().is_none());
+        threads.share(LARGE, |_, parts| assert_eq!(parts, 2));
         wait_for(1);
-        drop(crew);
+        drop(threads);
         wait_for(0);
     }
 
     #[test]
     fn one_thread_needs_no_team() {
-        let crew = Crew::new(704, 1, &Config::from_env().unwrap().threads_per_rank(1));
-        crew.share(usize::MAX, |part, parts| assert_eq!((part, parts), (0, 1)));
-        assert!(crew.team.get().is_none());
+        let threads = RankThreads::new(704, 1, &Config::from_env().unwrap().threads_per_rank(1));
+        threads.share(usize::MAX, |part, parts| assert_eq!((part, parts), (0, 1)));
+        assert!(threads.team.get().is_none());
     }
 }

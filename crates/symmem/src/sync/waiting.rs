@@ -1,6 +1,8 @@
-//! Whom a rank waits for, for people who wonder why nothing happens. Written when a wait goes to sleep, never before.
+//! Whom a rank waits for, for people who wonder why nothing happens. Written when a wait goes to sleep, never
+//! before.
 //!
-//! One thread writes, or several that wait at once (for mail): then the last one counts. Anybody reads, at any time.
+//! One thread writes, or several that wait at once (for mail): then the last one counts. Anybody reads, at
+//! any time.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -28,7 +30,7 @@ pub(crate) struct Waiting {
 
 /// What a wait is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WaitSubject {
     pub(crate) op: Op,
     /// None: nobody in particular.
     pub(crate) peer: Option<usize>,
@@ -40,15 +42,15 @@ pub(crate) struct Wanted {
 
 /// A wait as who looks on sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) wanted: Wanted,
+pub(crate) struct SeenWait {
+    pub(crate) wanted: WaitSubject,
     pub(crate) since_ns: u64,
     /// A bit for each rank, if the wait has lasted long enough for its owner to say so.
     pub(crate) awaited: Option<[u64; ALIVE_WORDS]>,
 }
 
 impl Waiting {
-    pub(crate) fn set(&self, wanted: Wanted) {
+    pub(crate) fn set(&self, wanted: WaitSubject) {
         let number = |number: Option<usize>| number.map_or(0, |number| number as u64 + 1);
         self.sequence.store(wanted.sequence, Ordering::Relaxed);
         self.since_ns.store(clock::boottime_ns(), Ordering::Relaxed);
@@ -76,7 +78,7 @@ impl Waiting {
     }
 
     /// The wait that goes on, if one does.
-    pub(crate) fn get(&self) -> Option<Seen> {
+    pub(crate) fn get(&self) -> Option<SeenWait> {
         // A wait that ends and another that begins meanwhile would mix; the next look sees one of them.
         for _ in 0..4 {
             let what = self.what.load(Ordering::Acquire);
@@ -87,7 +89,7 @@ impl Waiting {
             let number = |word: u64| usize::try_from(word).ok()?.checked_sub(1);
             let since_ns = read(&self.since_ns);
             let is_told = self.awaited_of.load(Ordering::Acquire) == since_ns;
-            let wanted = Wanted {
+            let wanted = WaitSubject {
                 op: Op::from_u8(what as u8)?,
                 peer: number(what >> 8),
                 sequence: read(&self.sequence),
@@ -97,7 +99,7 @@ impl Waiting {
             let awaited = is_told.then(|| std::array::from_fn(|index| read(&self.awaited[index])));
             fence(Ordering::Acquire);
             if (read(&self.what), read(&self.since_ns)) == (what, since_ns) {
-                return Some(Seen { wanted, since_ns, awaited });
+                return Some(SeenWait { wanted, since_ns, awaited });
             }
         }
         None
@@ -118,7 +120,8 @@ mod tests {
     fn what_is_set_is_seen_until_it_is_cleared() {
         let waiting = waiting();
         assert!(waiting.get().is_none() && !waiting.is_set());
-        let wanted = Wanted { op: Op::AllReduce, peer: Some(0), sequence: 41, epoch: 7, channel: Some(0) };
+        let wanted =
+            WaitSubject { op: Op::AllReduce, peer: Some(0), sequence: 41, epoch: 7, channel: Some(0) };
         waiting.set(wanted);
         let seen = waiting.get().unwrap();
         assert_eq!((seen.wanted, seen.awaited), (wanted, None));
@@ -129,7 +132,7 @@ mod tests {
         assert!(waiting.get().is_none());
         // The ranks were those of the wait before.
         std::thread::sleep(std::time::Duration::from_millis(1));
-        waiting.set(Wanted { peer: None, ..wanted });
+        waiting.set(WaitSubject { peer: None, ..wanted });
         let seen = waiting.get().unwrap();
         assert_eq!((seen.wanted.peer, seen.awaited), (None, None));
     }

@@ -1,13 +1,13 @@
 //! The fd channel: how ranks hand each other file descriptors.
 //!
 //! Called when groups form and when memory is exchanged, never during an operation. Every rank listens on an
-//! [`Endpoint`] whose address travels through the store; a message is one connection with one packet (a header, up
-//! to [`MAX_PAYLOAD`] bytes, up to [`MAX_FDS`] fds). Messages are matched by (tag, source), so they may arrive in
-//! any order and before anybody asks for them.
+//! [`Endpoint`] whose address travels through the store; a message is one connection with one packet (a
+//! header, up to [`MAX_PAYLOAD`] bytes, up to [`MAX_FDS`] fds). Messages are matched by (tag, source), so
+//! they may arrive in any order and before anybody asks for them.
 //!
 //! What it guarantees: both ends are of this process' user, or processes it knows where uids prove nothing
-//! (`peer.rs`); a message without the job's token, a forged,
-//! broken, late or second one is dropped and its fds are closed; strangers cannot make a wait longer than its terms.
+//! (`peer.rs`); a message without the job's token, a forged, broken, late or second one is dropped and its
+//! fds are closed; strangers cannot make a wait longer than its terms.
 
 mod address;
 #[cfg(feature = "fuzzing")]
@@ -31,14 +31,14 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use symmem_store::Wait;
 
-use self::address::Address;
+use self::address::ChannelAddress;
 use self::inbox::Inbox;
-use self::message::Header;
-pub(crate) use self::message::{MAX_FDS, MAX_PAYLOAD, Message};
-pub(crate) use self::offer::{Offer, Ticket, ask, source_here};
-pub(crate) use self::peer::Peers;
+use self::message::MessageHeader;
+pub(crate) use self::message::{ChannelMessage, MAX_FDS, MAX_PAYLOAD};
+pub(crate) use self::offer::{Offer, OfferTicket, ask, source_here};
+pub(crate) use self::peer::ChannelPeers;
 use crate::error::{Error, Halt, Result};
-use crate::sys::fault::{self, Failure};
+use crate::sys::fault::{self, FailingCall};
 use crate::sys::{fork, ids};
 
 /// Connections that may queue before anybody looks; the kernel may allow fewer, and senders then try again.
@@ -50,7 +50,7 @@ const RETRY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     listener: OwnedFd,
-    peers: Peers,
+    peers: ChannelPeers,
     token: [u8; 16],
     address: String,
     /// The socket file, if there is one.
@@ -63,8 +63,8 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Listens on a random name: an abstract one, or a socket file in `dir` (for ranks in separate network
     /// namespaces). Only messages of `peers` that carry `token` will be received, and only `peers` sent to.
-    pub(crate) fn bind(token: [u8; 16], dir: Option<&Path>, peers: Peers) -> Result<Self> {
-        let address = Address::random(dir)?;
+    pub(crate) fn bind(token: [u8; 16], dir: Option<&Path>, peers: ChannelPeers) -> Result<Self> {
+        let address = ChannelAddress::random(dir)?;
         let listener = socket()?;
         // A socket file gets the socket's mode: nobody else may connect, from its first moment on.
         rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)
@@ -97,7 +97,8 @@ impl Endpoint {
     }
 
     /// Sends one message to the endpoint at `address`. Returns once the kernel has it: the peer need not be
-    /// listening at the moment, only exist. `peer` is its rank, for errors; `source` is what the peer matches by.
+    /// listening at the moment, only exist. `peer` is its rank, for errors; `source` is what the peer matches
+    /// by.
     #[expect(clippy::too_many_arguments, reason = "a message has that many parts")]
     pub(crate) fn send(
         &self,
@@ -110,14 +111,14 @@ impl Endpoint {
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
         let failed = |problem: String| Error::Channel { rank: peer, address: address.to_owned(), problem };
-        fault::fail(Failure::Socket).map_err(|e| failed(e.to_string()))?;
+        fault::fail(FailingCall::Socket).map_err(|e| failed(e.to_string()))?;
         if payload.len() > MAX_PAYLOAD || fds.len() > MAX_FDS {
             return Err(Error::invalid("message", "too many bytes or fds for the fd channel").into());
         }
-        let target =
-            Address::parse(address).ok_or_else(|| failed("not an address of the fd channel".into()))?;
+        let target = ChannelAddress::parse(address)
+            .ok_or_else(|| failed("not an address of the fd channel".into()))?;
         let to = target.to_socket()?;
-        let header = Header { token: self.token, tag, source, fds: fds.len() };
+        let header = MessageHeader { token: self.token, tag, source, fds: fds.len() };
         wait.until(|slice| {
             let connection = socket()?;
             match rustix::net::connect(&connection, &to) {
@@ -131,7 +132,8 @@ impl Endpoint {
             }
             match message::send(connection.as_fd(), &header, payload, fds) {
                 Ok(()) => Ok(Some(())),
-                // Full buffers; too many fds of this user in flight; or they lost patience before we had sent.
+                // Full buffers; too many fds of this user in flight; or they lost patience before we had
+                // sent.
                 Err(
                     Errno::AGAIN
                     | Errno::INTR
@@ -145,9 +147,9 @@ impl Endpoint {
         })
     }
 
-    /// Receives the message that `source` sent under `tag`. Every (tag, source) is received once, and a source's
-    /// tags in rising order: what is older than the last one received is dropped.
-    pub(crate) fn recv(&self, tag: u64, source: u32, wait: &Wait<'_>) -> Result<Message, Halt> {
+    /// Receives the message that `source` sent under `tag`. Every (tag, source) is received once, and a
+    /// source's tags in rising order: what is older than the last one received is dropped.
+    pub(crate) fn recv(&self, tag: u64, source: u32, wait: &Wait<'_>) -> Result<ChannelMessage, Halt> {
         wait.until(|slice| {
             let mut inbox = self.pump()?;
             if let Some(message) = inbox.take(tag, source)? {
@@ -168,12 +170,12 @@ impl Endpoint {
     }
 
     /// Everything that has arrived and nobody has asked for, in no order. Never blocks.
-    pub(crate) fn drain(&self) -> Result<Vec<Message>> {
+    pub(crate) fn drain(&self) -> Result<Vec<ChannelMessage>> {
         Ok(self.pump()?.take_all())
     }
 
-    /// Drops all messages up to `tag` that have arrived and that nobody will ask for, and so closes their fds. What
-    /// cannot be taken in now goes with the next message that is received.
+    /// Drops all messages up to `tag` that have arrived and that nobody will ask for, and so closes their
+    /// fds. What cannot be taken in now goes with the next message that is received.
     pub(crate) fn discard(&self, tag: u64) {
         if let Ok(mut inbox) = self.pump() {
             inbox.discard(tag);

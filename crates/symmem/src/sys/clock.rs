@@ -1,19 +1,21 @@
 //! The clock that all processes of one boot share, for time stamps that peers compare.
 //!
-//! Anybody may call it. It counts nanoseconds since boot, suspend included, and never goes back. (A time namespace
-//! may shift it: good for showing how long ago, not for deciding anything.)
+//! Anybody may call it. It counts nanoseconds since boot, suspend included, and never goes back. (A time
+//! namespace may shift it: good for showing how long ago, not for deciding anything.)
 
 #![allow(unsafe_code, reason = "the processor's clock")]
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A clock that takes a few nanoseconds to read, for who looks at it in every operation. All processes of this host read the same one;
-/// who wants nanoseconds compares it with [`boottime_ns`] twice, see `trace::scale`.
+/// A clock that takes a few nanoseconds to read, for who looks at it in every operation. All processes of
+/// this host read the same one; who wants nanoseconds compares it with [`boottime_ns`] twice, see
+/// `trace::scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ticks {
     /// Nanoseconds since boot.
     Boot,
-    /// The processor's counter, where the kernel itself takes it for a clock: then it runs evenly, and alike on all cores.
+    /// The processor's counter, where the kernel itself takes it for a clock: then it runs evenly, and alike
+    /// on all cores.
     Counter,
 }
 

@@ -1,7 +1,8 @@
-//! Which processors this process may use, which of them are one physical core, and which are on one NUMA node.
+//! Which processors this process may use, which of them are one physical core, and which are on one NUMA
+//! node.
 //!
-//! Read from `/sys`, where a rank is to be kept on cores of its own. What cannot be read does not divide: a processor without
-//! siblings is a core of its own, and all without a node are on one.
+//! Read from `/sys`, where a rank is to be kept on cores of its own. What cannot be read does not divide: a
+//! processor without siblings is a core of its own, and all without a node are on one.
 
 use std::fs;
 use std::path::Path;
@@ -20,8 +21,8 @@ pub struct Core {
     pub node: usize,
 }
 
-/// The physical cores that this process may use, those of one node beside each other. None on machines with more than 1024
-/// processors, whose masks are longer than what is asked for.
+/// The physical cores that this process may use, those of one node beside each other. None on machines with
+/// more than 1024 processors, whose masks are longer than what is asked for.
 pub fn usable() -> Vec<Core> {
     // The main thread's, for this one may be a rank that was pinned.
     let set = sched_getaffinity(Some(getpid())).unwrap_or_else(|_| CpuSet::new());

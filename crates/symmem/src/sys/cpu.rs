@@ -1,12 +1,14 @@
 //! Which core a thread runs on, and letting others have it.
 //!
-//! Called by the wait ladder, and where a thread is about to enter the kernel anyhow: by who wakes a sleeper, and by who was woken.
+//! Called by the wait ladder, and where a thread is about to enter the kernel anyhow: by who wakes a sleeper,
+//! and by who was woken.
 
 #![allow(unsafe_code, reason = "system calls")]
 
 /// The core that this thread runs on now, or none where the system does not tell.
 pub(crate) fn current() -> Option<u32> {
-    // SAFETY: takes nothing and touches nothing. With glibc it is a load from the thread's rseq area, or a call of the vDSO.
+    // SAFETY: takes nothing and touches nothing. With glibc it is a load from the thread's rseq area, or a
+    // call of the vDSO.
     u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 

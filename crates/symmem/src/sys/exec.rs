@@ -1,6 +1,7 @@
 //! What a started process does between fork and exec.
 //!
-//! Called by whoever launches ranks. Nothing here allocates or takes a lock in the child, where other threads are gone.
+//! Called by whoever launches ranks. Nothing here allocates or takes a lock in the child, where other threads
+//! are gone.
 
 #![allow(unsafe_code, reason = "system calls between fork and exec")]
 

@@ -1,33 +1,40 @@
-//! One call when the process exits cleanly, so that ranks that end without closing are seen to leave.
+//! Calls when the process exits cleanly: so that ranks that end without closing are seen to leave, and
+//! threads leave foreign libraries first.
 //!
-//! Called by the group module, once. The call runs on `exit` and on return from `main`, never in a forked child,
-//! and not after a crash or a kill (peers see those through the pidfd).
+//! Called by the group module and by `nccl`. A call runs on `exit` and on return from `main`, never in a
+//! forked child, and not after a crash or a kill (peers see those through the pidfd). The last one runs
+//! first, and before what libraries that were loaded earlier do at exit.
 
 #![allow(unsafe_code, reason = "system calls")]
 
 use std::panic;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use crate::sys::fork;
 
-static CALL: OnceLock<fn()> = OnceLock::new();
+static CALLS: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
-/// Runs `f` when this process exits cleanly. Only the first call registers anything.
+/// Runs `f` when this process exits cleanly. A second time it changes nothing.
 pub(crate) fn on_exit(f: fn()) {
-    CALL.get_or_init(|| {
-        // SAFETY: `run` is a plain function that lives as long as the process and never unwinds.
-        // A full table (ENOMEM) only costs the politeness: peers then see a death instead of a leave.
-        let _ = unsafe { libc::atexit(run) };
-        f
-    });
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    if calls.iter().any(|known| std::ptr::fn_addr_eq(*known, f)) {
+        return;
+    }
+    // SAFETY: `run` is a plain function that lives as long as the process and never unwinds.
+    // A full table (ENOMEM) only costs the politeness: peers then see a death instead of a leave.
+    if unsafe { libc::atexit(run) } == 0 {
+        calls.push(f);
+    }
 }
 
+/// Runs once for each call, the last first: so does the C library.
 extern "C" fn run() {
     // A forked child that exits is not the rank and must not say that the rank has left.
     if fork::is_child() {
         return;
     }
-    if let Some(f) = CALL.get() {
+    let call = CALLS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    if let Some(f) = call {
         let _ = panic::catch_unwind(f);
     }
 }

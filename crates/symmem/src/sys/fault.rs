@@ -1,13 +1,15 @@
 //! Named crash points and injected failures, for fault tests only.
 //!
-//! The library calls [`point`] where a crash is worth testing and [`fail`] before calls that can fail. Without the
-//! cargo feature `faults` both are empty, nothing is read from the environment, and this module is private.
+//! The library calls [`point`] where a crash is worth testing and [`fail`] before calls that can fail.
+//! Without the cargo feature `faults` both are empty, nothing is read from the environment, and this module
+//! is private.
 //!
 //! With it, a process rank is told through the environment:
-//! - `SYMMEM_CRASH_POINT=<name>` kills the process (SIGKILL) at the [`Point`] of that name; `SYMMEM_CRASH_RANK=<rank>`
-//!   limits that to threads that said [`set_rank`] so; `SYMMEM_CRASH_AFTER=<n>` lets the first n passes go.
-//! - `SYMMEM_FAIL=<map|socket>:<errno name or number>` makes the first such call fail; `SYMMEM_FAIL_RANK=<rank>`
-//!   limits that to one rank.
+//! - `SYMMEM_CRASH_POINT=<name>` kills the process (SIGKILL) at the [`Point`] of that name;
+//!   `SYMMEM_CRASH_RANK=<rank>` limits that to threads that said [`set_rank`] so; `SYMMEM_CRASH_AFTER=<n>`
+//!   lets the first n passes go.
+//! - `SYMMEM_FAIL=<map|socket>:<errno name or number>` makes the first such call fail;
+//!   `SYMMEM_FAIL_RANK=<rank>` limits that to one rank.
 //!
 //! A thread rank calls [`arm`], [`arm_panic`] and [`inject`] on its own thread.
 
@@ -110,7 +112,7 @@ impl Point {
 /// A kind of call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum FailingCall {
     /// Mapping a peer's segment.
     Map,
     /// Connecting to a peer's socket.
@@ -126,7 +128,7 @@ pub use active::{
 
 #[cfg(not(feature = "faults"))]
 mod absent {
-    use super::{Failure, Point};
+    use super::{FailingCall, Point};
     use std::io;
 
     #[inline(always)]
@@ -136,7 +138,7 @@ mod absent {
     pub(crate) fn point(_point: Point) {}
 
     #[inline(always)]
-    pub(crate) fn fail(_failure: Failure) -> io::Result<()> {
+    pub(crate) fn fail(_failure: FailingCall) -> io::Result<()> {
         Ok(())
     }
 
@@ -153,7 +155,7 @@ mod absent {
 
 #[cfg(feature = "faults")]
 mod active {
-    use super::{Failure, Point};
+    use super::{FailingCall, Point};
     use std::cell::Cell;
     use std::env;
     use std::io;
@@ -166,7 +168,7 @@ mod active {
     thread_local! {
         static RANK: Cell<Option<usize>> = const { Cell::new(None) };
         static CALL: Cell<Option<Armed>> = const { Cell::new(None) };
-        static FAIL: Cell<Option<(Failure, i32)>> = const { Cell::new(None) };
+        static FAIL: Cell<Option<(FailingCall, i32)>> = const { Cell::new(None) };
         static START_EPOCH: Cell<u64> = const { Cell::new(0) };
         static START_TAG: Cell<u64> = const { Cell::new(0) };
     }
@@ -187,11 +189,12 @@ mod active {
     }
 
     /// Makes this thread's next call of that kind fail with `errno`.
-    pub fn inject(failure: Failure, errno: i32) {
+    pub fn inject(failure: FailingCall, errno: i32) {
         FAIL.set(Some((failure, errno)));
     }
 
-    /// Makes groups that this thread joins from now on count their meetings from `epoch` on: equal on all ranks.
+    /// Makes groups that this thread joins from now on count their meetings from `epoch` on: equal on all
+    /// ranks.
     pub fn set_start_epoch(epoch: u64) {
         START_EPOCH.set(epoch);
     }
@@ -201,8 +204,8 @@ mod active {
         START_EPOCH.get()
     }
 
-    /// Makes groups that this thread joins from now on count their exchanges of descriptors, and so their memories, from `tag`
-    /// on: equal on all ranks.
+    /// Makes groups that this thread joins from now on count their exchanges of descriptors, and so their
+    /// memories, from `tag` on: equal on all ranks.
     pub fn set_start_tag(tag: u64) {
         START_TAG.set(tag);
     }
@@ -225,7 +228,7 @@ mod active {
     }
 
     /// Fails if told so, once.
-    pub fn fail(failure: Failure) -> io::Result<()> {
+    pub fn fail(failure: FailingCall) -> io::Result<()> {
         if let Some((told, errno)) = FAIL.get()
             && told == failure
         {
@@ -262,7 +265,8 @@ mod active {
             }
             let step = |left: u64| left.checked_sub(1);
             if self.passes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_err() {
-                // The time of death on the clock all processes share: tests measure how long the others take to see it.
+                // The time of death on the clock all processes share: tests measure how long the others take
+                // to see it.
                 eprintln!(
                     "crash point {} at {} ns after boot",
                     point.name(),
@@ -276,7 +280,7 @@ mod active {
 
     /// What the environment says about failing.
     struct Fail {
-        failure: Failure,
+        failure: FailingCall,
         errno: i32,
         rank: Option<usize>,
         done: AtomicBool,
@@ -292,7 +296,7 @@ mod active {
             Some(Self { failure, errno, rank, done: AtomicBool::new(false) })
         }
 
-        fn pass(&self, failure: Failure) -> io::Result<()> {
+        fn pass(&self, failure: FailingCall) -> io::Result<()> {
             if failure != self.failure || !concerns(self.rank) || self.done.swap(true, Ordering::Relaxed) {
                 return Ok(());
             }
@@ -309,11 +313,11 @@ mod active {
         Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a number")))
     }
 
-    pub(super) fn parse_failure(text: &str) -> Option<(Failure, i32)> {
+    pub(super) fn parse_failure(text: &str) -> Option<(FailingCall, i32)> {
         let (kind, errno) = text.split_once(':')?;
         let failure = match kind {
-            "map" => Failure::Map,
-            "socket" => Failure::Socket,
+            "map" => FailingCall::Map,
+            "socket" => FailingCall::Socket,
             _ => return None,
         };
         let errno = match errno {
@@ -347,7 +351,7 @@ mod tests {
     fn nothing_happens_unasked() {
         set_rank(0);
         point(Point::MidCopy);
-        fail(Failure::Map).unwrap();
+        fail(FailingCall::Map).unwrap();
     }
 
     #[cfg(feature = "faults")]
@@ -366,16 +370,16 @@ mod tests {
 
         #[test]
         fn an_injected_failure_happens_once_and_only_to_its_kind() {
-            inject(Failure::Socket, libc::EMFILE);
-            fail(Failure::Map).unwrap();
-            assert_eq!(fail(Failure::Socket).unwrap_err().raw_os_error(), Some(libc::EMFILE));
-            fail(Failure::Socket).unwrap();
+            inject(FailingCall::Socket, libc::EMFILE);
+            fail(FailingCall::Map).unwrap();
+            assert_eq!(fail(FailingCall::Socket).unwrap_err().raw_os_error(), Some(libc::EMFILE));
+            fail(FailingCall::Socket).unwrap();
         }
 
         #[test]
         fn failures_are_read_from_text() {
-            assert_eq!(active::parse_failure("map:ENOMEM"), Some((Failure::Map, libc::ENOMEM)));
-            assert_eq!(active::parse_failure("socket:24"), Some((Failure::Socket, 24)));
+            assert_eq!(active::parse_failure("map:ENOMEM"), Some((FailingCall::Map, libc::ENOMEM)));
+            assert_eq!(active::parse_failure("socket:24"), Some((FailingCall::Socket, 24)));
             for bad in ["", "map", "map:", "disk:ENOMEM", "map:EWHAT"] {
                 assert_eq!(active::parse_failure(bad), None, "{bad}");
             }
@@ -410,7 +414,7 @@ mod tests {
                     let fd = segment.fd().try_clone_to_owned().unwrap();
                     crate::sys::memfd::Mapping::import(fd, 1)
                 };
-                inject(Failure::Map, libc::ENOMEM);
+                inject(FailingCall::Map, libc::ENOMEM);
                 let error = import().unwrap_err().to_string();
                 assert!(error.contains("allocate memory"), "{error}");
                 import().unwrap();

@@ -1,8 +1,9 @@
 //! Knowing that this process was forked from a rank.
 //!
-//! A forked child shares the rank's memory and fds but must not act as the rank. Every call asks [`is_child`],
-//! which costs two loads: the guard is a page that the kernel fills with zeros in the child (`MADV_WIPEONFORK`),
-//! so it sees every fork, also those that bypass libc. [`arm`] is called before the first group exists.
+//! A forked child shares the rank's memory and fds but must not act as the rank. Every call asks
+//! [`is_child`], which costs two loads: the guard is a page that the kernel fills with zeros in the child
+//! (`MADV_WIPEONFORK`), so it sees every fork, also those that bypass libc. [`arm`] is called before the
+//! first group exists.
 
 #![allow(unsafe_code, reason = "system calls")]
 

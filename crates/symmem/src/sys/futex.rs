@@ -1,7 +1,7 @@
 //! Sleeping on a word of shared memory, and waking the sleepers.
 //!
-//! Called by the last rung of the wait ladder only. The futexes are shared ones (never `FUTEX_PRIVATE`), since
-//! two ranks may know the same word under different addresses, threads of one process included.
+//! Called by the last rung of the wait ladder only. The futexes are shared ones (never `FUTEX_PRIVATE`),
+//! since two ranks may know the same word under different addresses, threads of one process included.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use rustix::thread::futex::{self, Flags, Timespec};
 
 /// Sleeps while `word` holds `expected`, at most `timeout`.
 ///
-/// Returns for any reason at all (woken, changed value, signal, timeout): the caller looks at its condition again.
+/// Returns for any reason at all (woken, changed value, signal, timeout): the caller looks at its condition
+/// again.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     // A timeout beyond the clock cannot be told from forever, which no caller asks for.
     let Ok(timeout) = Timespec::try_from(timeout) else { return };

@@ -1,8 +1,8 @@
 //! Knowing whether a peer's process lives.
 //!
-//! Called by the waits, at least once per tick. A pidfd that the peer sent of itself never errs: not for zombies,
-//! not for reused process numbers, not across pid namespaces. Where there is none, `/proc` and the start time
-//! tell, within one pid namespace. A peer is never called dead on a guess.
+//! Called by the waits, at least once per tick. A pidfd that the peer sent of itself never errs: not for
+//! zombies, not for reused process numbers, not across pid namespaces. Where there is none, `/proc` and the
+//! start time tell, within one pid namespace. A peer is never called dead on a guess.
 
 #![allow(unsafe_code, reason = "system calls")]
 
@@ -38,8 +38,8 @@ impl ProcessId {
         Self { pid, start_time, pid_ns: ids::namespace("pid") }
     }
 
-    /// Whether it is certain that this process, and no later one of the same number, runs in our pid namespace. Unlike
-    /// [`Life::is_dead`], what is not known counts against it.
+    /// Whether it is certain that this process, and no later one of the same number, runs in our pid
+    /// namespace. Unlike [`ProcessLife::is_dead`], what is not known counts against it.
     pub(crate) fn is_running(&self) -> bool {
         let own = Self::own();
         if *self == own {
@@ -62,23 +62,23 @@ pub(crate) fn own_pidfd(disable: bool) -> Option<OwnedFd> {
 
 /// How we know whether a peer's process lives.
 #[derive(Debug)]
-pub(crate) struct Life(Way);
+pub(crate) struct ProcessLife(LifeSource);
 
 #[derive(Debug)]
-enum Way {
+enum LifeSource {
     Pidfd(OwnedFd),
     Proc(ProcessId),
     Unknown,
 }
 
-impl Life {
+impl ProcessLife {
     /// By the pidfd that process `id` sent of itself. Fails if the fd is something else.
     pub(crate) fn from_pidfd(fd: OwnedFd, id: ProcessId) -> Result<Self> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
             .map_err(|e| Error::sys_hint("read of a received pidfd's fdinfo", e, "is /proc mounted?"))?;
         check_pidfd(&info, id, ids::namespace("pid"))
             .map_err(|problem| Error::invalid("fd received as a pidfd", problem))?;
-        Ok(Self(Way::Pidfd(fd)))
+        Ok(Self(LifeSource::Pidfd(fd)))
     }
 
     /// By `/proc`. A process that `/proc` cannot show us (another pid or time namespace, a `/proc` of another
@@ -89,17 +89,17 @@ impl Life {
         if !known(id) || !known(own) || id.pid_ns != own.pid_ns || !proc_is_ours() {
             return Self::unknown();
         }
-        Self(Way::Proc(id))
+        Self(LifeSource::Proc(id))
     }
 
     /// We do not know, so: alive.
     pub(crate) fn unknown() -> Self {
-        Self(Way::Unknown)
+        Self(LifeSource::Unknown)
     }
 
     /// Whether a death would be seen.
     pub(crate) fn is_known(&self) -> bool {
-        !matches!(self.0, Way::Unknown)
+        !matches!(self.0, LifeSource::Unknown)
     }
 
     /// Whether the process has ended; a zombie has.
@@ -108,7 +108,7 @@ impl Life {
     }
 
     fn is_dead_by_proc(&self) -> bool {
-        let Way::Proc(id) = &self.0 else { return false };
+        let LifeSource::Proc(id) = &self.0 else { return false };
         match Stat::read(id.pid) {
             Ok(stat) => stat.start_time != id.start_time || stat.ended,
             // Out of fds or memory says nothing about the peer.
@@ -120,14 +120,14 @@ impl Life {
 }
 
 /// The first of `lives` that has ended. One poll for all pidfds (per 256), without allocating.
-pub(crate) fn any_dead(lives: &[&Life]) -> Option<usize> {
+pub(crate) fn any_dead(lives: &[&ProcessLife]) -> Option<usize> {
     const BATCH: usize = 256;
     let mut fds = [libc::pollfd { fd: -1, events: 0, revents: 0 }; BATCH];
     for (batch, lives) in lives.chunks(BATCH).enumerate() {
         let fds = &mut fds[..lives.len()];
         for (slot, life) in fds.iter_mut().zip(lives) {
             // poll skips negative fds.
-            let fd = if let Way::Pidfd(fd) = &life.0 { fd.as_raw_fd() } else { -1 };
+            let fd = if let LifeSource::Pidfd(fd) = &life.0 { fd.as_raw_fd() } else { -1 };
             *slot = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         }
         // SAFETY: the array holds as many entries as we say. A failing poll leaves `revents` zero: not dead.
@@ -145,9 +145,10 @@ pub(crate) fn any_dead(lives: &[&Life]) -> Option<usize> {
 
 /// Whether fdinfo text belongs to a pidfd of `id`, seen from pid namespace `our_ns`.
 ///
-/// `Pid:` is -1 for a process that is dead and reaped (the peer died after sending: take it, it reads as dead) and
-/// 0 for one that our `/proc` cannot see, which only a process of another namespace may be. Otherwise the last
-/// number of `NSpid:` is the process' number in its own namespace, which is what the peer claims.
+/// `Pid:` is -1 for a process that is dead and reaped (the peer died after sending: take it, it reads as
+/// dead) and 0 for one that our `/proc` cannot see, which only a process of another namespace may be.
+/// Otherwise the last number of `NSpid:` is the process' number in its own namespace, which is what the peer
+/// claims.
 fn check_pidfd(info: &str, id: ProcessId, our_ns: u64) -> Result<(), String> {
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let Some(pid) = field("Pid:").and_then(|text| text.trim().parse::<i64>().ok()) else {
@@ -192,7 +193,8 @@ impl Stat {
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
-        // The second field is the program's name in parentheses, which may hold blanks and parentheses itself.
+        // The second field is the program's name in parentheses, which may hold blanks and parentheses
+        // itself.
         let name_end = text.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(text.get(name_end + 1..)?).ok()?;
         let mut fields = rest.split_ascii_whitespace();
@@ -228,7 +230,7 @@ mod tests {
     #[test]
     fn a_killed_child_is_dead_before_and_after_it_is_reaped() {
         let (mut child, id) = sleeper();
-        let ways = [Life::from_pidfd(pidfd(id), id).unwrap(), Life::from_proc(id)];
+        let ways = [ProcessLife::from_pidfd(pidfd(id), id).unwrap(), ProcessLife::from_proc(id)];
         for life in &ways {
             assert!(!life.is_dead(), "{life:?}");
         }
@@ -261,8 +263,8 @@ mod tests {
         let fd = pidfd(id);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(Life::from_pidfd(fd, id).unwrap().is_dead());
-        assert!(Life::from_proc(id).is_dead());
+        assert!(ProcessLife::from_pidfd(fd, id).unwrap().is_dead());
+        assert!(ProcessLife::from_proc(id).is_dead());
     }
 
     #[test]
@@ -270,33 +272,35 @@ mod tests {
         let id = ProcessId::own();
         assert!(id.pid != 0 && id.start_time != 0 && id.pid_ns != 0);
         assert_eq!(id, ProcessId::own());
-        assert!(!Life::from_pidfd(own_pidfd(false).unwrap(), id).unwrap().is_dead());
-        assert!(!Life::from_proc(id).is_dead());
+        assert!(!ProcessLife::from_pidfd(own_pidfd(false).unwrap(), id).unwrap().is_dead());
+        assert!(!ProcessLife::from_proc(id).is_dead());
         assert!(own_pidfd(true).is_none());
-        assert!(!Life::unknown().is_dead());
+        assert!(!ProcessLife::unknown().is_dead());
     }
 
     #[test]
     fn a_reused_number_is_another_process() {
         let id = ProcessId::own();
-        assert!(Life::from_proc(ProcessId { start_time: id.start_time + 1, ..id }).is_dead());
+        assert!(ProcessLife::from_proc(ProcessId { start_time: id.start_time + 1, ..id }).is_dead());
     }
 
     #[test]
     fn what_proc_cannot_show_is_never_dead() {
         let gone = ProcessId { start_time: 1, ..ProcessId::own() };
-        assert!(!Life::from_proc(ProcessId { pid_ns: gone.pid_ns + 1, ..gone }).is_dead());
-        assert!(!Life::from_proc(ProcessId { pid_ns: 0, ..gone }).is_dead());
-        assert!(!Life::from_proc(ProcessId { start_time: 0, ..gone }).is_dead());
+        assert!(!ProcessLife::from_proc(ProcessId { pid_ns: gone.pid_ns + 1, ..gone }).is_dead());
+        assert!(!ProcessLife::from_proc(ProcessId { pid_ns: 0, ..gone }).is_dead());
+        assert!(!ProcessLife::from_proc(ProcessId { start_time: 0, ..gone }).is_dead());
     }
 
     #[test]
     fn only_a_pidfd_of_the_claimed_process_is_taken() {
         let (mut child, id) = sleeper();
         let own = ProcessId::own();
-        assert!(Life::from_pidfd(pidfd(id), own).unwrap_err().to_string().contains("belongs to process"));
+        assert!(
+            ProcessLife::from_pidfd(pidfd(id), own).unwrap_err().to_string().contains("belongs to process")
+        );
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(Life::from_pidfd(file.into(), own).unwrap_err().to_string().contains("not a pidfd"));
+        assert!(ProcessLife::from_pidfd(file.into(), own).unwrap_err().to_string().contains("not a pidfd"));
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -325,24 +329,24 @@ mod tests {
     fn the_first_dead_of_many_is_found() {
         let own = ProcessId::own();
         let gone = ProcessId { start_time: own.start_time + 1, ..own };
-        let mut lives: Vec<Life> = (0..300)
+        let mut lives: Vec<ProcessLife> = (0..300)
             .map(|i| match i % 3 {
-                0 => Life::from_pidfd(own_pidfd(false).unwrap(), own).unwrap(),
-                1 => Life::from_proc(own),
-                _ => Life::unknown(),
+                0 => ProcessLife::from_pidfd(own_pidfd(false).unwrap(), own).unwrap(),
+                1 => ProcessLife::from_proc(own),
+                _ => ProcessLife::unknown(),
             })
             .collect();
-        let first = |lives: &[Life]| any_dead(&lives.iter().collect::<Vec<_>>());
+        let first = |lives: &[ProcessLife]| any_dead(&lives.iter().collect::<Vec<_>>());
         assert_eq!(first(&lives), None);
         assert_eq!(any_dead(&[]), None);
-        lives[299] = Life::from_proc(gone);
+        lives[299] = ProcessLife::from_proc(gone);
         assert_eq!(first(&lives), Some(299));
         let (mut child, id) = sleeper();
-        lives[257] = Life::from_pidfd(pidfd(id), id).unwrap();
+        lives[257] = ProcessLife::from_pidfd(pidfd(id), id).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(first(&lives), Some(257));
-        lives[3] = Life::from_proc(gone);
+        lives[3] = ProcessLife::from_proc(gone);
         assert_eq!(first(&lives), Some(3));
     }
 

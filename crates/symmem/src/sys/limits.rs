@@ -1,7 +1,8 @@
 //! How much memory and how many cores this process may use.
 //!
 //! Called before memory is reserved and when the wait ladder is set up. Looks at cgroups v1 and v2 with all
-//! ancestors, at the machine, and at the process' own limits. What cannot be read does not limit; nothing fails.
+//! ancestors, at the machine, and at the process' own limits. What cannot be read does not limit; nothing
+//! fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,11 +67,13 @@ pub fn cgroup_cores() -> Option<usize> {
     Roots::system().cores()
 }
 
-/// What a launcher that keeps its ranks on cores tells them: its process, and the cores that all of them have together.
+/// What a launcher that keeps its ranks on cores tells them: its process, and the cores that all of them have
+/// together.
 pub(crate) const SPAWN_CORES: &str = "SYMMEM_SPAWN_CORES";
 
-/// Cores that the ranks of this machine can keep busy: the affinity mask of this process and its cgroups' quotas, at least 1.
-/// The process is taken for all of them, unless its launcher has kept it on a part of the cores and says so.
+/// Cores that the ranks of this machine can keep busy: the affinity mask of this process and its cgroups'
+/// quotas, at least 1. The process is taken for all of them, unless its launcher has kept it on a part of the
+/// cores and says so.
 pub fn usable_cores() -> usize {
     let told =
         std::env::var(SPAWN_CORES).ok().and_then(|told| told_cores(&told, rustix::process::getppid()?));
@@ -110,7 +113,7 @@ struct Roots {
 
 /// A cgroup hierarchy's version: they differ in file names.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
+enum CgroupVersion {
     V1,
     V2,
 }
@@ -169,7 +172,7 @@ impl Roots {
 
     /// The directories of this process' cgroup and all its visible ancestors, in every hierarchy that may
     /// have `controller`.
-    fn cgroups(&self, controller: &str) -> Vec<(Version, PathBuf)> {
+    fn cgroups(&self, controller: &str) -> Vec<(CgroupVersion, PathBuf)> {
         let read = |name: &str| fs::read_to_string(self.proc.join(name)).unwrap_or_default();
         let own = read("self/cgroup");
         let mut found = Vec::new();
@@ -189,7 +192,7 @@ impl Roots {
 
 /// A mounted cgroup hierarchy.
 struct Mount {
-    version: Version,
+    version: CgroupVersion,
     /// The part of the hierarchy that is mounted.
     root: String,
     point: String,
@@ -203,23 +206,24 @@ impl Mount {
         let (root, point) = (unescape(mount.next()?), unescape(mount.next()?));
         let mut filesystem = filesystem.split(' ');
         let version = match filesystem.next()? {
-            "cgroup2" => Version::V2,
-            "cgroup" => Version::V1,
+            "cgroup2" => CgroupVersion::V2,
+            "cgroup" => CgroupVersion::V1,
             _ => return None,
         };
         let options = filesystem.nth(1)?;
-        let holds = version == Version::V2 || options.split(',').any(|option| option == controller);
+        let holds = version == CgroupVersion::V2 || options.split(',').any(|option| option == controller);
         holds.then_some(Self { version, root, point })
     }
 }
 
-/// The path in a line of `/proc/self/cgroup` (`id:controllers:/path`) if the line is about the hierarchy asked for.
-fn own_cgroup<'a>(line: &'a str, version: Version, controller: &str) -> Option<&'a str> {
+/// The path in a line of `/proc/self/cgroup` (`id:controllers:/path`) if the line is about the hierarchy
+/// asked for.
+fn own_cgroup<'a>(line: &'a str, version: CgroupVersion, controller: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, path) = rest.split_once(':')?;
     let matches = match version {
-        Version::V2 => controllers.is_empty(),
-        Version::V1 => controllers.split(',').any(|name| name == controller),
+        CgroupVersion::V2 => controllers.is_empty(),
+        CgroupVersion::V1 => controllers.split(',').any(|name| name == controller),
     };
     matches.then_some(path)
 }
@@ -229,10 +233,10 @@ fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-fn memory_of(version: Version, dir: &Path) -> Option<CgroupMemory> {
+fn memory_of(version: CgroupVersion, dir: &Path) -> Option<CgroupMemory> {
     let (limit, used, cache) = match version {
-        Version::V2 => ("memory.max", "memory.current", "inactive_file"),
-        Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        CgroupVersion::V2 => ("memory.max", "memory.current", "inactive_file"),
+        CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     };
     let path = dir.join(limit);
     // "max" does not parse: no limit here.
@@ -243,15 +247,17 @@ fn memory_of(version: Version, dir: &Path) -> Option<CgroupMemory> {
     Some(CgroupMemory { limit, used, file: path })
 }
 
-fn cores_of(version: Version, dir: &Path) -> Option<usize> {
+fn cores_of(version: CgroupVersion, dir: &Path) -> Option<usize> {
     let (quota, period) = match version {
-        Version::V2 => {
+        CgroupVersion::V2 => {
             let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
             let (quota, period) = text.trim().split_once(' ')?;
             (quota.parse().ok()?, period.parse().ok()?)
         }
         // No limit is -1, which does not parse.
-        Version::V1 => (number(&dir.join("cpu.cfs_quota_us"))?, number(&dir.join("cpu.cfs_period_us"))?),
+        CgroupVersion::V1 => {
+            (number(&dir.join("cpu.cfs_quota_us"))?, number(&dir.join("cpu.cfs_period_us"))?)
+        }
     };
     let quota: u64 = quota;
     (period > 0).then(|| quota.div_ceil(period) as usize)

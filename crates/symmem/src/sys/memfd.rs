@@ -1,9 +1,9 @@
 //! Shared memory without names: sealed memory files, and their mappings.
 //!
-//! Called by whoever makes or maps a segment. What it guarantees: the memory is reserved when [`Segment::create`]
-//! returns (touching it later is neither a SIGBUS nor a visit of the OOM killer), its size can never change, it
-//! vanishes with its last user whatever kills them, and a received fd is not mapped before seals and size were
-//! checked.
+//! Called by whoever makes or maps a segment. What it guarantees: the memory is reserved when
+//! [`Segment::create`] returns (touching it later is neither a SIGBUS nor a visit of the OOM killer), its
+//! size can never change, it vanishes with its last user whatever kills them, and a received fd is not mapped
+//! before seals and size were checked.
 
 #![allow(unsafe_code, reason = "system calls")]
 
@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::sys::fault::{self, Failure};
+use crate::sys::fault::{self, FailingCall};
 use crate::sys::{copy, limits};
 
 /// What a segment's file must be sealed against before anybody maps it.
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// Bytes reserved per system call: a signal makes the kernel undo the whole call, so calls must stay short, and
-/// several ranks may be reserving at once, so the limits are looked at again in between.
+/// Bytes reserved per system call: a signal makes the kernel undo the whole call, so calls must stay short,
+/// and several ranks may be reserving at once, so the limits are looked at again in between.
 const RESERVE_STEP: u64 = 64 << 20;
 /// Longest name the kernel takes for a memory file.
 const NAME_MAX: usize = 249;
@@ -78,13 +78,14 @@ impl Mapping {
     ///
     /// The fd is closed in any case; the mapping does not need it.
     pub(crate) fn import(fd: OwnedFd, bytes: usize) -> Result<Self> {
-        fault::fail(Failure::Map).map_err(|e| Error::sys("mmap of a peer's segment", e))?;
+        fault::fail(FailingCall::Map).map_err(|e| Error::sys("mmap of a peer's segment", e))?;
         let len = page_rounded(bytes)?;
         check_file(fd.as_fd(), len as u64)?;
         Self::new(fd.as_fd(), len)
     }
 
-    /// Maps a memory file of another process for reading alone, whatever its size: nothing may be written to it.
+    /// Maps a memory file of another process for reading alone, whatever its size: nothing may be written to
+    /// it.
     pub(crate) fn look_at(fd: BorrowedFd<'_>) -> Result<Self> {
         check_seals(fd)?;
         let stat = rustix::fs::fstat(fd).map_err(|e| Error::sys("fstat of a segment", e))?;
@@ -135,8 +136,9 @@ impl Mapping {
         let _ = self.advise(Advice::LinuxHugepage);
     }
 
-    /// Moves the memory to NUMA node `node` where that is possible; nothing happens where not. Works best after
-    /// [`Mapping::populate`] and before peers map the segment: the kernel moves only pages with one user.
+    /// Moves the memory to NUMA node `node` where that is possible; nothing happens where not. Works best
+    /// after [`Mapping::populate`] and before peers map the segment: the kernel moves only pages with one
+    /// user.
     pub(crate) fn prefer_node(&self, node: usize) {
         const BITS: usize = usize::BITS as usize;
         /// From linux/mempolicy.h; libc lacks it.
@@ -167,8 +169,8 @@ impl Mapping {
     fn touch(&self) {
         let mut byte = 0;
         for offset in (0..self.len).step_by(rustix::param::page_size()) {
-            // SAFETY: the offset lies in the mapping; the copy is defined whatever peers do. Reading is enough:
-            // the pages exist already, and shared ones are mapped writable at once.
+            // SAFETY: the offset lies in the mapping; the copy is defined whatever peers do. Reading is
+            // enough: the pages exist already, and shared ones are mapped writable at once.
             unsafe { copy::read(self.ptr.as_ptr().add(offset), &raw mut byte, 1) };
         }
     }

@@ -1,8 +1,9 @@
 //! The pipe through which a spawned rank sends its report.
 //!
-//! Only `group/spawn` uses it. The launcher keeps the reading end; the rank inherits the writing end and learns from the environment
-//! which one it is. Neither end relies on the other's end of file: a process that the rank has started may hold the pipe
-//! for as long as it likes. The launcher hears until the rank's process has ended, and then takes what is left.
+//! Only `group/spawn` uses it. The launcher keeps the reading end; the rank inherits the writing end and
+//! learns from the environment which one it is. Neither end relies on the other's end of file: a process that
+//! the rank has started may hold the pipe for as long as it likes. The launcher hears until the rank's
+//! process has ended, and then takes what is left.
 
 #![allow(unsafe_code, reason = "descriptors between fork and exec")]
 
@@ -29,18 +30,19 @@ const NAP: Duration = Duration::from_secs(1);
 const CHUNK: usize = 64 << 10;
 
 /// A new pipe, both ends close-on-exec.
-pub(crate) fn new() -> Result<(Reading, Writing)> {
+pub(crate) fn new() -> Result<(LauncherPipe, Writing)> {
     let failed = |error: rustix::io::Errno| Error::sys("pipe for a rank's report", error);
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
     fcntl_setfl(&reader, OFlags::NONBLOCK).map_err(failed)?;
-    Ok((Reading(reader.into()), Writing(writer.into())))
+    Ok((LauncherPipe(reader.into()), Writing(writer.into())))
 }
 
 /// The rank's end.
 pub(crate) struct Writing(File);
 
 impl Writing {
-    /// What tells a rank which of its descriptors this is: the number that it inherits, and which pipe is behind it.
+    /// What tells a rank which of its descriptors this is: the number that it inherits, and which pipe is
+    /// behind it.
     pub(crate) fn name(&self) -> Result<String> {
         let stat = fstat(&self.0).map_err(|error| Error::sys("fstat of a pipe", error))?;
         Ok(format!("{}:{}:{}", self.0.as_raw_fd(), stat.st_dev, stat.st_ino))
@@ -53,12 +55,13 @@ impl Writing {
         unsafe { command.pre_exec(move || inherit(inherited)) };
     }
 
-    /// The pipe of that name, if this process has inherited it. The descriptor returned is a new one. The inherited number stays
-    /// whose it was, but is not handed down to programs that this process starts.
+    /// The pipe of that name, if this process has inherited it. The descriptor returned is a new one. The
+    /// inherited number stays whose it was, but is not handed down to programs that this process starts.
     pub(crate) fn inherited(name: &str) -> Result<Option<Self>> {
         let Some((fd, device, inode)) = parse(name) else { return Ok(None) };
         let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: `stat` has room for what is written. A number that is no descriptor is an error and does nothing.
+        // SAFETY: `stat` has room for what is written. A number that is no descriptor is an error and does
+        // nothing.
         if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
             return Ok(None);
         }
@@ -68,8 +71,8 @@ impl Writing {
         if !is_pipe || (stat.st_dev, stat.st_ino) != (device, inode) {
             return Ok(None);
         }
-        // SAFETY: sets a flag of the launcher's pipe, and changes no memory. Should another thread close the number meanwhile,
-        // the call fails, or sets the flag that every descriptor of this library has.
+        // SAFETY: sets a flag of the launcher's pipe, and changes no memory. Should another thread close the
+        // number meanwhile, the call fails, or sets the flag that every descriptor of this library has.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         // SAFETY: makes a new descriptor, and changes no memory.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
@@ -106,7 +109,7 @@ fn parse(name: &str) -> Option<(RawFd, u64, u64)> {
 }
 
 /// The launcher's end. Reading never blocks.
-pub(crate) struct Reading(File);
+pub(crate) struct LauncherPipe(File);
 
 /// What a look at the pipe found.
 #[derive(PartialEq, Eq)]
@@ -117,7 +120,7 @@ enum Heard {
     NothingMore,
 }
 
-impl Reading {
+impl LauncherPipe {
     /// All that `child` wrote until its process ended.
     pub(crate) fn until_it_ends(&mut self, child: &mut Child) -> Vec<u8> {
         let pid = Pid::from_raw(child.id() as i32);

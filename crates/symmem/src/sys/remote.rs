@@ -1,14 +1,16 @@
 //! Reading the private memory of another process through the kernel.
 //!
-//! Called by the pull algorithm, for memory whose owner said where it is. The kernel copies: an address that is not mapped any more is an
-//! error and not a fault, so nothing here relies on what the owner does meanwhile. Whose bytes they are is another matter: the caller must
-//! see afterwards that the owner still lives, and has stayed in its call.
+//! Called by the pull algorithm, for memory whose owner said where it is. The kernel copies: an address that
+//! is not mapped any more is an error and not a fault, so nothing here relies on what the owner does
+//! meanwhile. Whose bytes they are is another matter: the caller must see afterwards that the owner still
+//! lives, and has stayed in its call.
 
 #![allow(unsafe_code, reason = "system calls")]
 
 use std::io;
 
-/// Reads as many bytes as `out` has from `address` of process `pid` on; several calls where the kernel stops early.
+/// Reads as many bytes as `out` has from `address` of process `pid` on; several calls where the kernel stops
+/// early.
 pub(crate) fn read(pid: u32, address: u64, out: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < out.len() {

@@ -1,8 +1,9 @@
 //! The job secret: bytes that all ranks of a job have and nobody else.
 //!
-//! `config` reads it, and `group::seal` makes proofs with it. It comes from a file that only its owner can read, from a
-//! descriptor that the launcher left open, or from code; never from the environment or the arguments, which others can
-//! read. What it guarantees: the bytes are not printed, and are wiped when the last holder drops them.
+//! `config` reads it, and `group::seal` makes proofs with it. It comes from a file that only its owner can
+//! read, from a descriptor that the launcher left open, or from code; never from the environment or the
+//! arguments, which others can read. What it guarantees: the bytes are not printed, and are wiped when the
+//! last holder drops them.
 
 use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -26,12 +27,12 @@ const HOW: &str = "Hint: (umask 077; openssl rand -hex 32 > FILE) makes one; eve
 #[derive(Clone)]
 pub(crate) struct Secret {
     bytes: Arc<Zeroizing<Vec<u8>>>,
-    source: Source,
+    source: SecretSource,
 }
 
 /// Where a secret came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum SecretSource {
     /// A file.
     File(PathBuf),
     /// A descriptor that this process inherited.
@@ -40,7 +41,7 @@ pub(crate) enum Source {
     Code,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
@@ -66,8 +67,8 @@ impl PartialEq for Secret {
 impl Eq for Secret {}
 
 impl Secret {
-    /// The secret in the file at `path`: a regular file of this user that nobody else may touch. Links are not followed,
-    /// and the checks are made on the open file, so nobody can put another one in its place.
+    /// The secret in the file at `path`: a regular file of this user that nobody else may touch. Links are
+    /// not followed, and the checks are made on the open file, so nobody can put another one in its place.
     pub(crate) fn from_file(path: &Path) -> Result<Self> {
         let what = || format!("secret file {}", path.display());
         let mut options = OpenOptions::new();
@@ -82,14 +83,15 @@ impl Secret {
         let checked = metadata(&file).and_then(|meta| check_private(&meta, euid));
         checked.map_err(|problem| Error::invalid(what(), problem))?;
         let bytes = read(&file).map_err(|problem| Error::invalid(what(), problem))?;
-        Self::new(bytes, Source::File(path.to_owned())).map_err(|problem| Error::invalid(what(), problem))
+        Self::new(bytes, SecretSource::File(path.to_owned()))
+            .map_err(|problem| Error::invalid(what(), problem))
     }
 
-    /// The secret in the regular file (a memfd, too) that is open as descriptor `number`. The launcher left it open, so its
-    /// owner and mode are the launcher's business.
+    /// The secret in the regular file (a memfd, too) that is open as descriptor `number`. The launcher left
+    /// it open, so its owner and mode are the launcher's business.
     ///
-    /// The number comes from the environment, so nothing says that this process may take the descriptor: it stays
-    /// untouched, offset included, and the file behind it is opened anew.
+    /// The number comes from the environment, so nothing says that this process may take the descriptor: it
+    /// stays untouched, offset included, and the file behind it is opened again.
     pub(crate) fn from_descriptor(number: u32) -> Result<Self> {
         let what = || format!("descriptor {number} of the job secret");
         let path = format!("/proc/self/fd/{number}");
@@ -102,16 +104,16 @@ impl Secret {
         let file = File::open(&path).map_err(|error| invalid(error.to_string()))?;
         metadata(&file).and_then(|meta| check_regular(&meta)).map_err(invalid)?;
         let bytes = read(&file).map_err(invalid)?;
-        Self::new(bytes, Source::Descriptor(number)).map_err(invalid)
+        Self::new(bytes, SecretSource::Descriptor(number)).map_err(invalid)
     }
 
     /// A secret that the program has from elsewhere.
     pub(crate) fn from_code(bytes: &[u8]) -> Result<Self> {
         let bytes = Zeroizing::new(bytes.to_vec());
-        Self::new(bytes, Source::Code).map_err(|problem| Error::invalid("job secret", problem))
+        Self::new(bytes, SecretSource::Code).map_err(|problem| Error::invalid("job secret", problem))
     }
 
-    fn new(mut bytes: Zeroizing<Vec<u8>>, source: Source) -> Result<Self, String> {
+    fn new(mut bytes: Zeroizing<Vec<u8>>, source: SecretSource) -> Result<Self, String> {
         // Editors and `echo` end a file with a new line, and not everywhere the same one.
         let end = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let end = end.strip_suffix(b"\r").unwrap_or(end).len();
@@ -132,7 +134,7 @@ impl Secret {
         &self.bytes
     }
 
-    pub(crate) fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &SecretSource {
         &self.source
     }
 }
@@ -226,7 +228,7 @@ mod tests {
             assert_eq!(Secret::from_file(&path).unwrap().bytes(), TEXT.as_bytes(), "{name}");
         }
         let path = file(&folder, "read only", TEXT.as_bytes(), 0o400);
-        assert_eq!(Secret::from_file(&path).unwrap().source(), &Source::File(path));
+        assert_eq!(Secret::from_file(&path).unwrap().source(), &SecretSource::File(path));
     }
 
     #[test]
@@ -300,7 +302,10 @@ mod tests {
         let number = open.as_raw_fd() as u32;
         for _ in 0..2 {
             let secret = Secret::from_descriptor(number).unwrap();
-            assert_eq!((secret.bytes(), secret.source()), (TEXT.as_bytes(), &Source::Descriptor(number)));
+            assert_eq!(
+                (secret.bytes(), secret.source()),
+                (TEXT.as_bytes(), &SecretSource::Descriptor(number))
+            );
         }
         let mut rest = String::new();
         open.read_to_string(&mut rest).unwrap();

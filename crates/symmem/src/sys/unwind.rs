@@ -1,8 +1,8 @@
 //! What is done when a panic leaves some work, and only then.
 //!
-//! Used around operations, whose peers must learn that the rest will not come. Where a panic comes out says that it leaves, not
-//! `thread::panicking`: work that a destructor does while its thread unwinds may well return. Work that returns pays nothing:
-//! no flag is set or looked at.
+//! Used around operations, whose peers must learn that the rest will not come. Where a panic comes out says
+//! that it leaves, not `thread::panicking`: work that a destructor does while its thread unwinds may well
+//! return. Work that returns pays nothing: no flag is set or looked at.
 
 /// Calls it when it is dropped, which only a panic does.
 struct OnUnwind<F: Fn()>(F);

@@ -1,7 +1,8 @@
 //! Who runs this process, and whether a uid tells this user from others.
 //!
-//! The fd channel asks before it takes a peer's uid for a proof. In a user namespace the kernel shows every uid that the
-//! namespace does not map as the overflow uid. A process that has that uid itself cannot tell its own user from strangers.
+//! The fd channel asks before it takes a peer's uid for a proof. In a user namespace the kernel shows every
+//! uid that the namespace does not map as the overflow uid. A process that has that uid itself cannot tell
+//! its own user from strangers.
 
 use std::fs;
 
@@ -20,7 +21,8 @@ pub(crate) fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether only processes of this user show as this process' effective uid. What cannot be read counts against it.
+/// Whether only processes of this user show as this process' effective uid. What cannot be read counts
+/// against it.
 pub fn uid_is_proof() -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW);

@@ -1,6 +1,7 @@
 //! How the GPUs of this machine reach each other.
 //!
-//! Public. What it guarantees: it only looks; what NVML cannot tell is reported as zeros with a warning, never as an error.
+//! Public. What it guarantees: it only looks; what NVML cannot tell is reported as zeros with a warning,
+//! never as an error.
 //!
 //! ```no_run
 //! # fn main() -> symmem::Result<()> {
@@ -31,8 +32,8 @@ pub struct DmaConnectivity {
     pub device_type: String,
     /// The kind of link: `nvlink`.
     pub connection_type: String,
-    /// Number of links by device and device. Links to a switch count for every pair of devices on switches, as many as
-    /// the one with fewer of them has.
+    /// Number of links by device and device. Links to a switch count for every pair of devices on switches,
+    /// as many as the one with fewer of them has.
     pub matrix: Matrix<u32>,
 }
 

@@ -3,7 +3,7 @@
 //! Called by the topology only. What it guarantees: a matrix, all zeros where NVML fails.
 
 use super::Matrix;
-use super::nvml::{self, Address, Nvml};
+use super::nvml::{self, Nvml, PciAddress};
 use crate::Result;
 use crate::cuda::device::Facts;
 
@@ -14,7 +14,7 @@ const MAX_LINKS: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
     /// The GPU at this address.
-    Gpu(Address),
+    Gpu(PciAddress),
     /// A switch.
     Switch,
     /// Something else.
@@ -38,10 +38,10 @@ fn look(nvml: &Nvml, devices: &[Facts]) -> Result<Matrix<u32>, String> {
     count(&addresses, |device, link| nvml.remote(handles[device], link))
 }
 
-/// Counts what `remote` tells of each device's links; `None` is the end of them. A link to a GPU counts for that pair, and
-/// links to switches for all pairs of devices that have some, as many as the smaller number.
+/// Counts what `remote` tells of each device's links; `None` is the end of them. A link to a GPU counts for
+/// that pair, and links to switches for all pairs of devices that have some, as many as the smaller number.
 fn count(
-    addresses: &[Address],
+    addresses: &[PciAddress],
     remote: impl Fn(usize, u32) -> Result<Option<Remote>, String>,
 ) -> Result<Matrix<u32>, String> {
     let devices = addresses.len();
@@ -74,8 +74,8 @@ fn count(
 mod tests {
     use super::*;
 
-    fn at(bus: u32) -> Address {
-        Address { domain: 0, bus, device: 0 }
+    fn at(bus: u32) -> PciAddress {
+        PciAddress { domain: 0, bus, device: 0 }
     }
 
     /// Counts for devices at buses 1, 2, ... whose links lead to `ends`.

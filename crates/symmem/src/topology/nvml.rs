@@ -1,7 +1,7 @@
 //! The few questions that only NVML answers.
 //!
-//! Called by the topology only. What it guarantees: a missing library, symbol or driver is an answer in words; the bindings'
-//! own methods, which panic, are not called.
+//! Called by the topology only. What it guarantees: a missing library, symbol or driver is an answer in
+//! words; the bindings' own methods, which panic, are not called.
 
 #![allow(unsafe_code, reason = "calls of NVML")]
 
@@ -18,7 +18,7 @@ const COMPLETED: u8 = sys::NVML_GPU_FABRIC_STATE_COMPLETED as u8;
 
 /// Where a device sits on the PCI bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct PciAddress {
     pub(super) domain: u32,
     pub(super) bus: u32,
     pub(super) device: u32,
@@ -70,7 +70,8 @@ impl Nvml {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// How far the fabric manager is with a GPU: the state and the status of NVML. `None` where NVML does not tell.
+    /// How far the fabric manager is with a GPU: the state and the status of NVML. `None` where NVML does not
+    /// tell.
     pub(super) fn fabric_state(&self, device: nvmlDevice_t) -> Option<(u8, u32)> {
         let (_, _, status, state) = self.fabric_v2(device).or_else(|| self.fabric_v1(device))?;
         Some((state, status))
@@ -92,14 +93,14 @@ impl Nvml {
     }
 
     /// Where a GPU is, in the same words as [`Nvml::remote`].
-    pub(super) fn address(&self, device: nvmlDevice_t) -> Result<Address, String> {
+    pub(super) fn address(&self, device: nvmlDevice_t) -> Result<PciAddress, String> {
         let mut info = no_pci();
         // SAFETY: a device; writes one struct.
         let code = unsafe {
             (known(&self.0.nvmlDeviceGetPciInfo_v3, "nvmlDeviceGetPciInfo_v3")?)(device, &mut info)
         };
         self.check("nvmlDeviceGetPciInfo", code)?;
-        Ok(Address { domain: info.domain, bus: info.bus, device: info.device })
+        Ok(PciAddress { domain: info.domain, bus: info.bus, device: info.device })
     }
 
     /// What is at the other end of a GPU's link; `None` if it has no such link.
@@ -125,7 +126,7 @@ impl Nvml {
                     )?)(device, link, &mut info)
                 };
                 self.check("nvmlDeviceGetNvLinkRemotePciInfo", code)?;
-                let address = Address { domain: info.domain, bus: info.bus, device: info.device };
+                let address = PciAddress { domain: info.domain, bus: info.bus, device: info.device };
                 Ok(Some(Remote::Gpu(address)))
             }
             sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH => Ok(Some(Remote::Switch)),
@@ -133,7 +134,8 @@ impl Nvml {
         }
     }
 
-    /// A GPU's place in a fabric of several machines. A fabric within one machine has no cluster: that is none.
+    /// A GPU's place in a fabric of several machines. A fabric within one machine has no cluster: that is
+    /// none.
     pub(super) fn fabric(&self, device: nvmlDevice_t) -> Option<Fabric> {
         let (cluster, clique, status, state) = self.fabric_v2(device).or_else(|| self.fabric_v1(device))?;
         let is_whole = status == sys::nvmlReturn_enum_NVML_SUCCESS && state == COMPLETED;

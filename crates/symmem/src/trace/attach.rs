@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use crate::inspect::{GroupState, find};
-use crate::sync::control::{ControlMap, Examined, PREFIX};
+use crate::sync::control::{ControlMap, ExaminedFile, PREFIX};
 use crate::sync::record::{self, Reader};
 use crate::sys::memfd::Mapping;
 
@@ -36,14 +36,15 @@ impl Attached {
         let maps = files.filter_map(|file| {
             let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
             match ControlMap::examine(Mapping::import(OwnedFd::from(file), bytes).ok()?) {
-                Examined::Segment(map, _) => Some(map),
-                Examined::OtherVersion | Examined::Nothing => None,
+                ExaminedFile::Segment(map, _) => Some(map),
+                ExaminedFile::OtherVersion | ExaminedFile::Nothing => None,
             }
         });
         let controls: Vec<ControlMap> =
             maps.filter(|map| ids.contains(map.control().about.id().as_str())).collect();
         let mut attached = Self { controls, pids, known: HashSet::new(), looked: None, old: Vec::new() };
-        // What an earlier trace left in its rings is not of this one; and who records must not find there that nobody has read for long.
+        // What an earlier trace left in its rings is not of this one; and who records must not find there
+        // that nobody has read for long.
         attached.old = attached.fresh();
         attached.old.iter_mut().for_each(Reader::skip);
         // Only the first rank's word counts, and which one that is depends on the hosts.
@@ -105,7 +106,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use crate::sync::record::{Owner, Part, Recorder};
+    use crate::sync::record::{RecordedPart, RecordedRank, Recorder};
     use crate::sys::memfd::Segment;
 
     fn file(segment: &Segment) -> File {
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn a_ring_that_was_found_while_it_was_made_is_found_again() {
         let (group, id, pid) = ("attach".to_owned(), "found again".to_owned(), std::process::id());
-        let owner = Owner { group, id, rank: 0, world: 1, pid, part: Part::Host };
+        let owner = RecordedRank { group, id, rank: 0, world: 1, pid, part: RecordedPart::Host };
         let other = Recorder::new(&owner).unwrap();
         let mut ring = vec![0; file(other.segment()).metadata().unwrap().len() as usize];
         file(other.segment()).read_exact_at(&mut ring, 0).unwrap();

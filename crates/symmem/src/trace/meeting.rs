@@ -25,10 +25,11 @@ pub struct Arrival {
 }
 
 impl Trace {
-    /// The meetings that more than one rank was recorded at, those of a group one after the other. The last to arrive is the one that
-    /// the others waited for.
+    /// The meetings that more than one rank was recorded at, those of a group one after the other. The last
+    /// to arrive is the one that the others waited for.
     pub fn meetings(&self) -> Vec<Meeting> {
-        // Devices of a group meet by themselves, engine by engine and lane by lane, whatever their numbers on each rank.
+        // Devices of a group meet by themselves, engine by engine and lane by lane, whatever their numbers on
+        // each rank.
         type Key<'a> = (&'a str, Option<usize>, Option<usize>, u64);
         let mut found: BTreeMap<Key<'_>, Vec<Arrival>> = BTreeMap::new();
         for (track, operations) in self.tracks.iter().enumerate() {
@@ -51,7 +52,8 @@ impl Trace {
         &self.tracks[arrival.track].operations[arrival.operation]
     }
 
-    /// Those of `meeting` who were there when the last one arrived, and for how many nanoseconds they had been.
+    /// Those of `meeting` who were there when the last one arrived, and for how many nanoseconds they had
+    /// been.
     pub fn waiters(&self, meeting: &Meeting) -> Vec<(Arrival, u64)> {
         let Some((last, others)) = meeting.arrivals.split_last() else { return Vec::new() };
         let came = self.operation(*last).begin_ns;

@@ -16,8 +16,9 @@ pub struct Message {
 }
 
 impl Trace {
-    /// The messages whose send and receive were both recorded, in the order of the receives' tracks. Sender and receiver number their messages alike,
-    /// so it does not matter what else was lost or came before the trace.
+    /// The messages whose send and receive were both recorded, in the order of the receives' tracks. Sender
+    /// and receiver number their messages alike, so it does not matter what else was lost or came before the
+    /// trace.
     pub fn messages(&self) -> Vec<Message> {
         let ends = |name: &'static str| {
             self.tracks.iter().enumerate().flat_map(move |(track, of)| {

@@ -1,11 +1,12 @@
 //! Traces: what every rank of a job did and when, so that it can be seen who waits for whom.
 //!
-//! For programs that look at others, as `symmem trace` does. A [`Tracer`] has the groups of a job record their operations, in
-//! shared memory that it reads from outside; the job's own threads do nothing for it but write. A job that is not traced pays nothing; one that is
-//! pays a few ten nanoseconds per operation.
+//! For programs that look at others, as `symmem trace` does. A [`Tracer`] has the groups of a job record
+//! their operations, in shared memory that it reads from outside; the job's own threads do nothing for it but
+//! write. A job that is not traced pays nothing; one that is pays a few ten nanoseconds per operation.
 //!
-//! Operations that all ranks make together have the number of their meeting in common, so the last rank to arrive at each is
-//! known ([`Trace::meetings`]); and which receive got the message of which send ([`Trace::messages`]). All times are nanoseconds since boot, alike for all processes of a host.
+//! Operations that all ranks make together have the number of their meeting in common, so the last rank to
+//! arrive at each is known ([`Trace::meetings`]); and which receive got the message of which send
+//! ([`Trace::messages`]). All times are nanoseconds since boot, alike for all processes of a host.
 //!
 //! ```
 //! use symmem::trace::Tracer;
@@ -36,8 +37,8 @@ use crate::group::recording::TRACE_TO;
 use crate::inspect::GroupState;
 use crate::numeric::{DType, ReduceOp};
 use crate::operation::signature;
-use crate::sync::record::{Detail, Part, Reader, Recorded};
-use crate::sys::channel::{Endpoint, Peers};
+use crate::sync::record::{Detail, Reader, Recorded, RecordedPart};
+use crate::sys::channel::{ChannelPeers, Endpoint};
 use crate::sys::ids;
 
 pub use self::meeting::{Arrival, Meeting};
@@ -49,27 +50,29 @@ pub struct Tracer {
     listener: Endpoint,
     token: [u8; 16],
     scale: Scale,
-    rings: Vec<Ring>,
+    rings: Vec<TracedRing>,
     lost: u64,
     attached: Option<Attached>,
 }
 
 /// What one rank has recorded so far.
 #[derive(Debug)]
-struct Ring {
+struct TracedRing {
     reader: Reader,
     records: Vec<Recorded>,
 }
 
 impl Tracer {
-    /// A tracer of a job that is about to start, with [`Tracer::environment`] in the environment of its ranks.
+    /// A tracer of a job that is about to start, with [`Tracer::environment`] in the environment of its
+    /// ranks.
     pub fn listen() -> Result<Self> {
         let token = ids::random()?;
-        let listener = Endpoint::bind(token, None, Peers::OfThisUser)?;
+        let listener = Endpoint::bind(token, None, ChannelPeers::OfThisUser)?;
         Ok(Self { listener, token, scale: Scale::start(), rings: Vec::new(), lost: 0, attached: None })
     }
 
-    /// A tracer of `groups`, which run already. They record from their next operation on, until the tracer is done or dropped.
+    /// A tracer of `groups`, which run already. They record from their next operation on, until the tracer is
+    /// done or dropped.
     ///
     /// ```
     /// use symmem::{inspect, trace::Tracer};
@@ -103,13 +106,13 @@ impl Tracer {
         (TRACE_TO, format!("{}:{}", ids::hex(&self.token), self.listener.address()))
     }
 
-    /// Takes what has been recorded since the last call. To be called every few milliseconds: ranks that are faster write over
-    /// what nobody has taken, which is then [lost](Trace::lost).
+    /// Takes what has been recorded since the last call. To be called every few milliseconds: ranks that are
+    /// faster write over what nobody has taken, which is then [lost](Trace::lost).
     pub fn poll(&mut self) -> Result<()> {
         let sent = self.listener.drain()?.into_iter().flat_map(|message| message.fds);
         let found = self.attached.as_mut().map(Attached::look).unwrap_or_default();
         let readers = sent.filter_map(Reader::of).chain(found);
-        self.rings.extend(readers.map(|reader| Ring { reader, records: Vec::new() }));
+        self.rings.extend(readers.map(|reader| TracedRing { reader, records: Vec::new() }));
         for ring in &mut self.rings {
             self.lost += ring.reader.take(&mut ring.records);
         }
@@ -125,7 +128,8 @@ impl Tracer {
 
     /// Stops recording; what was recorded, with the operations that have not ended.
     pub fn finish(mut self) -> Result<Trace> {
-        // What a rank sent before it ended is in the socket by now; what others have just made is looked for once more.
+        // What a rank sent before it ended is in the socket by now; what others have just made is looked for
+        // once more.
         std::thread::sleep(TICK);
         if let Some(attached) = &mut self.attached {
             attached.hurry();
@@ -169,7 +173,8 @@ pub struct Track {
     pub lane: Option<usize>,
     /// The engine that has the lane: how many engines the group had before it, which all ranks count alike.
     pub engine: Option<usize>,
-    /// The mailbox, for messages: its number, by which all ranks of the group know it. Several threads may have used it at once.
+    /// The mailbox, for messages: its number, by which all ranks of the group know it. Several threads may
+    /// have used it at once.
     pub mailbox: Option<u64>,
     /// In the order in which they ended; those of a device in the order in which they began.
     pub operations: Vec<Operation>,
@@ -203,7 +208,8 @@ pub struct Operation {
     pub peer: Option<usize>,
     /// The tag of a message, as far as it is known.
     pub tag: Option<u64>,
-    /// Which message from its sender to its receiver it is, in their mailbox, once it was sent or received: see [`Trace::messages`].
+    /// Which message from its sender to its receiver it is, in their mailbox, once it was sent or received:
+    /// see [`Trace::messages`].
     pub message: Option<u64>,
 }
 
@@ -213,15 +219,15 @@ impl Track {
         (&self.group, &self.id, self.rank, [self.device, self.engine, self.lane], self.mailbox)
     }
 
-    fn of(ring: &Ring, scale: &Scale) -> Self {
+    fn of(ring: &TracedRing, scale: &Scale) -> Self {
         let owner = &ring.reader.owner;
         let open = ring.reader.open();
         let recorded = ring.records.iter().chain(&open);
         let operations = recorded.map(|one| operation(one, &ring.reader, scale)).collect();
         let (on, mailbox) = match owner.part {
-            Part::Host => (None, None),
-            Part::Device(on) => (Some(on), None),
-            Part::Mailbox(number) => (None, Some(number)),
+            RecordedPart::Host => (None, None),
+            RecordedPart::Device(on) => (Some(on), None),
+            RecordedPart::Mailbox(number) => (None, Some(number)),
         };
         Self {
             group: owner.group.clone(),
@@ -256,7 +262,7 @@ fn operation(recorded: &Recorded, reader: &Reader, scale: &Scale) -> Operation {
         message: None,
     };
     match recorded.detail {
-        Detail::Announced(signature) => match signature::announced(signature) {
+        Detail::Announced(signature) => match signature::announced((signature, 0)) {
             Some(said) => Operation {
                 bytes: said.bytes,
                 dtype: said.dtype,

@@ -1,4 +1,5 @@
-//! From ticks of the quick clock to nanoseconds, by looking at both clocks when a trace begins and when it ends.
+//! From ticks of the quick clock to nanoseconds, by looking at both clocks when a trace begins and when it
+//! ends.
 
 use crate::sys::clock::{Ticks, boottime_ns};
 

@@ -1,18 +1,19 @@
 //! The dispatcher: which algorithm carries a collective, by its size.
 //!
-//! A [`Tuning`] holds, for each collective, up to how many bytes each algorithm is used. Rank 0's is sent to all
-//! ranks when a group is made, so the choice depends on nothing but what all ranks agree on. It is built in, or
-//! what `symmem tune` measured on this machine (a [`Book`] in the user's cache folder), and can be forced.
+//! A [`Tuning`] holds, for each collective, up to how many bytes each algorithm is used. Rank 0's is sent to
+//! all ranks when a group is made, so the choice depends on nothing but what all ranks agree on. It is built
+//! in, or what `symmem tune` measured on this machine (a [`TuningFile`] in the user's cache folder), and can
+//! be forced. What was measured of devices travels with it, by names that only engines understand.
 
-mod book;
+mod file;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::book::{Book, machine};
+pub use self::file::{TuningFile, machine};
 use crate::config::Config;
-use crate::operation::each_forced;
+use crate::operation::forced;
 pub use crate::operation::{Algorithm, Collective};
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::PARCEL_WORDS;
@@ -29,10 +30,16 @@ pub struct Bounds {
     pub push: usize,
     /// [`Algorithm::Staged`] up to here.
     pub staged: usize,
-    /// [`Algorithm::Pipelined`] up to here, and [`Algorithm::Pull`] beyond. Collectives that have no such algorithm do not look at it.
+    /// [`Algorithm::Pipelined`] up to here, and [`Algorithm::Pull`] beyond. Collectives that have no such
+    /// algorithm do not look at it.
     #[serde(default = "never")]
     pub pipelined: usize,
 }
+
+/// Up to how many bytes each algorithm of devices is used, for each form of an all-reduce, all by their names
+/// ([`cuda::Algorithm`](crate::cuda::Algorithm), [`cuda::Form`](crate::cuda::Form)). What it does not name is
+/// as it is built in.
+pub type DeviceBounds = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// Which algorithm runs when, in a group of some number of ranks.
 ///
@@ -49,6 +56,10 @@ pub struct Tuning {
     /// What somebody asked for, whatever the size.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     forced: BTreeMap<Collective, Algorithm>,
+    /// What was measured on devices, by their kind. Engines ask for it, and refuse what means nothing to
+    /// them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) devices: BTreeMap<String, DeviceBounds>,
     /// Whether pieces take turns in staging, which all ranks must do alike: rank 0's processor decides.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     rests: bool,
@@ -57,8 +68,8 @@ pub struct Tuning {
 impl Tuning {
     /// What is used on a machine that was never measured.
     pub fn built_in(world: usize) -> Self {
-        let bounds = Collective::ALL.into_iter().map(|collective| (collective, default(collective, world)));
-        Self { world, bounds: bounds.collect(), forced: BTreeMap::new(), rests: false }
+        let bounds = Collective::ALL.map(|collective| (collective, default(collective, world))).into();
+        Self { world, bounds, forced: BTreeMap::new(), devices: BTreeMap::new(), rests: false }
     }
 
     /// Number of ranks it is for.
@@ -76,145 +87,116 @@ impl Tuning {
         self.bounds.insert(collective, bounds);
     }
 
-    /// Uses `algorithm` for `collective` wherever it can: where a message is too large for it, the one for any size. It is a wish for
-    /// messages of all sizes; what one handle must have is told by [`SymmetricMemory::using`](crate::SymmetricMemory::using). An algorithm
-    /// that cannot carry the collective at all is an error.
+    /// Uses `algorithm` for `collective` wherever it can: where a message is too large for it, the one for
+    /// any size. It is a wish for messages of all sizes; what one handle must have is told by
+    /// [`SymmetricMemory::using`](crate::SymmetricMemory::using). An algorithm that cannot carry the
+    /// collective at all is an error.
     pub fn force(&mut self, collective: Collective, algorithm: Algorithm) -> Result<()> {
-        collective.check(algorithm)?;
-        self.forced.insert(collective, algorithm);
-        Ok(())
+        collective.check(algorithm).map(|()| self.forced.extend([(collective, algorithm)]))
     }
 
     /// The algorithm for `bytes` per rank.
     pub fn choose(&self, collective: Collective, bytes: usize) -> Algorithm {
-        self.choice(collective, self.world).of(collective, bytes)
+        Choices::new(self, self.world).of(collective, bytes)
     }
 
-    fn choice(&self, collective: Collective, world: usize) -> Choice {
-        match self.forced.get(&collective) {
-            Some(algorithm) => Choice::forced(world, *algorithm),
-            None => Choice::new(world, self.bounds(collective)),
-        }
-    }
-
-    /// What rank 0 of a group of `world` brings along: measured or built in, and what the configuration forces.
+    /// What rank 0 of a group of `world` brings along: measured or built in, and what the configuration
+    /// forces.
     pub(crate) fn from_config(config: &Config, world: usize) -> Result<Self> {
-        let book = config.tuning.as_deref().map_or_else(|| Ok(Book::default()), Book::open);
+        let file = config.tuning.as_deref().map_or_else(|| Ok(TuningFile::default()), TuningFile::open);
         // A cache that cannot be read must not keep anybody from working.
         let warn = |error: &Error| tracing::warn!(%error, "built-in tuning is used");
-        let mut tuning = book.inspect_err(warn).unwrap_or_default().tuning(world);
+        let mut tuning = file.inspect_err(warn).unwrap_or_default().tuning(world);
         tuning.force_by_text(&config.algorithm)?;
-        // What is not in the book is filled in here, where it is decided: another rank may see other cores.
-        for collective in Collective::ALL {
-            tuning.set_bounds(collective, tuning.bounds(collective));
-        }
+        // What is not in the file is filled in here, where it is decided: another rank may see other cores.
+        tuning.bounds = Collective::ALL.map(|collective| (collective, tuning.bounds(collective))).into();
         tuning.rests = crate::sys::copy::lines_rest();
         Ok(tuning)
     }
 
     /// Forces what `choice` says: `"staged"`, or `"all_reduce=push,broadcast=direct"`.
     pub fn force_by_text(&mut self, choice: &str) -> Result<()> {
-        each_forced(choice, |collective, algorithm| {
-            self.forced.insert(collective, algorithm);
-        })
+        forced(choice).map(|all| self.forced.extend(all))
     }
 }
 
-/// A tuning made quick to ask: below how many bytes each of a collective's algorithms but the last is used, as far as there are so many.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    below: [usize; 3],
-}
-
-impl Choice {
-    /// What follows from `bounds`, as far as messages fit.
-    fn new(world: usize, bounds: Bounds) -> Self {
-        let most = Self::forced(world, Algorithm::Push).below;
-        let asked = [bounds.push, bounds.staged, bounds.pipelined];
-        Self { below: std::array::from_fn(|at| most[at].min(asked[at].saturating_add(1))) }
-    }
-
-    /// `algorithm` wherever messages fit.
-    pub(crate) fn forced(world: usize, algorithm: Algorithm) -> Self {
-        let parcels = if world <= PUSH_RANKS { PARCEL_WORDS * 8 + 1 } else { 0 };
-        let staging = staging_bytes(world.max(1)) + 1;
-        let below = match algorithm {
-            Algorithm::Push => [parcels, staging, usize::MAX],
-            Algorithm::Staged => [0, staging, usize::MAX],
-            Algorithm::Pull => [0; 3],
-            _ => [0, 0, usize::MAX],
-        };
-        Self { below }
-    }
-
-    /// `algorithm` and no other: an error where it cannot carry `bytes` per rank of `collective` in a group of `world`.
-    pub(crate) fn exactly(
-        algorithm: Algorithm,
-        collective: Collective,
-        world: usize,
-        bytes: usize,
-    ) -> Result<Algorithm> {
-        collective.check(algorithm)?;
-        if Self::forced(world, algorithm).of(collective, bytes) == algorithm {
-            return Ok(algorithm);
-        }
-        let problem = match algorithm {
-            Algorithm::Push if world > PUSH_RANKS => {
-                format!("it is for groups of at most {PUSH_RANKS} ranks, not {world}")
-            }
-            _ => {
-                let most =
-                    if algorithm == Algorithm::Push { PARCEL_WORDS * 8 } else { staging_bytes(world.max(1)) };
-                format!("it carries at most {most} bytes of a rank in a group of {world}, not {bytes}")
-            }
-        };
-        Err(Error::invalid(format!("algorithm {algorithm}"), problem))
-    }
-
-    /// Below how many bytes one meeting is preferred.
-    pub(crate) fn staged_below(self) -> usize {
-        self.below[1]
-    }
-
-    /// The algorithm for `bytes` per rank.
-    #[inline]
-    pub(crate) fn of(self, collective: Collective, bytes: usize) -> Algorithm {
-        match self.below {
-            [push, ..] if bytes < push => Algorithm::Push,
-            [_, staged, _] if bytes < staged => Algorithm::Staged,
-            [.., pipelined] => match collective.algorithms() {
-                [_, _, _, last] if bytes >= pipelined => *last,
-                algorithms => algorithms[2],
-            },
-        }
-    }
-}
-
-/// The choices for all collectives.
+/// A tuning made quick to ask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choices {
-    choices: [Choice; Collective::ALL.len()],
+    /// Below how many bytes each of a collective's algorithms but the last is used, as far as there are so
+    /// many.
+    below: [[usize; 3]; Collective::ALL.len()],
     /// Whether pieces take turns in staging.
     pub(crate) rests: bool,
 }
 
 impl Choices {
-    /// What `tuning` says, for a group of `world` ranks. The tuning came through a store or a file: what it takes its
-    /// own world to be must not decide what fits a parcel or staging.
+    /// What `tuning` says, for a group of `world` ranks. The tuning came through a store or a file: what it
+    /// takes its own world to be must not decide what fits a parcel or staging.
     pub(crate) fn new(tuning: &Tuning, world: usize) -> Self {
-        let choices = Collective::ALL.map(|collective| tuning.choice(collective, world));
-        Self { choices, rests: tuning.rests }
+        let below = Collective::ALL.map(|collective| {
+            let algorithms = collective.algorithms();
+            let Bounds { push, staged, pipelined } = tuning.bounds(collective);
+            let asked = match tuning.forced.get(&collective) {
+                None => [push, staged, pipelined].map(|bytes| bytes.saturating_add(1)),
+                Some(forced) => {
+                    let first = algorithms.iter().position(|algorithm| algorithm == forced).unwrap_or(2);
+                    std::array::from_fn(|at| if at < first { 0 } else { usize::MAX })
+                }
+            };
+            std::array::from_fn(|at| asked[at].min(too_much(algorithms[at], world)))
+        });
+        Self { below, rests: tuning.rests }
     }
 
+    /// Below how many bytes of `collective` one meeting is preferred.
+    pub(crate) fn staged_below(&self, collective: Collective) -> usize {
+        self.below[collective as usize][1]
+    }
+
+    /// The algorithm for `bytes` per rank.
     #[inline]
-    pub(crate) fn of(&self, collective: Collective) -> Choice {
-        self.choices[collective as usize]
+    pub(crate) fn of(&self, collective: Collective, bytes: usize) -> Algorithm {
+        let algorithms = collective.algorithms();
+        // Constants, not places in a list: what is done with a small message is known after one comparison.
+        match self.below[collective as usize] {
+            [push, ..] if bytes < push => Algorithm::Push,
+            [_, staged, _] if bytes < staged => Algorithm::Staged,
+            [.., pipelined] if bytes < pipelined => algorithms[2],
+            _ => algorithms[algorithms.len() - 1],
+        }
     }
 }
 
-/// Measured with 2 and 4 ranks on 2 cores of a Zen 3, and sane elsewhere. A parcel that fits the line of its announcement saves
-/// a cache miss. Staging saves a meeting: that is worth a copy of a few lines, and of more where ranks outnumber the cores and
-/// every meeting takes turns on them.
+impl Collective {
+    /// `algorithm` and no other: an error where it cannot carry `bytes` per rank in a group of `world`.
+    pub(crate) fn exactly(self, algorithm: Algorithm, world: usize, bytes: usize) -> Result<Algorithm> {
+        self.check(algorithm)?;
+        let problem = match too_much(algorithm, world).checked_sub(1) {
+            None => format!("it is for groups of at most {PUSH_RANKS} ranks, not {world}"),
+            Some(most) if bytes > most => {
+                format!("it carries at most {most} bytes of a rank in a group of {world}, not {bytes}")
+            }
+            Some(_) => return Ok(algorithm),
+        };
+        Err(Error::invalid(format!("algorithm {algorithm}"), problem))
+    }
+}
+
+/// The fewest bytes of a rank that `algorithm` does not carry in a group of `world`; 0: there are too many
+/// ranks for it.
+fn too_much(algorithm: Algorithm, world: usize) -> usize {
+    match algorithm {
+        Algorithm::Push if world > PUSH_RANKS => 0,
+        Algorithm::Push => PARCEL_WORDS * 8 + 1,
+        Algorithm::Staged => staging_bytes(world.max(1)) + 1,
+        _ => usize::MAX,
+    }
+}
+
+/// Measured with 2 and 4 ranks on 2 cores of a Zen 3, and sane elsewhere. A parcel that fits the line of its
+/// announcement saves a cache miss. Staging saves a meeting: that is worth a copy of a few lines, and of more
+/// where ranks outnumber the cores and every meeting takes turns on them.
 fn default(collective: Collective, world: usize) -> Bounds {
     let crowded = world > crate::sys::limits::usable_cores();
     let staged = match (crowded, collective) {
@@ -224,16 +206,16 @@ fn default(collective: Collective, world: usize) -> Bounds {
         (true, Collective::AllReduce) => 8 << 10,
         (true, _) => 16 << 10,
     };
-    // Measured with 2 ranks on 2 cores of a Sapphire Rapids: from 128 KB of each rank on one copy less is worth the system calls. Where ranks
-    // outnumber the cores it is not, and elsewhere nobody has measured it. With more ranks the chunks of an all_to_all are smaller.
-    let pipelined = match !crowded && crate::sys::copy::lines_rest() {
-        true => world.saturating_mul(64 << 10),
-        false => never(),
-    };
+    // Measured with 2 ranks on 2 cores of a Sapphire Rapids: from 128 KB of each rank on one copy less is
+    // worth the system calls. Where ranks outnumber the cores it is not, and elsewhere nobody has measured
+    // it. With more ranks the chunks of an all_to_all are smaller.
+    let pulls = !crowded && crate::sys::copy::lines_rest();
+    let pipelined = if pulls { world.saturating_mul(64 << 10) } else { never() };
     Bounds { push: 32, staged, pipelined }
 }
 
-/// The bound that files of before there was [`Algorithm::Pull`] do not have: what was measured then had no such choice.
+/// The bound that files of before there was [`Algorithm::Pull`] do not have: what was measured then had no
+/// such choice.
 fn never() -> usize {
     usize::MAX
 }
@@ -289,7 +271,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_had_or_an_error() {
         let had = |algorithm, collective, world, bytes| {
-            let had = Choice::exactly(algorithm, collective, world, bytes);
+            let had = Collective::exactly(collective, algorithm, world, bytes);
             had.map(|had| assert_eq!(had, algorithm)).map_err(|error| error.to_string())
         };
         let (parcel, staging) = (PARCEL_WORDS * 8, staging_bytes(2));
@@ -325,11 +307,11 @@ mod tests {
             let mut tuning = Tuning::built_in(2);
             tuning.set_bounds(Collective::AllReduce, bounds);
             tuning.world = said;
-            let choice = Choices::new(&tuning, 1024).of(Collective::AllReduce);
-            assert_eq!(choice.of(Collective::AllReduce, 8), Algorithm::Staged, "{said}");
+            let choices = Choices::new(&tuning, 1024);
+            assert_eq!(choices.of(Collective::AllReduce, 8), Algorithm::Staged, "{said}");
             let most = staging_bytes(1024);
-            assert_eq!(choice.of(Collective::AllReduce, most), Algorithm::Staged, "{said}");
-            assert_eq!(choice.of(Collective::AllReduce, most + 1), Algorithm::TwoShot, "{said}");
+            assert_eq!(choices.of(Collective::AllReduce, most), Algorithm::Staged, "{said}");
+            assert_eq!(choices.of(Collective::AllReduce, most + 1), Algorithm::TwoShot, "{said}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Ranks that disagree: everybody is told `Mismatch`, nobody's memory changes, and the group goes on.
 //!
-//! Where a rank need not hear from everybody it may return before it can know, and its *next* operation tells it.
+//! Where a rank need not hear from everybody it may return before it can know, and its *next* operation tells
+//! it.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ struct Trial {
 type Call = fn(&mut Trial, odd: bool) -> Result<()>;
 
 /// Whatever the algorithm.
-const CALLS: [(&str, Call); 24] = [
+const CALLS: [(&str, Call); 37] = [
     ("all_reduce of another op", |on, odd| on.floats.all_reduce(either(odd, ReduceOp::Max, ReduceOp::Sum))),
     ("all_reduce of another type", |on, odd| match odd {
         true => on.words.all_reduce(ReduceOp::Sum),
@@ -48,6 +49,60 @@ const CALLS: [(&str, Call); 24] = [
     ("all_to_all or all_gather", |on, odd| match odd {
         true => on.floats.all_to_all(&mut [0.0; LEN]),
         false => on.floats.all_gather(&mut [0.0; LEN * RANKS]),
+    }),
+    ("scan of another op", |on, odd| {
+        on.floats.scan(either(odd, ReduceOp::Max, ReduceOp::Sum), &mut [0.0; LEN])
+    }),
+    ("scan or all_reduce", |on, odd| match odd {
+        true => on.floats.all_reduce_out(ReduceOp::Sum, &mut [0.0; LEN]),
+        false => on.floats.scan(ReduceOp::Sum, &mut [0.0; LEN]),
+    }),
+    ("scan or exclusive_scan", |on, odd| match odd {
+        true => on.floats.exclusive_scan(ReduceOp::Sum, &mut [0.0; LEN]),
+        false => on.floats.scan(ReduceOp::Sum, &mut [0.0; LEN]),
+    }),
+    ("private exclusive_scan of another op", |on, odd| {
+        let op = either(odd, ReduceOp::Min, ReduceOp::Max);
+        on.unharmed([1u8; 40], |out| on.group.exclusive_scan(op, &[2; 40], out))
+    }),
+    ("all_gather_v of other counts", |on, odd| {
+        on.floats.all_gather_v(&either(odd, [1, 2, 1], [2, 1, 1]), &mut [0.0; 4])
+    }),
+    ("private all_gather_v of other counts", |on, odd| {
+        let counts = either(odd, [4, 3, 0], [5, 3, 0]);
+        let (input, mut out) = (vec![1u16; counts[on.group.rank()]], vec![7; counts.iter().sum()]);
+        let told = on.group.all_gather_v(&input, &counts, &mut out);
+        assert!(out.iter().all(|element| *element == 7));
+        told
+    }),
+    ("private all_gather_v or all_gather", |on, odd| match odd {
+        true => on.unharmed([7u8; 9], |out| on.group.all_gather_into(&[1u8; 3], out)),
+        false => on.unharmed([7u8; 9], |out| on.group.all_gather_v(&[1u8; 3], &[3; 3], out)),
+    }),
+    ("gather_v of other counts", |on, odd| {
+        on.floats.gather_v(0, &either(odd, [1, 2, 1], [2, 1, 1]), &mut [0.0; 4])
+    }),
+    ("private gather_v to another root", |on, odd| {
+        on.unharmed([7u8; 9], |out| on.group.gather_v(either(odd, 0, 2), &[1u8; 3], &[3; 3], out))
+    }),
+    ("scatter_v of other counts", |on, odd| {
+        let counts = either(odd, [1, 2, 1], [2, 2, 0]);
+        on.floats.scatter_v(0, &counts, &mut vec![0.0; counts[on.group.rank()]])
+    }),
+    ("private scatter_v of other counts", |on, odd| {
+        let counts = either(odd, [1, 3, 2], [2, 3, 1]);
+        let mut out = vec![7u8; counts[on.group.rank()]];
+        let told = on.group.scatter_v(0, &[1u8; 6], &counts, &mut out);
+        assert!(out.iter().all(|byte| *byte == 7));
+        told
+    }),
+    ("private scan of another op", |on, odd| {
+        let op = either(odd, ReduceOp::Min, ReduceOp::Max);
+        on.unharmed([1u8; 40], |out| on.group.scan(op, &[2; 40], out))
+    }),
+    ("private scan of other bytes", |on, odd| {
+        let len = either(odd, 90_000, 9);
+        on.group.scan(ReduceOp::Sum, &vec![1u64; len], &mut vec![0; len])
     }),
     ("private all_reduce of another op", |on, odd| {
         on.group.all_reduce(either(odd, ReduceOp::Min, ReduceOp::Max), &mut [1u8; 40])
@@ -138,8 +193,8 @@ impl Trial {
         self.floats.within(Duration::from_secs(20)).first(either(odd, LEN / 2, LEN))
     }
 
-    /// Makes the call, and checks that the call itself or the next operation tells of the disagreement, that the memory is
-    /// as it was, and that all goes on. Returns whether the call itself told.
+    /// Makes the call, and checks that the call itself or the next operation tells of the disagreement, that
+    /// the memory is as it was, and that all goes on. Returns whether the call itself told.
     fn check(&mut self, name: &str, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<bool> {
         let at_once = call(self);
         let told_at_once = at_once.is_err();
@@ -196,6 +251,23 @@ fn the_disagreement_is_described() {
         let Error::Mismatch { values, .. } = error else { panic!("{error}") };
         assert!(values[1].contains("max") && values[2].contains("sum"), "{values:?}");
         mem.close()
+    })
+    .unwrap();
+}
+
+#[test]
+fn counts_that_differ_are_shown() {
+    symmem::spawn(RANKS, |group| {
+        let counts = if group.rank() == 1 { [1, 2, 0] } else { [1, 0, 0] };
+        let told = group.all_gather_v(
+            &vec![1f32; counts[group.rank()]],
+            &counts,
+            &mut vec![0.0; counts.iter().sum()],
+        );
+        let Err(Error::Mismatch { values, .. }) = told else { panic!("{told:?}") };
+        let said = ["rank 0: [1, 0, 0] x f32", "rank 1: [1, 2, 0] x f32", "rank 2: [1, 0, 0] x f32"];
+        assert_eq!(values, said);
+        Ok(())
     })
     .unwrap();
 }

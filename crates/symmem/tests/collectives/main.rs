@@ -1,5 +1,5 @@
-//! Every collective by every algorithm that can carry it, against a reference: types, operations, lengths, offsets and
-//! worlds; the same bits everywhere; disagreement and wrong arguments told to everybody.
+//! Every collective by every algorithm that can carry it, against a reference: types, operations, lengths,
+//! offsets and worlds; the same bits everywhere; disagreement and wrong arguments told to everybody.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -27,7 +27,8 @@ const SMALL: usize = 300 << 10;
 /// Most bytes of the calls of a few ranks.
 const LARGE: usize = 3 << 20;
 
-/// Calls each collective by each of its algorithms, with each of `types`, everything else being left to chance.
+/// Calls each collective by each of its algorithms, with each of `types`, everything else being left to
+/// chance.
 fn try_all(group: &Group, seed: u64, types: impl Fn(&mut Random) -> Vec<DType>) -> Result<()> {
     let mut random = Random::new(seed ^ group.size() as u64);
     let world = group.size();

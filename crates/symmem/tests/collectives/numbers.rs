@@ -8,7 +8,8 @@ use crate::common::{PATIENCE, assert_error};
 /// The number of the last memory that a group can have.
 const LAST: u64 = (1 << 36) - 1;
 
-/// Two memories whose numbers are `apart`, the second made on a group that begins anew with its counting there.
+/// Two memories whose numbers are `apart`, the second made on a group that begins again with its counting
+/// there.
 fn memories(group: &symmem::Group, first: u64, apart: u64) -> Result<Vec<SymmetricMemory<f32>>> {
     set_start_tag(first - 1);
     let group = group.try_clone()?.within(PATIENCE);

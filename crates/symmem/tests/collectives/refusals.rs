@@ -1,9 +1,9 @@
-//! Every wrong argument of every call that all ranks make: on one rank it is an error of all, at once, with the same words, and
-//! the group goes on.
+//! Every wrong argument of every call that all ranks make: on one rank it is an error of all, at once, with
+//! the same words, and the group goes on.
 //!
-//! The rank itself gets its own error, the others `Error::Rank` with its words. What only all ranks together can judge (whether an
-//! output has room for what others send) is `Error::Rank` on all. Where a rank need not hear from everybody it may return
-//! before it can know, and its *next* operation tells it.
+//! The rank itself gets its own error, the others `Error::Rank` with its words. What only all ranks together
+//! can judge (whether an output has room for what others send) is `Error::Rank` on all. Where a rank need not
+//! hear from everybody it may return before it can know, and its *next* operation tells it.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -52,6 +52,11 @@ const fn row(
 /// An operation that floats do not have.
 fn op(wrong: bool) -> ReduceOp {
     if wrong { ReduceOp::Xor } else { ReduceOp::Sum }
+}
+
+/// An operation that scans do not have.
+fn without_avg(wrong: bool) -> ReduceOp {
+    if wrong { ReduceOp::Avg } else { ReduceOp::Sum }
 }
 
 fn root(wrong: bool) -> usize {
@@ -114,6 +119,12 @@ const ROWS: &[Row] = &[
     row("rendezvous", "part", |on, wrong| {
         let start = if wrong { 1 } else { 4 };
         on.group.alloc::<u8>(8)?.rendezvous_as::<u32>(&on.group, start, 1).map(drop)
+    }),
+    row("atomics", "length", |on, wrong| {
+        on.group.atomics::<u64>(if wrong { usize::MAX } else { 4 }).map(drop)
+    }),
+    row("pool.alloc", "length", |on, wrong| {
+        on.group.pool().alloc::<f32>(if wrong { usize::MAX } else { 4 }).map(drop)
     }),
     row("barrier", "channel", |on, wrong| on.memory.barrier(root(wrong))),
     row("broadcast_fds", "root", |on, wrong| on.group.broadcast_fds(root(wrong), &[]).map(drop)),
@@ -198,6 +209,83 @@ const ROWS: &[Row] = &[
     }),
     row("all_to_all", "out, started", |on, wrong| {
         on.memory.all_to_all_start(out(wrong, LEN))?.wait().map(drop)
+    }),
+    row("scan", "op", |on, wrong| on.memory.scan(op(wrong), &mut [0.0; LEN])),
+    row("scan", "op that scans lack", |on, wrong| on.memory.scan(without_avg(wrong), &mut [0.0; LEN])),
+    row("scan", "out", |on, wrong| on.memory.scan(ReduceOp::Sum, &mut out(wrong, LEN))),
+    row("scan", "algorithm", |on, wrong| on.forced(wrong)?.scan(ReduceOp::Sum, &mut [0.0; LEN])),
+    row("scan", "borrowed", |on, wrong| {
+        on.while_written(wrong, |memory| memory.scan(ReduceOp::Sum, &mut [0.0; LEN]))
+    }),
+    row("scan", "out, started", |on, wrong| {
+        on.memory.scan_start(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
+    }),
+    row("exclusive_scan", "op", |on, wrong| on.memory.exclusive_scan(op(wrong), &mut [0.0; LEN])),
+    row("exclusive_scan", "op that scans lack", |on, wrong| {
+        on.memory.exclusive_scan(without_avg(wrong), &mut [0.0; LEN])
+    }),
+    row("exclusive_scan", "out", |on, wrong| on.memory.exclusive_scan(ReduceOp::Sum, &mut out(wrong, LEN))),
+    row("exclusive_scan", "algorithm", |on, wrong| {
+        on.forced(wrong)?.exclusive_scan(ReduceOp::Sum, &mut [0.0; LEN])
+    }),
+    row("exclusive_scan", "borrowed", |on, wrong| {
+        on.while_written(wrong, |memory| memory.exclusive_scan(ReduceOp::Sum, &mut [0.0; LEN]))
+    }),
+    row("exclusive_scan", "out, started", |on, wrong| {
+        on.memory.exclusive_scan_start(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
+    }),
+    row("all_gather_v", "number of counts", |on, wrong| {
+        on.memory.all_gather_v(&vec![1; RANKS - usize::from(wrong)], &mut [0.0; RANKS])
+    }),
+    row("all_gather_v", "sum of counts", |on, wrong| {
+        on.memory.all_gather_v(&if wrong { [usize::MAX; RANKS] } else { [1; RANKS] }, &mut [0.0; RANKS])
+    }),
+    row("all_gather_v", "counts beyond the memory", |on, wrong| {
+        let most = LEN + usize::from(wrong);
+        on.memory.all_gather_v(&[1, most, 0], &mut vec![0.0; 1 + most])
+    }),
+    row("all_gather_v", "out", |on, wrong| on.memory.all_gather_v(&[1, 2, 0], &mut out(wrong, 3))),
+    row("all_gather_v", "algorithm", |on, wrong| on.forced(wrong)?.all_gather_v(&[1, 2, 0], &mut [0.0; 3])),
+    row("all_gather_v", "borrowed", |on, wrong| {
+        on.while_written(wrong, |memory| memory.all_gather_v(&[1, 2, 0], &mut [0.0; 3]))
+    }),
+    row("all_gather_v", "out, started", |on, wrong| {
+        on.memory.all_gather_v_start(vec![1, 2, 0], out(wrong, 3))?.wait().map(drop)
+    }),
+    row("gather_v", "root", |on, wrong| on.memory.gather_v(root(wrong), &[1, 2, 0], &mut [0.0; 3])),
+    row("gather_v", "number of counts", |on, wrong| {
+        on.memory.gather_v(0, &vec![1; RANKS - usize::from(wrong)], &mut [0.0; RANKS])
+    }),
+    row("gather_v", "counts beyond the memory", |on, wrong| {
+        let most = LEN + usize::from(wrong);
+        on.memory.gather_v(WRONG, &[1, most, 0], &mut vec![0.0; 1 + most])
+    }),
+    row("gather_v", "out", |on, wrong| on.memory.gather_v(WRONG, &[1, 2, 0], &mut out(wrong, 3))),
+    row("gather_v", "algorithm", |on, wrong| on.forced(wrong)?.gather_v(0, &[1, 2, 0], &mut [0.0; 3])),
+    row("gather_v", "borrowed", |on, wrong| {
+        on.while_written(wrong, |memory| memory.gather_v(0, &[1, 2, 0], &mut [0.0; 3]))
+    }),
+    row("gather_v", "root, started", |on, wrong| {
+        on.memory.gather_v_start(root(wrong), vec![1, 2, 0], vec![0.0; 3])?.wait().map(drop)
+    }),
+    row("scatter_v", "root", |on, wrong| on.memory.scatter_v(root(wrong), &[1; RANKS], &mut [0.0; 1])),
+    row("scatter_v", "number of counts", |on, wrong| {
+        on.memory.scatter_v(0, &vec![1; RANKS - usize::from(wrong)], &mut [0.0; 1])
+    }),
+    row("scatter_v", "counts beyond the memory", |on, wrong| {
+        on.memory.scatter_v(
+            0,
+            &[1, 1, LEN - 2 + usize::from(wrong)],
+            &mut [0.0; LEN][..[1, 1, LEN - 2][on.group.rank()]],
+        )
+    }),
+    row("scatter_v", "out", |on, wrong| on.memory.scatter_v(0, &[1; RANKS], &mut out(wrong, 1))),
+    row("scatter_v", "algorithm", |on, wrong| on.forced(wrong)?.scatter_v(0, &[1; RANKS], &mut [0.0; 1])),
+    row("scatter_v", "borrowed", |on, wrong| {
+        on.while_written(wrong, |memory| memory.scatter_v(0, &[1; RANKS], &mut [0.0; 1]))
+    }),
+    row("scatter_v", "out, started", |on, wrong| {
+        on.memory.scatter_v_start(0, vec![1; RANKS], out(wrong, 1))?.wait().map(drop)
     }),
     row("all_to_all_v", "number of splits", |on, wrong| {
         let splits = vec![1; RANKS - usize::from(wrong)];
@@ -347,6 +435,79 @@ const ROWS: &[Row] = &[
     row("all_to_all of private memory", "out, started", |on, wrong| {
         on.group.all_to_all_start(vec![0f32; 6], out(wrong, 6))?.wait().map(drop)
     }),
+    row("scan of private memory", "op", |on, wrong| on.group.scan(op(wrong), &[0f32; 4], &mut [0.0; 4])),
+    row("scan of private memory", "op that scans lack", |on, wrong| {
+        on.group.scan(without_avg(wrong), &[0f32; 4], &mut [0.0; 4])
+    }),
+    row("scan of private memory", "out", |on, wrong| {
+        on.group.scan(ReduceOp::Sum, &[0f32; 4], &mut out(wrong, 4))
+    }),
+    row("scan of private memory", "out, started", |on, wrong| {
+        on.group.scan_start(ReduceOp::Sum, vec![0f32; 4], out(wrong, 4))?.wait().map(drop)
+    }),
+    row("exclusive_scan of private memory", "op", |on, wrong| {
+        on.group.exclusive_scan(op(wrong), &[0f32; 4], &mut [0.0; 4])
+    }),
+    row("exclusive_scan of private memory", "op that scans lack", |on, wrong| {
+        on.group.exclusive_scan(without_avg(wrong), &[0f32; 4], &mut [0.0; 4])
+    }),
+    row("exclusive_scan of private memory", "out", |on, wrong| {
+        on.group.exclusive_scan(ReduceOp::Sum, &[0f32; 4], &mut out(wrong, 4))
+    }),
+    row("exclusive_scan of private memory", "out, started", |on, wrong| {
+        on.group.exclusive_scan_start(ReduceOp::Sum, vec![0f32; 4], out(wrong, 4))?.wait().map(drop)
+    }),
+    row("all_gather_v of private memory", "number of counts", |on, wrong| {
+        on.group.all_gather_v(&[0f32; 1], &vec![1; RANKS + usize::from(wrong)], &mut [0.0; RANKS])
+    }),
+    row("all_gather_v of private memory", "sum of counts", |on, wrong| {
+        let counts = if wrong { [usize::MAX; RANKS] } else { [1; RANKS] };
+        on.group.all_gather_v(&[0f32; 1], &counts, &mut [0.0; RANKS])
+    }),
+    row("all_gather_v of private memory", "input", |on, wrong| {
+        let counts = [1, 2, 0];
+        let input = vec![0f32; counts[on.group.rank()] + usize::from(wrong)];
+        on.group.all_gather_v(&input, &counts, &mut [0.0; 3])
+    }),
+    row("all_gather_v of private memory", "out", |on, wrong| {
+        let counts = [1, 2, 0];
+        on.group.all_gather_v(&vec![0f32; counts[on.group.rank()]], &counts, &mut out(wrong, 3))
+    }),
+    row("all_gather_v of private memory", "out, started", |on, wrong| {
+        let counts = vec![1, 2, 0];
+        let input = vec![0f32; counts[on.group.rank()]];
+        on.group.all_gather_v_start(input, counts, out(wrong, 3))?.wait().map(drop)
+    }),
+    row("gather_v of private memory", "root", |on, wrong| {
+        on.group.gather_v(root(wrong), &[0f32; 1], &[1; RANKS], &mut [0.0; RANKS])
+    }),
+    row("gather_v of private memory", "number of counts", |on, wrong| {
+        on.group.gather_v(0, &[0f32; 1], &vec![1; RANKS + usize::from(wrong)], &mut [0.0; RANKS])
+    }),
+    row("gather_v of private memory", "input", |on, wrong| {
+        on.group.gather_v(0, &out(wrong, 1), &[1; RANKS], &mut [0.0; RANKS])
+    }),
+    row("gather_v of private memory", "out", |on, wrong| {
+        on.group.gather_v(WRONG, &[0f32; 1], &[1; RANKS], &mut out(wrong, RANKS))
+    }),
+    row("gather_v of private memory", "input, started", |on, wrong| {
+        on.group.gather_v_start(0, out(wrong, 1), vec![1; RANKS], vec![0.0; RANKS])?.wait().map(drop)
+    }),
+    row("scatter_v of private memory", "root", |on, wrong| {
+        on.group.scatter_v(root(wrong), &[0f32; RANKS], &[1; RANKS], &mut [0.0; 1])
+    }),
+    row("scatter_v of private memory", "number of counts", |on, wrong| {
+        on.group.scatter_v(0, &[0f32; RANKS], &vec![1; RANKS + usize::from(wrong)], &mut [0.0; 1])
+    }),
+    row("scatter_v of private memory", "input", |on, wrong| {
+        on.group.scatter_v(WRONG, &out(wrong, RANKS), &[1; RANKS], &mut [0.0; 1])
+    }),
+    row("scatter_v of private memory", "out", |on, wrong| {
+        on.group.scatter_v(0, &[0f32; RANKS], &[1; RANKS], &mut out(wrong, 1))
+    }),
+    row("scatter_v of private memory", "out, started", |on, wrong| {
+        on.group.scatter_v_start(0, vec![0f32; RANKS], vec![1; RANKS], out(wrong, 1))?.wait().map(drop)
+    }),
     row("all_to_all_v of private memory", "number of splits", |on, wrong| {
         let splits = vec![1; RANKS - usize::from(wrong)];
         on.group.all_to_all_v(&[0f32; 3], &splits, &mut [0.0; 3], &[1; 3])
@@ -427,9 +588,11 @@ fn a_wrong_argument_of_one_rank_is_an_error_of_all_at_once_and_the_group_goes_on
 }
 
 /// Calls that are no collectives on symmetric memory.
-const NOT_ON_MEMORY: [&str; 4] = ["broadcast", "rendezvous", "barrier", "broadcast_fds"];
+const NOT_ON_MEMORY: [&str; 6] =
+    ["broadcast", "rendezvous", "barrier", "broadcast_fds", "atomics", "pool.alloc"];
 
-/// Where a rank brought nothing, every collective on the memory is the same error on all ranks, and changes nothing.
+/// Where a rank brought nothing, every collective on the memory is the same error on all ranks, and changes
+/// nothing.
 #[test]
 fn every_collective_is_refused_on_all_ranks_where_one_brought_nothing() {
     symmem::spawn(RANKS, |group| {

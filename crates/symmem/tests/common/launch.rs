@@ -1,4 +1,5 @@
-//! Processes started the way `torchrun` starts them: the test program again, with the launcher's variables set.
+//! Processes started the way `torchrun` starts them: the test program again, with the launcher's variables
+//! set.
 
 use std::process::{Command, Output, Stdio};
 
@@ -52,7 +53,8 @@ impl Ended {
     }
 }
 
-/// Starts `test` of this program again with `vars` and nothing of a launcher above; returns when it has ended.
+/// Starts `test` of this program again with `vars` and nothing of a launcher above; returns when it has
+/// ended.
 pub(crate) fn start(test: &str, vars: &[(String, String)]) -> Ended {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     for name in INHERITED {

@@ -1,4 +1,5 @@
-//! What the integration tests share: bounded groups, errors by shape, and ranks started the way `torchrun` does.
+//! What the integration tests share: bounded groups, errors by shape, and ranks started the way `torchrun`
+//! does.
 
 // Every test program uses a part of it.
 #![allow(dead_code, unused_macros, unused_imports)]
@@ -13,7 +14,8 @@ use symmem::{Config, Group, RankContext, Result};
 
 pub(crate) use self::launch::{Launch, is_rank_of, report, start};
 
-/// How long anything may take before a test counts as hung. Nothing waits this long unless something is broken.
+/// How long anything may take before a test counts as hung. Nothing waits this long unless something is
+/// broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// "At once" for people, on a machine that is busy with other tests.

@@ -1,4 +1,5 @@
-//! What every symmetric memory must do, on the stages that any machine has: host memory, and devices of the fakes. See `suite/mod.rs`.
+//! What every symmetric memory must do, on the stages that any machine has: host memory, and devices of the
+//! fakes. See `suite/mod.rs`.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,6 +1,7 @@
-//! The conformance suite on the stages that need a GPU: memory of the driver or of NCCL, threads or processes, all in reach of each
-//! other or some, or all, marked as out of reach, so that NCCL carries the work. All ranks share one device. See
-//! `tests/conformance/suite/mod.rs`. Without a GPU, or an NCCL that lets ranks share one, tests skip themselves with a printed reason.
+//! The conformance suite on the stages that need a GPU: memory of the driver or of NCCL, threads or
+//! processes, all in reach of each other or some, or all, marked as out of reach, so that NCCL carries the
+//! work. All ranks share one device. See `tests/conformance/suite/mod.rs`. Without a GPU, or an NCCL that
+//! lets ranks share one, tests skip themselves with a printed reason.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Graphs keep what their operations were given, whoever made them of a capture. The list of all operations is beside the fake
-//! NCCL, `fake_nccl/captures.rs`.
+//! Graphs keep what their operations were given, whoever made them of a capture. The list of all operations
+//! is beside the fake NCCL, `fake_nccl/captures.rs`.
 
 use symmem::cuda::cudarc::driver::sys;
 use symmem::cuda::{Buffer, Device, Stream};
@@ -49,7 +49,8 @@ fn whatever_others_make_of_a_capture_keeps_what_was_captured() {
         let buffer = Buffer::<u8>::new(&device, 4096).unwrap();
         let (mut graph, mut clone) = (std::ptr::null_mut(), std::ptr::null_mut());
         let mut ready = [std::ptr::null_mut(); 3];
-        // SAFETY: live handles; places for what is made. As another library captures, copies and instantiates.
+        // SAFETY: live handles; places for what is made. As another library captures, copies and
+        // instantiates.
         unsafe {
             let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
             sys::cuStreamBeginCapture_v2(stream.raw(), mode).result().unwrap();

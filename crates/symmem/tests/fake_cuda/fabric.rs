@@ -1,4 +1,5 @@
-//! Fabric handles: memory that travels within an NVLink domain, over hosts too, and by descriptors where there is none.
+//! Fabric handles: memory that travels within an NVLink domain, over hosts too, and by descriptors where
+//! there is none.
 
 use symmem::cuda::{Engine, SymmetricMemory};
 use symmem::{Error, Group, ProcessSpawner, Result};

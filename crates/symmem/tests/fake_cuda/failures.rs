@@ -1,4 +1,5 @@
-//! Every driver call fails once, on each rank in turn: all ranks get the same error, a retry works, and nothing leaks.
+//! Every driver call fails once, on each rank in turn: all ranks get the same error, a retry works, and
+//! nothing leaks.
 
 use std::cell::Cell;
 
@@ -36,8 +37,8 @@ const FOR_MULTICAST: [&str; 9] = [
     "cuMulticastGetGranularity",
 ];
 
-/// Collective. Makes the `n`-th call of `victim` in `action` fail. Returns what all ranks said, and which call it was, if
-/// there was one. What they have if all is fine is given to `look`.
+/// Collective. Makes the `n`-th call of `victim` in `action` fail. Returns what all ranks said, and which
+/// call it was, if there was one. What they have if all is fine is given to `look`.
 fn fail_once<T>(
     group: &Group,
     victim: usize,
@@ -62,8 +63,8 @@ fn fail_once<T>(
     Ok((said, call.map(|call| String::from_utf8_lossy(call).into_owned())))
 }
 
-/// Collective. Goes through all calls of `action`, on each rank, and checks what all ranks say, and have; afterwards `retry`
-/// must work. `is_optional`: whether all may go on without what the call was for.
+/// Collective. Goes through all calls of `action`, on each rank, and checks what all ranks say, and have;
+/// afterwards `retry` must work. `is_optional`: whether all may go on without what the call was for.
 fn fail_everywhere<T>(
     group: &Group,
     action: impl Fn() -> Result<T>,
@@ -108,8 +109,8 @@ fn fail_everywhere<T>(
     Ok(())
 }
 
-/// Whether what all ranks said tells whose call failed. A device whose place on the bus is not known is in no NVLink domain, and
-/// then the pair of ranks that cannot reach each other is named.
+/// Whether what all ranks said tells whose call failed. A device whose place on the bus is not known is in no
+/// NVLink domain, and then the pair of ranks that cannot reach each other is named.
 fn tells(said: &str, victim: usize, call: &str) -> bool {
     let names_the_pair = call == "cuDeviceGetPCIBusId" && said.contains("cannot reach the memory of rank");
     said.starts_with(&format!("rank {victim}: ")) || names_the_pair
@@ -147,7 +148,8 @@ fn engine_fails_everywhere(group: Group) -> Result<()> {
     fail_everywhere(&group, || Engine::new(&group, &device), |_| Ok(()), retry, is_optional)
 }
 
-/// Every call with which an engine with multicast is made fails once on each rank: then all go on without, or fail together.
+/// Every call with which an engine with multicast is made fails once on each rank: then all go on without, or
+/// fail together.
 fn engine_with_multicast_fails_everywhere(group: Group) -> Result<()> {
     let device = Device::new(group.rank())?;
     device.alloc::<u8>(1)?;
@@ -160,7 +162,8 @@ fn engine_with_multicast_fails_everywhere(group: Group) -> Result<()> {
     fail_everywhere(&group, || Engine::new(&group, &device), look, retry, |_| true)
 }
 
-/// Every call of a rendezvous with multicast fails once on each rank: then all go on without, or fail together.
+/// Every call of a rendezvous with multicast fails once on each rank: then all go on without, or fail
+/// together.
 fn multicast_fails_everywhere(group: Group) -> Result<()> {
     let engine = engine(&group)?;
     let x = engine.device().alloc::<f32>(1000)?;
@@ -264,7 +267,8 @@ fn every_call_of_an_engine_with_multicast_fails_once() {
 fn every_call_of_multicast_fails_once() {
     let vars = [DEVICES, ("FAKECUDA_MULTICAST", "1")];
     fake::run("failures::every_call_of_multicast_fails_once", &vars, || {
-        // Among the calls is the release of the object that rank 0 made, so at the end there is one handle left.
+        // Among the calls is the release of the object that rank 0 made, so at the end there is one handle
+        // left.
         symmem::spawn(3, multicast_fails_everywhere).unwrap();
     });
 }

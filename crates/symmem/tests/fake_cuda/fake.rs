@@ -204,7 +204,8 @@ impl Live {
         self.0[..MEMORY].iter().sum()
     }
 
-    /// Whether nothing is left that was not there `before`, but for what a `call` that gives back and failed left behind.
+    /// Whether nothing is left that was not there `before`, but for what a `call` that gives back and failed
+    /// left behind.
     pub(crate) fn is_as(&self, before: &Self, call: &str) -> bool {
         let left = |kinds: std::ops::Range<usize>| -> i64 {
             kinds.map(|kind| (self.0[kind] - before.0[kind]).abs()).sum()
@@ -214,7 +215,8 @@ impl Live {
             "cuMemRelease" => left(0..2) == 2 && left(2..MEMORY) == 0,
             _ => left(0..MEMORY) == 0,
         };
-        // Streams, events and so on that could not be given back, or whose context could not be made current for it.
+        // Streams, events and so on that could not be given back, or whose context could not be made current
+        // for it.
         memory && left(MEMORY..KINDS.len()) <= i64::from(GIVING_BACK.contains(&call))
     }
 

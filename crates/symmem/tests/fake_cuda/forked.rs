@@ -7,7 +7,8 @@ use crate::{check, engine, fake};
 
 /// Runs `body` in a forked child, and waits for it; its number says what failed, 0 is nothing.
 fn in_child(body: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs on this thread only, takes no lock that another thread may hold, and ends by `_exit`.
+    // SAFETY: the child runs on this thread only, takes no lock that another thread may hold, and ends by
+    // `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let code = body();

@@ -1,4 +1,5 @@
-//! What is kept with an allocation: tables, for how long and for whom; what `close` ends; and what a failed group leaves.
+//! What is kept with an allocation: tables, for how long and for whom; what `close` ends; and what a failed
+//! group leaves.
 
 use symmem::cuda::{Allocation, Engine, Provider, Stream};
 use symmem::{Config, Error, RankContext, Result};

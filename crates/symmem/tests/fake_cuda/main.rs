@@ -1,5 +1,5 @@
-//! Device memory without a device: provider, exchange and rendezvous on a fake CUDA driver, where device memory is host
-//! memory and any call can be made to fail.
+//! Device memory without a device: provider, exchange and rendezvous on a fake CUDA driver, where device
+//! memory is host memory and any call can be made to fail.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,6 +21,7 @@ mod queues;
 #[cfg(feature = "faults")]
 mod slab;
 mod traced;
+mod tuned;
 
 use symmem::cuda::{Device, Engine, SymmetricMemory};
 use symmem::{Error, Group, Result};
@@ -33,7 +34,8 @@ fn engine(group: &Group) -> Result<Engine> {
     Engine::new(group, &Device::new(group.rank())?)
 }
 
-/// Collective. Every rank's error as the others would have to see it: variant and what it says, without whose it is.
+/// Collective. Every rank's error as the others would have to see it: variant and what it says, without whose
+/// it is.
 fn everybodys<T>(group: &Group, result: &Result<T>) -> Result<Vec<String>> {
     let mine = match result {
         Ok(_) => "fine".to_owned(),

@@ -31,7 +31,7 @@ fn everybody_maps_everybody(group: Group) -> Result<()> {
     assert_eq!(slice.peer_ptrs_dev()?, memory.slice(10..)?.peer_ptrs_dev()?);
     assert_eq!(peek::<u64>(slice.peer_ptrs_dev()?, 0), slice.peer_ptr(0)?);
 
-    // A second rendezvous maps nothing anew, whoever has a handle.
+    // A second rendezvous maps nothing new, whoever has a handle.
     let again = x.rendezvous(&engine)?;
     assert_eq!(again.peer_ptrs(), memory.peer_ptrs());
     group.barrier()?;
@@ -44,15 +44,15 @@ fn everybody_maps_everybody(group: Group) -> Result<()> {
 
     // Once the memory is closed all map again.
     again.close()?;
-    let anew = x.rendezvous(&engine)?;
-    check(&anew)?;
+    let again = x.rendezvous(&engine)?;
+    check(&again)?;
     if let Some((memory, ..)) = stale {
-        assert_ne!(anew.pad_ptrs(), memory.pad_ptrs());
+        assert_ne!(again.pad_ptrs(), memory.pad_ptrs());
         assert_error!(memory.pad_ptr(0), Error::Closed { .. });
     }
     // The allocation may go before its handles.
     drop(x);
-    check(&anew)
+    check(&again)
 }
 
 #[test]

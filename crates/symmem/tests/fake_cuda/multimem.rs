@@ -40,7 +40,8 @@ fn run(what: &str, memory: &SymmetricMemory<f32>, stream: &Stream) -> Result<()>
     }
 }
 
-/// Collective. Every rank is told the same by every operation that was to use multicast: something with `why` in it. Nothing is launched.
+/// Collective. Every rank is told the same by every operation that was to use multicast: something with `why`
+/// in it. Nothing is launched.
 fn refused(group: &Group, memory: &SymmetricMemory<f32>, why: &str) -> Result<()> {
     let stream = Stream::new(memory.device())?;
     let chosen = memory.using(Algorithm::Multimem);

@@ -1,4 +1,5 @@
-//! A provider with a heap of its own: the places of allocations differ by rank, nothing is sent, and a rank may be out of reach.
+//! A provider with a heap of its own: the places of allocations differ by rank, nothing is sent, and a rank
+//! may be out of reach.
 
 use symmem::cuda::{Device, Engine, Provider, Settings, Stream};
 use symmem::{Error, ReduceOp};

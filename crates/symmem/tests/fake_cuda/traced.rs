@@ -1,4 +1,5 @@
-//! Traces of jobs that run already: what their devices do is recorded from then on, by marks around kernels that cannot record.
+//! Traces of jobs that run already: what their devices do is recorded from then on, by marks around kernels
+//! that cannot record.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! Captured operations keep what they were given: whoever drops it, and whoever makes something else at its address, a replay
-//! works on what was captured.
+//! Captured operations keep what they were given: whoever drops it, and whoever makes something else at its
+//! address, a replay works on what was captured.
 //!
-//! Every operation of the crate that takes a stream has a row in [`ROWS`]; the sources are searched for those that have none.
-//! The fake driver replays with the addresses of the capture, and counts what was given back in between.
+//! Every operation of the crate that takes a stream has a row in [`ROWS`]; the sources are searched for those
+//! that have none. The fake driver replays with the addresses of the capture, and counts what was given back
+//! in between.
 
 use std::path::Path;
 
@@ -296,18 +297,18 @@ const ROWS: &[(&str, Row)] = &[
         Refused(|stage, _| stage.direct.sync(&stage.stream, crate::common::AT_ONCE)),
     ),
     (
-        "engine/cuda/ops/all_reduce.rs all_reduce",
+        "collective/device/all_reduce.rs all_reduce",
         Captured(&[Direct, Carried], |stage, given| given.engine().0.all_reduce(SUM, &stage.stream)),
     ),
     (
-        "engine/cuda/ops/all_reduce.rs all_reduce_out",
+        "collective/device/all_reduce.rs all_reduce_out",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.all_reduce_out(SUM, out.all_mut(), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/all_reduce.rs all_reduce_from",
+        "collective/device/all_reduce.rs all_reduce_from",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, input, out) = given.engine();
             memory.all_reduce_from(SUM, input.first(WHOLE), out.all_mut(), &stage.stream)
@@ -318,102 +319,123 @@ const ROWS: &[(&str, Row)] = &[
         Captured(&[Direct, Carried], |stage, given| given.engine().0.engine().barrier(&stage.stream)),
     ),
     (
-        "engine/cuda/ops/barrier.rs barrier",
+        "collective/device/barrier.rs barrier",
         Captured(&[Direct, Carried], |stage, given| given.engine().0.barrier(0, &stage.stream)),
     ),
     (
-        "engine/cuda/ops/barrier.rs refuse",
+        "engine/cuda/route.rs refuse",
         Captured(&[Direct], |stage, given| given.engine().0.engine().refuse(&stage.stream)),
     ),
     (
-        "engine/cuda/ops/copy.rs get",
+        "collective/device/copy.rs get",
         Captured(&[Direct], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.get(stage.peer(), 0, out.all_mut(), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/copy.rs copy",
+        "collective/device/copy.rs copy",
         Captured(&[Direct], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.copy(stage.peer(), 0, out.all_mut(), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/copy.rs put",
+        "collective/device/copy.rs copy_in",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, input, _) = given.engine();
+            memory.copy_in(0, input.first(WHOLE), &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/copy.rs copy_out",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, _, out) = given.engine();
+            memory.copy_out(0, out.all_mut(), &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/copy.rs order_behind",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, _, _) = given.engine();
+            memory.order_behind(&stage.stream)
+        }),
+    ),
+    (
+        "collective/device/copy.rs put",
         Captured(&[Direct], |stage, given| {
             let (memory, input, _) = given.engine();
             memory.put(stage.peer(), 0, input.first(WHOLE), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/multimem.rs all_gather_from",
+        "collective/device/multimem.rs all_gather_from",
         Captured(&[Multicast], |stage, given| {
             let (memory, input, _) = given.engine();
             memory.using(Algorithm::Multimem).all_gather_from(input.first(PART), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/pull.rs all_gather",
+        "collective/device/pull.rs all_gather",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.slice(..PART)?.all_gather(out.all_mut(), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/pull.rs all_to_all",
+        "collective/device/pull.rs all_to_all",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.all_to_all(out.all_mut(), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/pull.rs broadcast",
+        "collective/device/pull.rs broadcast",
         Captured(&[Direct, Carried], |stage, given| given.engine().0.broadcast(0, &stage.stream)),
     ),
     (
-        "engine/cuda/ops/pull.rs gather",
+        "collective/device/pull.rs gather",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.slice(..PART)?.gather(0, Some(out.all_mut()), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/pull.rs scatter",
+        "collective/device/pull.rs scatter",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.scatter(0, out.all_mut().slice_mut(..PART)?, &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/pull.rs reduce",
+        "collective/device/pull.rs reduce",
         Captured(&[Direct, Multicast, Carried], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.reduce(SUM, 0, Some(out.all_mut()), &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/pull.rs reduce_scatter",
+        "collective/device/pull.rs reduce_scatter",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.reduce_scatter(SUM, out.all_mut().slice_mut(..PART)?, &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/pull.rs reduce_scatter_columns",
+        "collective/device/pull.rs reduce_scatter_columns",
         Captured(&[Direct], |stage, given| {
             let (memory, _, out) = given.engine();
             memory.reduce_scatter_columns(SUM, 8, out.all_mut().slice_mut(..PART)?, &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/signal.rs put_signal",
+        "collective/device/signal.rs put_signal",
         Captured(&[Direct, Carried], |stage, given| {
             given.engine().0.put_signal(stage.peer(), 0, &stage.stream)
         }),
     ),
     (
-        "engine/cuda/ops/signal.rs wait_signal",
+        "collective/device/signal.rs wait_signal",
         Captured(&[Direct, Carried], |stage, given| {
             given.engine().0.wait_signal(stage.peer(), 0, &stage.stream)
         }),
@@ -425,7 +447,7 @@ const ROWS: &[(&str, Row)] = &[
         }),
     ),
     (
-        "engine/cuda/ops/words.rs memset32",
+        "collective/device/words.rs memset32",
         Captured(&[Direct], |stage, given| {
             given.engine().0.cast::<u32>()?.memset32(0, 7, WHOLE as i64, &stage.stream)
         }),
@@ -435,7 +457,7 @@ const ROWS: &[(&str, Row)] = &[
         Refused(|stage, given| given.words.as_slice_mut().stream_write_value32(0, 7, &stage.stream)),
     ),
     (
-        "engine/cuda/ops/words.rs stream_write_value32",
+        "collective/device/words.rs stream_write_value32",
         Refused(|stage, given| given.engine().0.cast::<u32>()?.stream_write_value32(0, 7, &stage.stream)),
     ),
     (
@@ -565,7 +587,7 @@ fn operations(folder: &Path, root: &Path, found: &mut Vec<String>) {
 fn every_operation_that_takes_a_stream_is_in_the_list() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
-    for folder in ["cuda", "engine/cuda", "memory/device", "nccl"] {
+    for folder in ["collective/device", "cuda", "engine/cuda", "memory/device", "nccl"] {
         operations(&root.join(folder), &root, &mut found);
     }
     let mut listed: Vec<_> = ROWS.iter().map(|(name, _)| (*name).to_owned()).collect();

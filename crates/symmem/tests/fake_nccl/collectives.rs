@@ -1,4 +1,5 @@
-//! Every collective, by NCCL's own operation and by sends and receives; and what is checked before NCCL is called.
+//! Every collective, by NCCL's own operation and by sends and receives; and what is checked before NCCL is
+//! called.
 
 use symmem::cuda::{Buffer, Device, DeviceSliceMut, Stream};
 use symmem::nccl::{Communicator, UniqueId};

@@ -8,7 +8,8 @@ use libloading::Library;
 
 use crate::cuda;
 
-/// Runs `body` in a new process of the test `name`, whose CUDA driver and NCCL are the fake ones, with `vars` set.
+/// Runs `body` in a new process of the test `name`, whose CUDA driver and NCCL are the fake ones, with `vars`
+/// set.
 pub(crate) fn run(name: &str, vars: &[(&str, &str)], body: impl FnOnce()) {
     let library = path();
     let library = library.to_str().expect("a path that is text");

@@ -1,4 +1,5 @@
-//! Communicators that somebody else has made, by NCCL's own functions, as PyTorch and cudarc do, and lends to this crate.
+//! Communicators that somebody else has made, by NCCL's own functions, as PyTorch and cudarc do, and lends to
+//! this crate.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -61,8 +62,8 @@ fn adopt(raw: *mut c_void) -> Result<Communicator> {
     unsafe { Communicator::adopt(raw, None) }
 }
 
-/// Ends it. A window that another rank's thread came to take off while this one was in NCCL waits for the next allocation, and until then
-/// NCCL refuses.
+/// Ends it. A window that another rank's thread came to take off while this one was in NCCL waits for the
+/// next allocation, and until then NCCL refuses.
 fn destroy(raw: *mut c_void, device: &Device) {
     let start = Instant::now();
     // SAFETY: no handle uses it any more.

@@ -83,7 +83,8 @@ fn try_gates(version: Version) {
                 Err(other) => panic!("{what} with {version}: {other}"),
             }
         }
-        // 8-bit floats are moved by every version, and reduced by those that know them. Not on what was revoked.
+        // 8-bit floats are moved by every version, and reduced by those that know them. Not on what was
+        // revoked.
         let communicator = crate::communicator(&group)?;
         let mut small = symmem::cuda::Buffer::<symmem::F8E4M3>::new(communicator.device(), 8)?;
         communicator.broadcast(&mut small, 0, &stream)?;

@@ -1,5 +1,5 @@
-//! NCCL without GPUs: finding it, its versions, communicators, collectives and windows, on a fake NCCL beside the fake CUDA
-//! driver, where ranks are threads and any call can be made to fail.
+//! NCCL without GPUs: finding it, its versions, communicators, collectives and windows, on a fake NCCL beside
+//! the fake CUDA driver, where ranks are threads and any call can be made to fail.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Every fuzz target for a moment, on stable: seeds that get far, changed at random, and the inputs kept in `fuzz/seeds`.
+//! Every fuzz target for a moment, on stable: seeds that get far, changed at random, and the inputs kept in
+//! `fuzz/seeds`.
 //!
 //! `cargo xtask fuzz` feeds the same targets for longer, by what they cover.
 

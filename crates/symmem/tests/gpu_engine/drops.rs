@@ -1,12 +1,12 @@
-//! Handles, memory and engine that are dropped while the device has yet to work on them: nobody waits in a drop, the work is
-//! done on what it was given, and what comes after is right.
+//! Handles, memory and engine that are dropped while the device has yet to work on them: nobody waits in a
+//! drop, the work is done on what it was given, and what comes after is right.
 
 use std::time::{Duration, Instant};
 
 use symmem::cuda::{Buffer, Device};
 use symmem::{Group, ProcessSpawner, ReduceOp, Result};
 
-use crate::failure::starts_anew;
+use crate::failure::starts_again;
 use crate::stage::{QUEUES, Rank, alone, device, settings};
 use crate::tools::Tools;
 
@@ -50,7 +50,7 @@ fn be_a_rank(parent: &Group) -> Result<()> {
     for len in LENS {
         reduce_and_drop(parent, &tools, len)?;
     }
-    starts_anew(parent)
+    starts_again(parent)
 }
 
 #[test]

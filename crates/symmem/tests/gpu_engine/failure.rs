@@ -1,5 +1,6 @@
-//! What happens when a rank does not come, comes with something else, or gives up: the same first cause on all ranks, no
-//! context lost, and a new engine that works. Items 46 to 48 of the reference's list. A rank that comes late is in `late.rs`.
+//! What happens when a rank does not come, comes with something else, or gives up: the same first cause on
+//! all ranks, no context lost, and a new engine that works. Items 46 to 48 of the reference's list. A rank
+//! that comes late is in `late.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ pub(crate) fn failed(rank: &Rank) -> (usize, Cause) {
 }
 
 /// Collective over the ranks of `parent`, whose own group never failed. A new engine is right.
-pub(crate) fn starts_anew(parent: &symmem::Group) -> Result<()> {
+pub(crate) fn starts_again(parent: &symmem::Group) -> Result<()> {
     let rank = Rank::new(parent, settings())?;
     let memory = rank.engine.alloc::<f32>(3000)?.rendezvous(&rank.engine)?;
     memory.write(&vec![1.5; 3000], &rank.stream)?;
@@ -41,7 +42,11 @@ pub(crate) fn starts_anew(parent: &symmem::Group) -> Result<()> {
 }
 
 /// Runs `test` on `world` threads, then a new engine on the same ranks and context.
-fn then_anew<R: Send>(world: usize, settings: &Settings, test: impl Fn(&Rank) -> Result<R> + Sync) -> Vec<R> {
+fn then_again<R: Send>(
+    world: usize,
+    settings: &Settings,
+    test: impl Fn(&Rank) -> Result<R> + Sync,
+) -> Vec<R> {
     let _alone = crate::stage::alone();
     let ranks = symmem::spawn(world, |group| {
         let result = {
@@ -52,7 +57,7 @@ fn then_anew<R: Send>(world: usize, settings: &Settings, test: impl Fn(&Rank) ->
             group.barrier()?;
             result
         };
-        starts_anew(&group)?;
+        starts_again(&group)?;
         Ok(result)
     });
     ranks.unwrap()
@@ -64,7 +69,7 @@ fn a_barrier_and_signals_that_nobody_answers_time_out() {
         return;
     }
     for what in 0..3 {
-        let causes = then_anew(2, &impatient(), |rank| {
+        let causes = then_again(2, &impatient(), |rank| {
             let memory = rank.engine.alloc::<u32>(64)?.rendezvous(&rank.engine)?;
             rank.ready()?;
             if rank.rank() == 0 {
@@ -91,7 +96,7 @@ fn ranks_that_disagree_both_get_an_error_and_keep_their_bytes() {
     }
     for large in [false, true] {
         let len = if large { 1_000_000 } else { 1000 };
-        let details = then_anew(2, &settings(), |rank| {
+        let details = then_again(2, &settings(), |rank| {
             let memory = rank.engine.alloc::<f32>(len)?.rendezvous(&rank.engine)?;
             let before = vec![rank.rank() as f32; len];
             memory.write(&before, &rank.stream)?;
@@ -111,7 +116,7 @@ fn an_abort_on_the_host_ends_kernels_that_wait() {
     if device().is_none() {
         return;
     }
-    let causes = then_anew(2, &settings(), |rank| {
+    let causes = then_again(2, &settings(), |rank| {
         if rank.rank() == 1 {
             std::thread::sleep(Duration::from_millis(100));
             rank.group.abort("enough");
@@ -152,7 +157,7 @@ fn the_deadline_can_be_changed() {
     if device().is_none() {
         return;
     }
-    let causes = then_anew(2, &settings(), |rank| {
+    let causes = then_again(2, &settings(), |rank| {
         rank.engine.set_deadline(Some(SOON))?;
         rank.ready()?;
         if rank.rank() == 0 {

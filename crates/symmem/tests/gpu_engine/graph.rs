@@ -1,5 +1,5 @@
-//! Captured operations, replayed: new inputs each time, on another stream, with other operations in between, and across the
-//! wrap of the epochs. Item 31 of the reference's list.
+//! Captured operations, replayed: new inputs each time, on another stream, with other operations in between,
+//! and across the wrap of the epochs. Item 31 of the reference's list.
 
 use std::time::Duration;
 

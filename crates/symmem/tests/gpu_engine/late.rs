@@ -1,5 +1,6 @@
-//! A rank that comes long after the others gave up: all know the same first cause, its graph drains at once and touches nothing,
-//! not even memory that the others have made since, and a new group on the same contexts is right.
+//! A rank that comes long after the others gave up: all know the same first cause, its graph drains at once
+//! and touches nothing, not even memory that the others have made since, and a new group on the same contexts
+//! is right.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use symmem::cuda::{Device, Event, Graph, Settings, SymmetricMemory};
 use symmem::{Cause, Error, Group, ProcessSpawner, ReduceOp, Result};
 
 use crate::common::AT_ONCE;
-use crate::failure::{failed, starts_anew};
+use crate::failure::{failed, starts_again};
 use crate::stage::{QUEUES, Rank, alone, device, settings};
 use crate::tools::Tools;
 
@@ -40,7 +41,7 @@ fn be_a_rank(parent: &Group) -> Result<(usize, String)> {
         _ => give_up(parent, &tools, rank, memory, graph)?,
     };
     parent.barrier()?;
-    starts_anew(parent)?;
+    starts_again(parent)?;
     Ok((culprit, format!("{cause:?}")))
 }
 
@@ -54,8 +55,8 @@ fn capture(rank: &Rank, memory: &SymmetricMemory<f32>) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Rank 0 waits for its peers until the deadline. Then it and rank 2 let go of everything of the failed group, and use a new one
-/// while the late rank's graph runs.
+/// Rank 0 waits for its peers until the deadline. Then it and rank 2 let go of everything of the failed
+/// group, and use a new one while the late rank's graph runs.
 fn give_up(
     parent: &Group,
     tools: &Tools,
@@ -75,22 +76,22 @@ fn give_up(
     assert_eq!(refused.culprit(), Some(cause.0), "{refused}");
     drop((graph, memory, rank));
 
-    let anew = Rank::new(&parent.subgroup(&[0, 2], "anew")?, settings())?;
-    let memory = anew.engine.alloc::<f32>(LEN)?.rendezvous(&anew.engine)?;
-    memory.write(&[NEW; LEN], &anew.stream)?;
+    let again = Rank::new(&parent.subgroup(&[0, 2], "again")?, settings())?;
+    let memory = again.engine.alloc::<f32>(LEN)?.rendezvous(&again.engine)?;
+    memory.write(&[NEW; LEN], &again.stream)?;
     parent.barrier()?;
     // Here the late graph runs.
     parent.barrier()?;
     for rank in 0..2 {
         // SAFETY: both ranks hold their memory until the end.
-        let changed = unsafe { tools.differing(memory.peer_ptr(rank)?, LEN, NEW, &anew.stream) }?;
+        let changed = unsafe { tools.differing(memory.peer_ptr(rank)?, LEN, NEW, &again.stream) }?;
         assert_eq!(changed, 0, "elements of rank {rank} in the new group");
     }
-    anew.ready()?;
-    memory.all_reduce(ReduceOp::Sum, &anew.stream)?;
-    anew.sync()?;
-    assert_eq!(memory.read(&anew.stream)?, [2.0 * NEW; LEN]);
-    anew.end()?;
+    again.ready()?;
+    memory.all_reduce(ReduceOp::Sum, &again.stream)?;
+    again.sync()?;
+    assert_eq!(memory.read(&again.stream)?, [2.0 * NEW; LEN]);
+    again.end()?;
     Ok(cause)
 }
 

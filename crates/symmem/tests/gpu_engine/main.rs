@@ -1,7 +1,7 @@
 //! The CUDA engine on one device: all ranks of a test share it, as threads or as processes.
 //!
-//! Every test skips itself, with a printed reason, where there is no driver or device. Every wait is bounded: by the device's
-//! deadline, by that of `sync`, and by the group's.
+//! Every test skips itself, with a printed reason, where there is no driver or device. Every wait is bounded:
+//! by the device's deadline, by that of `sync`, and by the group's.
 
 #[path = "../common/mod.rs"]
 mod common;

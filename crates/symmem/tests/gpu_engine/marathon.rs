@@ -1,5 +1,6 @@
-//! A thousand replays of one graph, each verified on the device: new values, a delay before every operation that differs by rank
-//! and replay, another stream every time, eager operations in between, epochs that wrap on the way. Item 31 of the reference's list.
+//! A thousand replays of one graph, each verified on the device: new values, a delay before every operation
+//! that differs by rank and replay, another stream every time, eager operations in between, epochs that wrap
+//! on the way. Item 31 of the reference's list.
 
 use std::ffi::c_void;
 
@@ -65,7 +66,8 @@ impl Kernels {
         let (counter, wrong) = (self.counter.device_ptr(), self.wrong.device_ptr());
         let (own, world) = (rank.rank() as u32, rank.group.size() as u32);
         let (to, count) = (message.memory.peer_ptr(rank.rank())?, message.memory.len() as u32);
-        // SAFETY: the parameters of these kernels; the memory has so many elements and outlives the test's last sync.
+        // SAFETY: the parameters of these kernels; the memory has so many elements and outlives the test's
+        // last sync.
         unsafe {
             self.delay.launch(stream, 1, 1, &mut [at(&counter), at(&own), at(&place)])?;
             let mut params = [at(&to), at(&count), at(&own), at(&counter), at(&place)];

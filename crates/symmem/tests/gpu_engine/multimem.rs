@@ -1,5 +1,5 @@
-//! Multicast: sums and copies by the switch. Needs several devices that have it, one for each rank; where there are none, the reason is printed,
-//! and that choosing it is an error is all that is tested.
+//! Multicast: sums and copies by the switch. Needs several devices that have it, one for each rank; where
+//! there are none, the reason is printed, and that choosing it is an error is all that is tested.
 //!
 //! The switch has an order and a rounding of its own, so numbers here are such that no sum is rounded.
 
@@ -28,7 +28,8 @@ fn devices() -> Option<usize> {
     Some(with)
 }
 
-/// Runs `test` on `world` threads, each with a device of its own; prints the reason where they have no multicast after all.
+/// Runs `test` on `world` threads, each with a device of its own; prints the reason where they have no
+/// multicast after all.
 fn on_devices(world: usize, test: impl Fn(&Rank) -> Result<()> + Sync) {
     let _alone = alone();
     let ran = symmem::spawn(world, |group| {

@@ -1,5 +1,5 @@
-//! All-reduce against the reference, bit by bit: every algorithm and form, type, world, size and offset; nothing outside the
-//! message changes. Items 55 and 56 of the reference's list, and more.
+//! All-reduce against the reference, bit by bit: every algorithm and form, type, world, size and offset;
+//! nothing outside the message changes. Items 55 and 56 of the reference's list, and more.
 
 use std::time::Instant;
 

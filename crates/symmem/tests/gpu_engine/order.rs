@@ -145,7 +145,8 @@ fn a_capture_orders_its_forked_streams() {
         return;
     }
     let _alone = alone();
-    // As processes: branches of a graph run on queues of the driver's choice, which ranks that are threads share.
+    // As processes: branches of a graph run on queues of the driver's choice, which ranks that are threads
+    // share.
     ProcessSpawner::new("order::a_capture_orders_its_forked_streams", 2)
         .env(QUEUES, 8)
         .run(|group| fork_and_join(&Rank::new(&group, settings())?))

@@ -1,5 +1,5 @@
-//! Collectives in which ranks read what they are due, bit by bit: every one, for several types, worlds, sizes and offsets; nothing beside
-//! the output changes.
+//! Collectives in which ranks read what they are due, bit by bit: every one, for several types, worlds, sizes
+//! and offsets; nothing beside the output changes.
 
 use std::cell::RefCell;
 
@@ -20,7 +20,8 @@ struct Trial<'a, T: Number> {
     memory: SymmetricMemory<T>,
     /// Everybody's elements.
     all: Vec<Pattern<T>>,
-    /// Outputs, kept to the end: freeing memory may wait for the device, on which kernels of other ranks wait for this one.
+    /// Outputs, kept to the end: freeing memory may wait for the device, on which kernels of other ranks wait
+    /// for this one.
     outputs: RefCell<Vec<Buffer<T>>>,
 }
 
@@ -38,7 +39,8 @@ impl<'a, T: Number> Trial<'a, T> {
         self.all.len()
     }
 
-    /// Runs `op` with an output of `len` elements and returns what is in it; what is around it must be untouched.
+    /// Runs `op` with an output of `len` elements and returns what is in it; what is around it must be
+    /// untouched.
     fn run(&self, len: usize, op: impl FnOnce(DeviceSliceMut<'_, T>) -> Result<()>) -> Result<Vec<T>> {
         let stream = &self.rank.stream;
         let mut buffer = Buffer::<T>::new(&self.rank.device, len + 2 * MARGIN)?;

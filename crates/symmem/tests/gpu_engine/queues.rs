@@ -1,4 +1,5 @@
-//! Ranks that are threads share the queues of their process: operations on two streams each pass, or are refused at once.
+//! Ranks that are threads share the queues of their process: operations on two streams each pass, or are
+//! refused at once.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -95,7 +96,7 @@ fn repeat_all() {
     let setting = std::env::var(QUEUES).unwrap_or_else(|_| "unset".to_owned());
     let asked = std::env::var(REPETITIONS_ASKED).ok().and_then(|text| text.parse().ok());
     let repetitions: usize = asked.unwrap_or(REPETITIONS);
-    // Else each repetition would make the context anew.
+    // Else each repetition would make the context again.
     let _context = Device::new(0).unwrap();
     // Kernels may have to be compiled first.
     symmem::spawn(1, |group| Rank::new(&group, settings()).map(drop)).unwrap();

@@ -1,4 +1,5 @@
-//! Signals and their bounds. Items 49 to 51 of the reference's list; the timeouts, 46 to 48, are in `failure.rs`.
+//! Signals and their bounds. Items 49 to 51 of the reference's list; the timeouts, 46 to 48, are in
+//! `failure.rs`.
 
 use symmem::Error;
 use symmem::cuda::Buffer;

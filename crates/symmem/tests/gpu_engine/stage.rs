@@ -11,8 +11,8 @@ use crate::common::{config, same_ranks_with};
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How many queues the driver makes. Ranks that are threads need one for each stream; ranks that are processes few, because a server of MPS
-/// has a limited number for all of them.
+/// How many queues the driver makes. Ranks that are threads need one for each stream; ranks that are
+/// processes few, because a server of MPS has a limited number for all of them.
 pub(crate) const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// The device of all tests; `None`, with a printed reason, where there is none.
@@ -20,7 +20,8 @@ pub(crate) fn device() -> Option<Device> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if std::env::var_os(QUEUES).is_none() {
-            // Before the driver is loaded: with fewer queues than streams, a kernel may wait behind one that waits for it.
+            // Before the driver is loaded: with fewer queues than streams, a kernel may wait behind one that
+            // waits for it.
             // SAFETY: until then only Rust code reads the environment, under a lock.
             unsafe { std::env::set_var(QUEUES, "32") };
         }
@@ -78,13 +79,14 @@ impl Rank {
         self.engine.sync(&self.stream, PATIENCE)
     }
 
-    /// Collective. Everybody has made what it needs: making memory or graphs may wait for the device, on which from here on
-    /// kernels wait for each other.
+    /// Collective. Everybody has made what it needs: making memory or graphs may wait for the device, on
+    /// which from here on kernels wait for each other.
     pub(crate) fn ready(&self) -> Result<()> {
         self.group.barrier()
     }
 
-    /// Collective. Ends a test: memory is freed when no rank's kernel can be waiting, for freeing waits for the device.
+    /// Collective. Ends a test: memory is freed when no rank's kernel can be waiting, for freeing waits for
+    /// the device.
     pub(crate) fn end(&self) -> Result<()> {
         self.sync()?;
         self.group.barrier()

@@ -1,6 +1,8 @@
-//! Kernels of the tests' own: one that holds a stream up, one that compares memory, one that kills the context.
+//! Kernels of the tests' own: one that holds a stream up, one that compares memory, one that kills the
+//! context.
 //!
-//! Made before any kernel waits for a peer, and kept until all is done: to load and to unload a module waits for the device.
+//! Made before any kernel waits for a peer, and kept until all is done: to load and to unload a module waits
+//! for the device.
 
 use std::ffi::c_void;
 use std::time::Duration;
@@ -80,7 +82,8 @@ impl Tools {
 
     /// Stores where no memory is: all that is done in the context from then on fails.
     pub(crate) fn lose_context(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: the parameter of the kernel. The driver takes the context for it, and touches nobody's memory.
+        // SAFETY: the parameter of the kernel. The driver takes the context for it, and touches nobody's
+        // memory.
         unsafe { self.store.launch(stream, 1, 1, &mut [at(&NOWHERE)]) }
     }
 }

@@ -1,4 +1,5 @@
-//! Traces of jobs that run already: their engines were made while nobody recorded, so marks around kernels record them from then on.
+//! Traces of jobs that run already: their engines were made while nobody recorded, so marks around kernels
+//! record them from then on.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ const LATE: Duration = Duration::from_millis(50);
 const OPERATIONS: usize = 100;
 const REPLAYS: usize = 20;
 const LEN: usize = 1000;
-/// Of each rank on its first lane: one barrier, the operations, the replays of one of two graphs, and a signal put and taken.
+/// Of each rank on its first lane: one barrier, the operations, the replays of one of two graphs, and a
+/// signal put and taken.
 const ON_FIRST_LANE: usize = 1 + OPERATIONS + REPLAYS + 2;
 
 fn attach(rank: &Rank) -> Result<Tracer> {
@@ -40,7 +42,8 @@ fn be_a_rank(rank: &Rank) -> Result<Option<Trace>> {
     rank.ready()?;
     let mut tracer = None;
     if me == 0 {
-        // Its kernel waits on the device already when the other rank comes to its first operation that is recorded.
+        // Its kernel waits on the device already when the other rank comes to its first operation that is
+        // recorded.
         rank.engine.barrier(stream)?;
         tracer = Some(attach(rank)?);
     }

@@ -1,5 +1,5 @@
-//! A context that is lost, by a kernel of ours that was told to trap and by a kernel of the user's: errors have a type, the cause
-//! can be asked for, and everything can be dropped.
+//! A context that is lost, by a kernel of ours that was told to trap and by a kernel of the user's: errors
+//! have a type, the cause can be asked for, and everything can be dropped.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ const DONE: &str = "done";
 /// Runs `body` on two ranks in a process of its own, which must end by itself, and well.
 fn in_child(test: &str, body: fn(Group) -> Result<()>) {
     if is_rank_of(test) {
-        // SAFETY: the system ends the process by a signal if it is still there by then, also in its last drops.
+        // SAFETY: the system ends the process by a signal if it is still there by then, also in its last
+        // drops.
         unsafe { libc::alarm(HANGS) };
         let _enough_queues = crate::stage::device();
         symmem::spawn(2, body).unwrap();
@@ -61,7 +62,8 @@ fn trap(group: Group) -> Result<()> {
     // Both ranks are in the context that is lost.
     wait_for_loss(&rank);
     let timed_out = |error: &Error| matches!(error, Error::Device { culprit: 1, cause: Cause::TimedOut, .. });
-    // Which of the two comes first is the driver's to say: it may refuse the question whether the stream is captured.
+    // Which of the two comes first is the driver's to say: it may refuse the question whether the stream is
+    // captured.
     match rank.sync() {
         Err(error) if timed_out(&error) => {}
         other => assert_lost(other),

@@ -1,8 +1,8 @@
 //! What takes a process or its context away while ranks share a device.
 //!
-//! Not under MPS, whose clients share one context on the device: what becomes of them when one is killed at work is not defined,
-//! and an error of one is an error of all. Without it, processes take turns on the device. Every test skips itself, with a printed
-//! reason, where there is no device or where there is MPS.
+//! Not under MPS, whose clients share one context on the device: what becomes of them when one is killed at
+//! work is not defined, and an error of one is an error of all. Without it, processes take turns on the
+//! device. Every test skips itself, with a printed reason, where there is no device or where there is MPS.
 
 #[path = "../common/mod.rs"]
 mod common;

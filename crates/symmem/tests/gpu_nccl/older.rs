@@ -1,5 +1,5 @@
-//! An older NCCL, which refuses ranks that share a GPU unless each says that it is on a host of its own: one rank, and two
-//! over sockets.
+//! An older NCCL, which refuses ranks that share a GPU unless each says that it is on a host of its own: one
+//! rank, and two over sockets.
 
 use symmem::cuda::{Device, Settings};
 use symmem::nccl::{self, Communicator, Version};
@@ -28,7 +28,8 @@ fn old_ranks(name: &str, world: usize) -> Option<ProcessSpawner> {
 
 /// Makes this rank's host its own, for NCCL. Before NCCL is loaded.
 fn separate(group: &Group) {
-    // SAFETY: NCCL, which alone reads it, is not loaded yet, and no other thread of this test changes the environment.
+    // SAFETY: NCCL, which alone reads it, is not loaded yet, and no other thread of this test changes the
+    // environment.
     unsafe { std::env::set_var("NCCL_HOSTID", format!("rank-{}", group.rank())) };
 }
 

@@ -121,8 +121,9 @@ impl Case {
         now
     }
 
-    /// Waits until every rank has said hello or has even joined. Nobody but its launcher can notice the death of a rank
-    /// that has not said a word; and when rank 0 serves the store, its death takes all the hellos with it.
+    /// Waits until every rank has said hello or has even joined. Nobody but its launcher can notice the death
+    /// of a rank that has not said a word; and when rank 0 serves the store, its death takes all the hellos
+    /// with it.
     fn wait_until_known(&self, store: &TcpStore, wait: &Wait<'_>) {
         let mut known = BTreeSet::new();
         let names = |rank: usize| [format!("/hello/{rank}"), format!("joined/{rank}")];
@@ -145,7 +146,8 @@ impl Case {
     }
 }
 
-/// A port that is free, below those that the kernel hands out by itself, so that it is free a moment later, too.
+/// A port that is free, below those that the kernel hands out by itself, so that it is free a moment later,
+/// too.
 fn free_port(seed: u64) -> u16 {
     let mut random = Random::new(seed);
     let mut ports = std::iter::repeat_with(|| 20_000 + random.below(12_000) as u16);

@@ -120,8 +120,9 @@ impl Order {
         blame
     }
 
-    /// The survivors' new group. A death during the very first join may leave some with a group and others without;
-    /// then they all meet in the launcher's store, where the dead rank's place is taken by the next one.
+    /// The survivors' new group. A death during the very first join may leave some with a group and others
+    /// without; then they all meet in the launcher's store, where the dead rank's place is taken by the next
+    /// one.
     pub(crate) fn regroup(&self, group: Option<Group>, rank: usize, store: TcpStore) -> Group {
         let wait = Wait::for_at_most(LONG);
         let survivors: Vec<usize> = (0..self.ranks).filter(|rank| *rank != self.victim).collect();
@@ -139,7 +140,7 @@ impl Order {
     }
 }
 
-/// A barrier and a read of every peer, on memory allocated anew.
+/// A barrier and a read of every peer, on memory allocated again.
 pub(crate) fn verify(group: &Group, ranks: usize) -> Result<()> {
     assert_eq!(group.size(), ranks);
     let mut memory = group.alloc::<u64>(1000)?;

@@ -1,4 +1,5 @@
-//! A store that somebody else can write: it changes values on their way in, and strangers put theirs beside them.
+//! A store that somebody else can write: it changes values on their way in, and strangers put theirs beside
+//! them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -120,8 +121,8 @@ impl Store for Hostile {
     }
 }
 
-/// A stranger that can write the store: says hello as `rank`, as rank 0 did but with `changes`, and then does what a rank
-/// does as far as it can.
+/// A stranger that can write the store: says hello as `rank`, as rank 0 did but with `changes`, and then does
+/// what a rank does as far as it can.
 pub(crate) fn say_hello_as(store: &dyn Store, boot: &str, rank: usize, changes: &[(&str, Value)]) {
     let hello = store.get(&format!("{boot}/hello/0"), &patiently()).expect("rank 0 says hello");
     let forged = edit_json(&hello, &|json: &mut Value| {

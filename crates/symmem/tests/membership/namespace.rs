@@ -10,7 +10,8 @@ use crate::common::config;
 
 const ROLE: &str = "SYMMEM_TEST_INSIDE";
 
-/// `test` of this program in a new user namespace as uid 65534; `None`, with the reason said, where there can be none.
+/// `test` of this program in a new user namespace as uid 65534; `None`, with the reason said, where there can
+/// be none.
 fn inside(test: &str, secret: Option<&PathBuf>) -> Option<Output> {
     let unshare = || {
         let mut command = Command::new("unshare");

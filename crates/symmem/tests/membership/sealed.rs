@@ -146,7 +146,8 @@ fn ranks_with_another_secret_or_none_are_told_apart() {
 
 #[test]
 fn a_mixed_start_under_a_fresh_name_ends_soon() {
-    // A subgroup's name is fresh, so nothing there is a leftover to wait out. Rank 1's secret is lost on the way.
+    // A subgroup's name is fresh, so nothing there is a leftover to wait out. Rank 1's secret is lost on the
+    // way.
     let store = Hostile::changing(|key, value| {
         if key.contains("/sub/") && key.ends_with("/hello/1") { value[SEAL..].to_vec() } else { value }
     });

@@ -32,7 +32,8 @@ fn numbers<T>(rank: usize, len: usize, from: fn(i32) -> T) -> Vec<T> {
     (0..len).map(|at| from(number(rank, at))).collect()
 }
 
-/// Collective. Tries everything that moves, `len` elements for each rank, that `from` makes of small integers.
+/// Collective. Tries everything that moves, `len` elements for each rank, that `from` makes of small
+/// integers.
 pub(crate) fn try_moves<T: Element + PartialEq + Debug>(
     rank: &Rank,
     len: usize,
@@ -96,7 +97,8 @@ pub(crate) fn try_reductions<T: Element + PartialEq + Debug>(
         let expected: Vec<T> = (0..len * world).map(|at| from(reduced(at))).collect();
         try_reduction(rank, op, &input, &expected)?;
     }
-    // Numbers whose average is whole, so exact in every type, and neither the largest nor the smallest of them nor their sum.
+    // Numbers whose average is whole, so exact in every type, and neither the largest nor the smallest of
+    // them nor their sum.
     let turn = |rank: usize, at: usize| from((2 * ((rank + at) % world) + at % 3) as i32);
     let input: Vec<T> = (0..len * world).map(|at| turn(rank.nccl.rank(), at)).collect();
     let average: Vec<T> = (0..len * world).map(|at| from((world - 1 + at % 3) as i32)).collect();

@@ -106,7 +106,8 @@ impl Episode {
         while group.broadcast(0, &u8::from(Instant::now() < end))? == 1 {
             self.batch(group, &mut script, &mut own, &mut done)?;
             if self.processes {
-                // Everything a batch made is gone, so this rank holds no more than it held after an earlier one.
+                // Everything a batch made is gone, so this rank holds no more than it held after an earlier
+                // one.
                 let held = first.get_or_insert_with(Holdings::now);
                 let holds = Holdings::at_most(*held);
                 assert!(holds.is_within(*held), "rank {}: {held:?} became {holds:?}", group.rank());

@@ -21,7 +21,8 @@ impl Growth {
         self.0.iter().max().copied().unwrap_or_default() >> 20
     }
 
-    /// The least of the last quarter against the most of the second: what grows steadily passes it, what swings does not.
+    /// The least of the last quarter against the most of the second: what grows steadily passes it, what
+    /// swings does not.
     pub(crate) fn judge(&self) -> Result<(), String> {
         let looks = &self.0;
         if looks.len() < LEAST_LOOKS {

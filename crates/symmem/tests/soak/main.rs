@@ -1,9 +1,11 @@
-//! A soak: random operations of random groups for a long time, every result checked bit by bit, and nothing that grows.
+//! A soak: random operations of random groups for a long time, every result checked bit by bit, and nothing
+//! that grows.
 //!
-//! One episode after the other: 2 to 6 ranks, as threads or as processes, that make and drop subgroups, memory,
-//! mailboxes and clones of their group while they call collectives of every kind, type and algorithm at offsets that
-//! differ by rank. Descriptors, mappings and threads must be at the end of an episode what they were at its start, and the
-//! memory of long-lived processes must stay flat. As a test it takes a few seconds; `cargo xtask soak` takes longer.
+//! One episode after the other: 2 to 6 ranks, as threads or as processes, that make and drop subgroups,
+//! memory, mailboxes and clones of their group while they call collectives of every kind, type and algorithm
+//! at offsets that differ by rank. Descriptors, mappings and threads must be at the end of an episode what
+//! they were at its start, and the memory of long-lived processes must stay flat. As a test it takes a few
+//! seconds; `cargo xtask soak` takes longer.
 
 mod arguments;
 mod episode;

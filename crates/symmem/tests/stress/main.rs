@@ -1,9 +1,10 @@
-//! A long run of random calls in which ranks come early and late: on two groups and a subgroup in turn, by every
-//! algorithm, every result checked bit by bit.
+//! A long run of random calls in which ranks come early and late: on two groups and a subgroup in turn, by
+//! every algorithm, every result checked bit by bit.
 //!
-//! All ranks take the same script from one seed; each waits as chance has it before every call. Where a rank need not
-//! hear from the others it runs ahead of them, as far as the library lets it: without the wait for consumed staging
-//! (`--cfg symmem_mutant="no_consumed_wait"`) this must fail, and `cargo xtask test --only stress` sees that it does.
+//! All ranks take the same script from one seed; each waits as chance has it before every call. Where a rank
+//! need not hear from the others it runs ahead of them, as far as the library lets it: without the wait for
+//! consumed staging (`--cfg symmem_mutant="no_consumed_wait"`) this must fail, and
+//! `cargo xtask test --only stress` sees that it does.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -53,7 +54,8 @@ impl Place {
     }
 }
 
-/// Two groups of everybody, one of them with what the tuning never chooses here, and one of all but one in reverse.
+/// Two groups of everybody, one of them with what the tuning never chooses here, and one of all but one in
+/// reverse.
 fn places(group: &Group) -> Result<[Place; 3]> {
     let forced = same_ranks_with(group, config().algorithm("staged,private=push")?)?;
     let left_out = group.size() / 2;

@@ -219,7 +219,8 @@ fn mail(group: &Group, seed: u64, ready: impl FnOnce()) -> Result<Never, Failure
     let mailbox = Mailbox::new(group).map_err(told)?;
     ready();
     let Err(error) = exchange_mail(&mailbox, group, seed);
-    // A death fails those who wait for that rank and does not end the group: others may wait for us. So end it.
+    // A death fails those who wait for that rank and does not end the group: others may wait for us. So end
+    // it.
     let _ = group.barrier();
     Err(told(error))
 }
@@ -252,8 +253,8 @@ fn receive(mailbox: &Mailbox, from: usize, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every one of `ranks` has said hello or has joined: nobody but a launcher can notice the death of a rank that
-/// has not said a word.
+/// Waits until every one of `ranks` has said hello or has joined: nobody but a launcher can notice the death
+/// of a rank that has not said a word.
 pub(crate) fn wait_until_known(store: &TcpStore, ranks: usize, wait: &Wait<'_>) -> bool {
     let names = |rank: usize| [format!("/hello/{rank}"), format!("joined/{rank}")];
     let mut known = vec![false; ranks];

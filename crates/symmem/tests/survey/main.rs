@@ -1,8 +1,9 @@
 //! A survey of kills: `kill -9` of one of four ranks at a random moment of random work, as often as asked.
 //!
-//! Four processes form a world again and again; each time one of them is killed, and the others must return an error
-//! that blames it, soon, regroup, and hold afterwards what they held before. The dead one is replaced, so three of four
-//! processes carry whatever earlier rounds left behind. As a test it does a few kills; `cargo xtask survey` does many.
+//! Four processes form a world again and again; each time one of them is killed, and the others must return
+//! an error that blames it, soon, regroup, and hold afterwards what they held before. The dead one is
+//! replaced, so three of four processes carry whatever earlier rounds left behind. As a test it does a few
+//! kills; `cargo xtask survey` does many.
 
 mod activity;
 mod arguments;

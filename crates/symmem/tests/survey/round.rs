@@ -126,7 +126,8 @@ impl Round {
         died_ns
     }
 
-    /// What the survivors report. Who does not, or has something else to say, is counted and will be replaced.
+    /// What the survivors report. Who does not, or has something else to say, is counted and will be
+    /// replaced.
     fn listen(
         &self,
         round: u64,

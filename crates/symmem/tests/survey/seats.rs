@@ -1,4 +1,5 @@
-//! The launcher's side of its processes: starts them, hears them, kills them, and puts new ones in their place.
+//! The launcher's side of its processes: starts them, hears them, kills them, and puts new ones in their
+//! place.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};

@@ -16,6 +16,11 @@ pub(crate) enum Kind {
     AllGather,
     Broadcast,
     AllToAll,
+    Scan,
+    ExclusiveScan,
+    AllGatherV,
+    GatherV,
+    ScatterV,
     Private,
     PrivateOut,
     PrivateStrided,
@@ -28,10 +33,15 @@ pub(crate) enum Kind {
     PrivateAllToAllV,
     PrivateGather,
     PrivateScatter,
+    PrivateScan,
+    PrivateExclusiveScan,
+    PrivateAllGatherV,
+    PrivateGatherV,
+    PrivateScatterV,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::AllReduce,
         Self::AllReduceOut,
         Self::Reduce,
@@ -39,6 +49,11 @@ impl Kind {
         Self::AllGather,
         Self::Broadcast,
         Self::AllToAll,
+        Self::Scan,
+        Self::ExclusiveScan,
+        Self::AllGatherV,
+        Self::GatherV,
+        Self::ScatterV,
         Self::Private,
         Self::PrivateOut,
         Self::PrivateStrided,
@@ -51,6 +66,11 @@ impl Kind {
         Self::PrivateAllToAllV,
         Self::PrivateGather,
         Self::PrivateScatter,
+        Self::PrivateScan,
+        Self::PrivateExclusiveScan,
+        Self::PrivateAllGatherV,
+        Self::PrivateGatherV,
+        Self::PrivateScatterV,
     ];
 
     /// The collective that the dispatcher knows.
@@ -63,6 +83,11 @@ impl Kind {
             Self::AllGather => Collective::AllGather,
             Self::Broadcast => Collective::Broadcast,
             Self::AllToAll => Collective::AllToAll,
+            Self::Scan => Collective::Scan,
+            Self::ExclusiveScan => Collective::ExclusiveScan,
+            Self::AllGatherV => Collective::AllGatherV,
+            Self::GatherV => Collective::GatherV,
+            Self::ScatterV => Collective::ScatterV,
             _ => Collective::Private,
         }
     }
@@ -70,6 +95,12 @@ impl Kind {
     /// Whether it is on private memory.
     pub(crate) fn is_private(self) -> bool {
         self as usize >= Self::Private as usize
+    }
+
+    /// Whether it gives a rank something of those up to it only; there is no average of them.
+    fn is_scan(self) -> bool {
+        use Kind::*;
+        matches!(self, Scan | ExclusiveScan | PrivateScan | PrivateExclusiveScan)
     }
 
     /// Whether its elements are one chunk per rank.
@@ -117,7 +148,8 @@ impl Case {
         world: usize,
         most: usize,
     ) -> Self {
-        let operations = operations(dtype);
+        let mut operations = operations(dtype).to_vec();
+        operations.retain(|op| !(kind.is_scan() && *op == ReduceOp::Avg));
         let op = operations[random.below(operations.len())];
         let mut len = length(random, dtype.size(), most / dtype.size());
         // What is forced is mostly something that can be had; else the call must be refused.

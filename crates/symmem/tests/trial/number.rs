@@ -1,4 +1,5 @@
-//! The reference: how elements are made up, and how all ranks' elements become one, by the words of `docs/numerics.md`.
+//! The reference: how elements are made up, and how all ranks' elements become one, by the words of
+//! `docs/numerics.md`.
 //!
 //! Written for plainness. Small floats are rounded by searching a list of all their values.
 

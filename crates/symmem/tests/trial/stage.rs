@@ -194,6 +194,62 @@ impl<T: Number> Part<'_, T> {
         Pattern::reduced(self.case.op, &self.inputs)
     }
 
+    /// The reduction of the ranks up to this one.
+    fn scanned(&self) -> Pattern<T> {
+        Pattern::reduced(self.case.op, &self.inputs[..=self.rank])
+    }
+
+    /// How many elements each rank has: up to as many as the case has, which one of them has; sometimes all
+    /// have as many.
+    fn counts(&self) -> Vec<usize> {
+        let mut random = Random::new(self.case.seed ^ 0x5eed);
+        let all_alike = random.below(4) == 0;
+        let (most, whole) = (self.case.len, random.below(self.world));
+        let count = |rank| if all_alike || rank == whole { most } else { random.below(most + 1) };
+        (0..self.world).map(count).collect()
+    }
+
+    /// How the elements of one rank are divided among all; sometimes evenly.
+    fn parts(&self) -> Vec<usize> {
+        let (len, world) = (self.case.len, self.world);
+        match len.is_multiple_of(world) && self.case.seed.is_multiple_of(3) {
+            true => vec![len / world; world],
+            false => splits(self.case.seed, 0, len, world),
+        }
+    }
+
+    /// Whether `out` is everybody's elements, packed.
+    fn is_packed(&self, counts: &[usize], out: &[T]) -> Result<(), String> {
+        let mut rest = out;
+        counts.iter().zip(&self.inputs).try_for_each(|(count, input)| {
+            let (part, after) = rest.split_at(*count);
+            rest = after;
+            input.check(0, part)
+        })
+    }
+
+    /// Whether `out` is the reduction of the ranks before this one; of none, what changes no value.
+    fn is_scanned_before(&self, out: &[T]) -> Result<(), String> {
+        let op = self.case.op;
+        if self.rank > 0 {
+            return Pattern::reduced(op, &self.inputs[..self.rank]).check(0, out);
+        }
+        let mut random = Random::new(self.case.seed);
+        let bytes = |value: T| bytemuck::bytes_of(&value).to_vec();
+        let changes = |none: T| match op {
+            // Not even -0.0 changes when a zero is added, but into +0.0.
+            ReduceOp::Sum => bytes(none).iter().any(|byte| *byte != 0),
+            _ => (0..9)
+                .map(|_| T::any(&mut random))
+                .any(|value| bytes(T::reduce(op, &[none, value])) != bytes(T::reduce(op, &[value]))),
+        };
+        match out.first().copied().is_some_and(changes) {
+            true => Err(format!("{:02x?} changes what it is reduced with", bytes(out[0]))),
+            false => same(&vec![*out.first().unwrap_or(&T::zeroed()); out.len()], out)
+                .map_err(|(at, what)| format!("element {at}: {what}")),
+        }
+    }
+
     fn act(&self, memory: &mut SymmetricMemory<T>) -> Result<(), Trouble> {
         let Case { kind, op, root, len, .. } = *self.case;
         let (rank, world) = (self.rank, self.world);
@@ -217,6 +273,32 @@ impl<T: Number> Part<'_, T> {
                     |out| memory.all_reduce_out(op, out),
                     |out| self.reduced().check(0, out),
                 )?;
+            }
+            Kind::Scan => {
+                self.with_output(len, |out| memory.scan(op, out), |out| self.scanned().check(0, out))?;
+            }
+            Kind::ExclusiveScan => {
+                let right = |out: &[T]| self.is_scanned_before(out);
+                self.with_output(len, |out| memory.exclusive_scan(op, out), right)?;
+            }
+            Kind::AllGatherV => {
+                let counts = self.counts();
+                let right = |out: &[T]| self.is_packed(&counts, out);
+                self.with_output(counts.iter().sum(), |out| memory.all_gather_v(&counts, out), right)?;
+            }
+            Kind::GatherV => {
+                let counts = self.counts();
+                let right = |out: &[T]| match rank == root {
+                    true => self.is_packed(&counts, out),
+                    false => check_guards(self.guard, out),
+                };
+                let len = if rank == root { counts.iter().sum() } else { 5 };
+                self.with_output(len, |out| memory.gather_v(root, &counts, out), right)?;
+            }
+            Kind::ScatterV => {
+                let counts = self.parts();
+                let right = |out: &[T]| self.inputs[root].check(counts[..rank].iter().sum(), out);
+                self.with_output(counts[rank], |out| memory.scatter_v(root, &counts, out), right)?;
             }
             Kind::Reduce if rank == root => {
                 self.with_output(
@@ -252,7 +334,8 @@ impl<T: Number> Part<'_, T> {
         Ok(memory_after.check(0, &local).map_err(|problem| format!("the memory afterwards: {problem}"))?)
     }
 
-    /// The call by an algorithm that cannot carry it, as `told`: the call says the same, and the memory is what it was.
+    /// The call by an algorithm that cannot carry it, as `told`: the call says the same, and the memory is
+    /// what it was.
     fn act_in_vain(&self, memory: &mut SymmetricMemory<T>, told: &Error) -> Result<(), Trouble> {
         match self.act(memory) {
             Err(Trouble::Failed(error @ Error::Invalid { .. })) if error.to_string() == told.to_string() => {}
@@ -301,6 +384,14 @@ impl<T: Number> Part<'_, T> {
                 let right = |out: &[T]| self.reduced().check(self.rank * chunk, out);
                 self.with_output(chunk, |out| group.reduce_scatter(op, &elements(), out), right)
             }
+            Kind::PrivateScan => {
+                let right = |out: &[T]| self.scanned().check(0, out);
+                self.with_output(len, |out| group.scan(op, &elements(), out), right)
+            }
+            Kind::PrivateExclusiveScan => {
+                let right = |out: &[T]| self.is_scanned_before(out);
+                self.with_output(len, |out| group.exclusive_scan(op, &elements(), out), right)
+            }
             _ => self.move_private(group),
         }
     }
@@ -316,6 +407,29 @@ impl<T: Number> Part<'_, T> {
         match kind {
             Kind::PrivateAllGather => {
                 self.with_output(len * world, |out| group.all_gather_into(&elements(), out), gathered)
+            }
+            Kind::PrivateAllGatherV => {
+                let counts = self.counts();
+                let input = inputs[rank].to_vec(0, counts[rank]);
+                let right = |out: &[T]| self.is_packed(&counts, out);
+                let call = |out: &mut [T]| group.all_gather_v(&input, &counts, out);
+                self.with_output(counts.iter().sum(), call, right)
+            }
+            Kind::PrivateGatherV => {
+                let counts = self.counts();
+                let input = inputs[rank].to_vec(0, counts[rank]);
+                let right = |out: &[T]| match at_root {
+                    true => self.is_packed(&counts, out),
+                    false => check_guards(self.guard, out),
+                };
+                let len = if at_root { counts.iter().sum() } else { 5 };
+                self.with_output(len, |out| group.gather_v(root, &input, &counts, out), right)
+            }
+            Kind::PrivateScatterV => {
+                let counts = self.parts();
+                let input = if at_root { elements() } else { Vec::new() };
+                let right = |out: &[T]| inputs[root].check(counts[..rank].iter().sum(), out);
+                self.with_output(counts[rank], |out| group.scatter_v(root, &input, &counts, out), right)
             }
             Kind::PrivateBroadcast => {
                 let call = |out: &mut [T]| {

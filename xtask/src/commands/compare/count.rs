@@ -1,7 +1,7 @@
 //! Counts the instructions of an operation, under valgrind's callgrind, in a group of one.
 //!
-//! The program runs the operation few and many times; the difference is the operation alone, set-up and end cancel out.
-//! A group of one never waits, so the number is the same in every run.
+//! The program runs the operation few and many times; the difference is the operation alone, set-up and end
+//! cancel out. A group of one never waits, so the number is the same in every run.
 
 use std::fs;
 use std::path::Path;

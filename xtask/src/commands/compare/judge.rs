@@ -1,8 +1,8 @@
 //! What two builds' times say: a ratio per row, and whether it is more than chance.
 //!
-//! Every turn launches the old build twice and the new one once. New over old, turn by turn, is compared with old over
-//! old: how far the median of as many ratios comes from 1 although nothing changed. That is known from the old launches
-//! themselves, by drawing ratios of them again and again.
+//! Every turn launches the old build twice and the new one once. New over old, turn by turn, is compared with
+//! old over old: how far the median of as many ratios comes from 1 although nothing changed. That is known
+//! from the old launches themselves, by drawing ratios of them again and again.
 
 /// The times of one row, turn by turn.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,8 +46,8 @@ pub(super) const TOLERATED_INSTRUCTIONS: f64 = 0.02;
 const DRAWS: usize = 2000;
 /// The share of them that lies on each side outside of the spread.
 const TAIL: f64 = 0.005;
-/// Twenty ratios do not show how far such ratios come: drawn from them, 3 of 100 comparisons of old with old lie outside. With
-/// this exponent it is 1 of 100 (simulated, with even, normal and heavy-tailed noise).
+/// Twenty ratios do not show how far such ratios come: drawn from them, 3 of 100 comparisons of old with old
+/// lie outside. With this exponent it is 1 of 100 (simulated, with even, normal and heavy-tailed noise).
 const WIDER: f64 = 1.25;
 
 /// Judges a row; none if a build has no times of it.
@@ -74,7 +74,8 @@ pub(super) fn verdict(ratio: f64, (low, high): (f64, f64), tolerated: f64) -> Ve
     }
 }
 
-/// Between what the median of `count` ratios lies if they are as `ratios` are, and either build may be the slower one.
+/// Between what the median of `count` ratios lies if they are as `ratios` are, and either build may be the
+/// slower one.
 fn spread(ratios: &[f64], count: usize) -> (f64, f64) {
     let mut random = Random(1);
     let mut draw = || {

@@ -1,10 +1,12 @@
-//! `cargo xtask compare`: benches two builds of the library in turns, and says which rows differ by more than chance.
+//! `cargo xtask compare`: benches two builds of the library in turns, and says which rows differ by more than
+//! chance.
 //!
-//! Both are built from copies of the repository, with one small program (`xtask/examples/compare_probe.rs`) that uses what
-//! every revision has. Every turn launches the old build twice and the new one once; what the old build differs
-//! from itself is what a difference is measured by. Instructions are counted besides.
+//! Both are built from copies of the repository, with one small program (`xtask/examples/compare_probe.rs`)
+//! that uses what every revision has. Every turn launches the old build twice and the new one once; what the
+//! old build differs from itself is what a difference is measured by. Instructions are counted besides.
 //!
-//! Results of a machine with a GPU are judged the same way: `cargo xtask gpu-bundle --old REV` takes both programs there.
+//! Results of a machine with a GPU are judged the same way: `cargo xtask gpu-bundle --old REV` takes both
+//! programs there.
 
 mod count;
 mod judge;
@@ -61,7 +63,8 @@ pub(crate) struct Options {
     /// Only count instructions.
     #[arg(long, conflicts_with = "no_count")]
     only_count: bool,
-    /// Launch nothing; judge the results in this folder, from `run.sh compare` of a bundle with `gpu-bundle --old`.
+    /// Launch nothing; judge the results in this folder, from `run.sh compare` of a bundle with
+    /// `gpu-bundle --old`.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["old", "only_count"])]
     judge: Option<PathBuf>,
     /// Also write what was found as JSON; "-" is stdout, and the table then goes to stderr.
@@ -149,11 +152,12 @@ impl Probe {
         copy.add(&format!("{CRATE}/Cargo.toml"), MANIFEST)?;
         copy.add(&format!("{CRATE}/src/main.rs"), PROBE)?;
         eprintln!("building {}", copy.name);
-        // One folder each: for cargo the crates of both copies are the same ones, and what it built last of the other copy counts as
-        // fresh where this copy's files are older.
+        // One folder each: for cargo the crates of both copies are the same ones, and what it built last of
+        // the other copy counts as fresh where this copy's files are older.
         let target = folder.join("target");
         let mut cargo = job.workspace.cargo(["build", "--release", "-p", NAME, "--target-dir"]);
-        // Incremental builds cut the library into more pieces, between which nothing is inlined: they count other instructions than users run.
+        // Incremental builds cut the library into more pieces, between which nothing is inlined: they count
+        // other instructions than users run.
         job.run(cargo.arg(&target).current_dir(copy.path("")).env("CARGO_INCREMENTAL", "0"))
             .with_context(|| format!("{} does not build", copy.name))?;
         let path = folder.join(NAME);

@@ -55,7 +55,8 @@ impl Results {
         Ok(results)
     }
 
-    /// Takes one turn: what the old build, the old build again, and the new one measured. Rows that not all have are left out.
+    /// Takes one turn: what the old build, the old build again, and the new one measured. Rows that not all
+    /// have are left out.
     pub(super) fn add(&mut self, [old, again, new]: [Vec<(String, f64)>; 3]) {
         let find =
             |rows: &[(String, f64)], key: &str| rows.iter().find(|(name, _)| name == key).map(|(_, us)| *us);
@@ -85,7 +86,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<(String, f64)>> {
     rows(&text).with_context(|| format!("{} is no result of a bench", path.display()))
 }
 
-/// What tells rows apart, in this order. The algorithm is no part of it: another choice is what a comparison may be about.
+/// What tells rows apart, in this order. The algorithm is no part of it: another choice is what a comparison
+/// may be about.
 const KEY: [&str; 8] = ["op", "form", "memory", "dtype", "bytes", "ranks", "share", "load"];
 
 fn rows(text: &str) -> Result<Vec<(String, f64)>> {

@@ -1,7 +1,7 @@
 //! Compares the files with the lists of exceptions, which only shrink.
 
 use super::list::{Excepted, Lists};
-use super::{calls, unsafe_code, waits};
+use super::{calls, routes, unsafe_code, waits};
 use crate::source::{File, Sources};
 
 const SHRINK: &str = "run `cargo xtask fences --write`";
@@ -16,6 +16,12 @@ pub(super) fn judge(sources: &Sources, lists: &Lists) -> Vec<String> {
         &lists.waits,
         waits::find,
         "waits by itself; use the ladder or `Wait::until`",
+    ));
+    wrong.extend(excepted(
+        files,
+        &lists.routes,
+        routes::find,
+        "asks who carries an operation; that is the route's question",
     ));
     wrong
 }
@@ -60,13 +66,14 @@ fn gone(list: &str, path: &str) -> String {
     format!("{path} is still in the list ({list}) and has no reason to be there; {SHRINK}")
 }
 
-/// The lists without what is gone. A file that was moved keeps its reason if only one file of its name is gone and new;
-/// `with_new` also lists new files with `unsafe` code.
+/// The lists without what is gone. A file that was moved keeps its reason if only one file of its name is
+/// gone and new; `with_new` also lists new files with `unsafe` code.
 pub(super) fn shrunk(sources: &Sources, lists: &Lists, with_new: bool) -> Lists {
     let files = &sources.files;
     let mut new = lists.clone();
     new.calls = kept(files, &lists.calls, calls::find);
     new.waits = kept(files, &lists.waits, waits::find);
+    new.routes = kept(files, &lists.routes, routes::find);
     let opted_in = files.iter().filter(|file| unsafe_code::needs(file)).map(|file| &file.path);
     new.unsafe_code = opted_in.filter(|path| with_new || lists.unsafe_code.contains(path)).cloned().collect();
     new
@@ -88,7 +95,7 @@ fn kept(files: &[File], list: &Excepted, find: fn(&File) -> Option<usize>) -> Ex
 mod tests {
     use super::*;
 
-    const LISTS: &str = "[reasons]\nsys | calls\n[calls]\nsync/ladder.rs | yields\n[waits]\nsync/ladder.rs | is it\n[unsafe]\nsys/futex.rs\n";
+    const LISTS: &str = "[reasons]\nsys | calls\n[calls]\nsync/ladder.rs | yields\n[waits]\nsync/ladder.rs | is it\n[routes]\n[unsafe]\nsys/futex.rs\n";
     const FUTEX: &str = "#![allow(unsafe_code, reason = \"calls\")]\nfn f() { unsafe { libc::syscall() } }";
     const LADDER: &str = "fn f() { rustix::thread::sched_yield() }";
 
@@ -123,6 +130,9 @@ mod tests {
         assert!(wrong("group/mod.rs", "use rustix::fs;\n").contains("group/mod.rs:1 makes system calls"));
         assert!(
             wrong("group/mod.rs", "fn f() { thread::sleep(NAP) }").contains("group/mod.rs:1 waits by itself")
+        );
+        assert!(
+            wrong("memory/mod.rs", "fn f() { e.is_direct() }").contains("memory/mod.rs:1 asks who carries")
         );
     }
 

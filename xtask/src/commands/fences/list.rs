@@ -17,13 +17,15 @@ pub(super) struct Lists {
     pub(super) calls: Excepted,
     /// Waits that do not go through the ladder.
     pub(super) waits: Excepted,
+    /// Who asks whether kernels or NCCL carry an operation.
+    pub(super) routes: Excepted,
     /// Files with `unsafe` code; their reasons are at their heads.
     pub(super) unsafe_code: Vec<String>,
     /// Remarks, by the section they stand before.
     remarks: BTreeMap<String, String>,
 }
 
-const SECTIONS: [&str; 4] = ["[reasons]", "[calls]", "[waits]", "[unsafe]"];
+const SECTIONS: [&str; 5] = ["[reasons]", "[calls]", "[waits]", "[routes]", "[unsafe]"];
 
 impl Lists {
     /// Reads the file's text.
@@ -49,6 +51,7 @@ impl Lists {
             "[reasons]" => &mut self.reasons,
             "[calls]" => &mut self.calls,
             "[waits]" => &mut self.waits,
+            "[routes]" => &mut self.routes,
             "[unsafe]" => {
                 self.unsafe_code.push(line.to_owned());
                 return Ok(());
@@ -82,6 +85,7 @@ impl Lists {
                 "[reasons]" => &self.reasons,
                 "[calls]" => &self.calls,
                 "[waits]" => &self.waits,
+                "[routes]" => &self.routes,
                 _ => {
                     self.unsafe_code.iter().for_each(|file| _ = writeln!(text, "{file}"));
                     continue;
@@ -97,7 +101,7 @@ impl Lists {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# Why.\n[reasons]\nsys | calls\nsys/copy | copies\n\n[calls]\na.rs | x\n\n# Waits.\n[waits]\nb.rs | y\n\n[unsafe]\nsys/a.rs\n";
+    const TEXT: &str = "# Why.\n[reasons]\nsys | calls\nsys/copy | copies\n\n[calls]\na.rs | x\n\n# Waits.\n[waits]\nb.rs | y\n\n[routes]\nc.rs | z\n\n[unsafe]\nsys/a.rs\n";
 
     #[test]
     fn it_is_written_as_it_was_read() {

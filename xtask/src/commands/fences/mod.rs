@@ -1,13 +1,16 @@
-//! `cargo xtask fences`: `unsafe` code, system calls and waits stay in the files that are listed in `xtask/fences.txt`.
+//! `cargo xtask fences`: `unsafe` code, system calls, waits, and the question who carries an operation stay
+//! in the files that are listed in `xtask/fences.txt`.
 //!
-//! Providers are known by name only where `providers.rs` says. The lists only shrink. `cargo xtask lint` compares them with the code, and the block of CONTRIBUTING.md that counts the
-//! files with `unsafe` code by room.
+//! Providers are known by name only where `providers.rs` says. The lists only shrink. `cargo xtask lint`
+//! compares them with the code, and the block of CONTRIBUTING.md that counts the files with `unsafe` code by
+//! room.
 
 mod calls;
 mod judge;
 mod list;
 mod page;
 mod providers;
+mod routes;
 mod unsafe_code;
 mod waits;
 
@@ -29,11 +32,12 @@ const BLOCK: &str = "fences";
 /// What to write.
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
-    /// Take out of the lists what is gone, write the opt-ins that files with `unsafe` code lack, take those away that are not
-    /// needed, and write the block of CONTRIBUTING.md.
+    /// Take out of the lists what is gone, write the opt-ins that files with `unsafe` code lack, take those
+    /// away that are not needed, and write the block of CONTRIBUTING.md.
     #[arg(long)]
     write: bool,
-    /// List files with `unsafe` code that are new: for files that were moved, since the lists only shrink otherwise.
+    /// List files with `unsafe` code that are new: for files that were moved, since the lists only shrink
+    /// otherwise.
     #[arg(long, requires = "write")]
     with_new: bool,
 }

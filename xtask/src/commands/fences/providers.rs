@@ -1,7 +1,8 @@
 //! Providers are known by name in few places only: a new one must not be a reason to change the others.
 //!
-//! The names are read from `config/provider.rs`. Nothing but the folders below, and tests, may say `Provider::Name`, import a
-//! provider's room, or hold its name as a text; public names that contain one are listed here.
+//! The names are read from `config/provider.rs`. Nothing but the folders below, and tests, may say
+//! `Provider::Name`, import a provider's room, or hold its name as a text; public names that contain one are
+//! listed here.
 
 use std::fs;
 
@@ -12,7 +13,8 @@ use crate::workspace::Workspace;
 
 const NAMES: &str = "crates/symmem/src/config/provider.rs";
 const API: &str = "xtask/listings/api-symmem.txt";
-/// What is looked at, and who may know providers there: the providers themselves, engines, and the wrappers of libraries.
+/// What is looked at, and who may know providers there: the providers themselves, engines, and the wrappers
+/// of libraries.
 const CRATES: [(&str, &[&str]); 3] = [
     ("crates/symmem/src", &["config/provider.rs", "provider/", "engine/", "nccl/", "cuda/"]),
     // Here `nccl` is the library as a system to compare with.
@@ -53,14 +55,15 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The names of providers, in code and in text, from the rows `Name is "text" on Place;`.
+/// The names of providers, in code and in text, from the rows `Name = "text",`; those for tests go on with
+/// `if "faults",`.
 fn names(text: &str) -> Result<Vec<[String; 2]>> {
     let tokens = crate::source::tokens(text)?;
     let row = |row: &[Token]| {
-        let is_row = row[1].is("is") && row[3].is("on") && row[5].is(";");
+        let is_row = row[1].is("=") && row[2].text.starts_with('"') && (row[3].is(",") || row[3].is("if"));
         is_row.then(|| [row[0].text.clone(), row[2].text.clone()])
     };
-    let names: Vec<_> = tokens.windows(6).filter_map(row).collect();
+    let names: Vec<_> = tokens.windows(4).filter_map(row).collect();
     if names.len() < 3 {
         bail!("{NAMES} has no rows that can be read")
     }
@@ -112,7 +115,7 @@ mod tests {
     use super::*;
 
     fn rows() -> Vec<[String; 2]> {
-        names(r#"providers! { users: { Shm is "shm" on Host; Vmm is "vmm" on Device; Nccl is "nccl" on Device; } }"#)
+        names(r#"named! { ALL: { Shm = "shm", #[doc = "x"] Vmm = "vmm", } TESTS: { Nccl = "nccl" if "faults", } }"#)
             .expect("rows")
     }
 

@@ -17,7 +17,8 @@ pub(super) fn is_fenced(root: &File) -> bool {
         .any(|window| window.iter().zip(FENCE).all(|(token, text)| token.is(text)))
 }
 
-/// Whether a file has `unsafe` code that needs an opt-in at its head: outside of tests, or anywhere if all of it is a test.
+/// Whether a file has `unsafe` code that needs an opt-in at its head: outside of tests, or anywhere if all of
+/// it is a test.
 pub(super) fn needs(file: &File) -> bool {
     let tokens = if file.is_test() { &file.all } else { &file.tokens };
     (0..tokens.len()).any(|at| tokens[at].is("unsafe") && !is_type(&tokens[at..]))

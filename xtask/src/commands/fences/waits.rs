@@ -1,6 +1,8 @@
-//! Waits go through the ladder or through `Wait::until`: nothing else sleeps, spins, yields, or loops on the clock.
+//! Waits go through the ladder or through `Wait::until`: nothing else sleeps, spins, yields, or loops on the
+//! clock.
 //!
-//! `Wait::until` gives what it calls a *slice* of time, and whoever sleeps for no longer than that waits through it.
+//! `Wait::until` gives what it calls a *slice* of time, and whoever sleeps for no longer than that waits
+//! through it.
 
 use crate::source::{File, Token, closing};
 

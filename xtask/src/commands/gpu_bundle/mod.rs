@@ -1,8 +1,8 @@
 //! `cargo xtask gpu-bundle`: a folder for any machine with a GPU and without Rust.
 //!
-//! In it are the program, the GPU tests, the Python package with its own GPU tests, the kernels as sources and compiled, and
-//! a script that runs them. Everything is built in a folder of its own, without debug information, so that
-//! neither the developer's builds nor a tool for stripping are needed.
+//! In it are the program, the GPU tests, the Python package with its own GPU tests, the kernels as sources
+//! and compiled, and a script that runs them. Everything is built in a folder of its own, without debug
+//! information, so that neither the developer's builds nor a tool for stripping are needed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ const KERNELS: &str = "crates/symmem/kernels";
 const TESTS: &str = "crates/symmem/tests";
 /// What the names of test targets for GPUs begin with.
 const PREFIX: &str = "gpu_";
-/// More test targets that are worth running on a GPU: the conformance suite of device memory, whose kinds on fakes stay behind.
+/// More test targets that are worth running on a GPU: the conformance suite of device memory, whose kinds on
+/// fakes stay behind.
 const MORE_TESTS: [&str; 1] = ["devices"];
 /// Test targets that kill processes with work on the GPU, which MPS does not survive.
 const NO_MPS_TESTS: [&str; 1] = ["gpu_kill"];
@@ -107,7 +108,8 @@ impl Build<'_> {
         program.map(|(_, path)| path).context("cargo built no symmem")
     }
 
-    /// Compiled kernels for the devices of [`CAPABILITIES`], where the script has its cache. Others compile them when they are first used.
+    /// Compiled kernels for the devices of [`CAPABILITIES`], where the script has its cache. Others compile
+    /// them when they are first used.
     fn kernels(&self, folder: &Path) -> Result<()> {
         let job = Job::new(self.workspace, self.deadline.saturating_duration_since(Instant::now()));
         let nvrtc = match Nvrtc::set_up(&job) {
@@ -155,7 +157,8 @@ impl Build<'_> {
         self.cargo_in(&self.workspace.path(""), arguments)
     }
 
-    /// The same in a copy of the workspace. Crates of a copy are other crates for cargo, so all share a folder.
+    /// The same in a copy of the workspace. Crates of a copy are other crates for cargo, so all share a
+    /// folder.
     fn cargo_in(&self, root: &Path, arguments: &[&str]) -> Result<String> {
         let target = self.workspace.target("gpu-bundle");
         fs::create_dir_all(&target).with_context(|| format!("{} cannot be made", target.display()))?;

@@ -1,7 +1,9 @@
-//! The PTX in the repository, packed, with its manifest: for machines without NVRTC, and for architectures that come after it.
+//! The PTX in the repository, packed, with its manifest: for machines without NVRTC, and for architectures
+//! that come after it.
 //!
-//! The manifest has hashes of everything that a text was made of, so that a stale one is noticed even where nothing can be compiled. The packed
-//! file changes only when a text does: a header's remark changes the manifest alone.
+//! The manifest has hashes of everything that a text was made of, so that a stale one is noticed even where
+//! nothing can be compiled. The packed file changes only when a text does: a header's remark changes the
+//! manifest alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use super::nvrtc;
 #[path = "../../../../crates/symmem/src/engine/cuda/archive.rs"]
 mod archive;
 
-use archive::Row;
+use archive::ManifestRow;
 
 /// Every text together, packed: the library should not grow by more.
 const MAX_BYTES: usize = 192 << 10;
@@ -42,7 +44,8 @@ pub(super) fn hash<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
     archive::sha256(&settings.into_iter().chain(parts).flat_map(bytes).collect::<Vec<_>>())
 }
 
-/// What is kept of the compiler's text: all but its remarks, which name its build and are a tenth of the text.
+/// What is kept of the compiler's text: all but its remarks, which name its build and are a tenth of the
+/// text.
 pub(super) fn render(ptx: &str) -> String {
     let kept = ptx
         .lines()
@@ -84,7 +87,8 @@ impl Files {
         })
     }
 
-    /// Writes `texts`. The same texts give the same bytes everywhere, as long as `Cargo.lock` has the same packer.
+    /// Writes `texts`. The same texts give the same bytes everywhere, as long as `Cargo.lock` has the same
+    /// packer.
     pub(super) fn write(&self, texts: &[Text]) -> Result<()> {
         let (manifest, packed) = pack(texts);
         check_size(packed.len())?;
@@ -96,7 +100,8 @@ impl Files {
     }
 }
 
-/// An error unless `found` was made of what `wanted`, names and hashes, stands for: nothing less, nothing more.
+/// An error unless `found` was made of what `wanted`, names and hashes, stands for: nothing less, nothing
+/// more.
 pub(super) fn check_fresh(found: &[Text], wanted: &[(&str, String)]) -> Result<()> {
     for (name, sources) in wanted {
         let text = found.iter().find(|text| text.name == *name);
@@ -132,7 +137,7 @@ fn unpack(manifest: &str, packed: &[u8]) -> Result<Vec<Text>> {
     let rows = archive::rows(manifest).map_err(|error| anyhow!(error))?;
     let bytes: usize = rows.iter().map(|row| row.packed).sum();
     ensure!(bytes == packed.len(), "it has {} bytes instead of {bytes}", packed.len());
-    let text = |row: Row| {
+    let text = |row: ManifestRow| {
         ensure!(row.arch == ARCH, "{} is for {}", row.name, row.arch);
         let text = archive::unpack(manifest, packed, &row.name).map_err(|error| anyhow!(error))?;
         let ptx = String::from_utf8(text.with_context(|| format!("there is no {}", row.name))?)?;
@@ -221,7 +226,7 @@ mod tests {
                 assert!(text.contains("ptx.bin is not what") && text.contains(problem), "{text}");
             }
             files.write(&texts()).expect("the file is ours");
-            assert_eq!(fs::read(&files.packed).expect("written anew"), good);
+            assert_eq!(fs::read(&files.packed).expect("written again"), good);
         });
     }
 

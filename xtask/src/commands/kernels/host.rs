@@ -1,4 +1,5 @@
-//! The header by which the host build, which runs the kernels' protocols as threads, has every kernel of the table.
+//! The header by which the host build, which runs the kernels' protocols as threads, has every kernel of the
+//! table.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::table::{ENGINE, FORMS, MULTIMEM, Room, Routine};
+use super::table::{ENGINE, FORMS, MULTIMEM, MessageLimit, Routine};
 
 const HEAD: &str = "\
 // Every kernel, and the all-reduces that every engine has: written by `cargo xtask kernels --write` from the table in src/engine/cuda/sources.rs.
@@ -53,7 +54,8 @@ fn text() -> String {
     text + "\n"
 }
 
-/// The kernels of all algorithms that need no multicast: each with the forms that it has, a bit for each, and whether each rank must own a part.
+/// The kernels of all algorithms that need no multicast: each with the forms that it has, a bit for each, and
+/// whether each rank must own a part.
 fn all_reduces() -> Vec<(Routine, u32, bool)> {
     let mut found: Vec<(Routine, u32, bool)> = Vec::new();
     for (form, kernel) in FORMS.iter().flat_map(|(_, forms)| forms.iter().enumerate()) {
@@ -62,7 +64,7 @@ fn all_reduces() -> Vec<(Routine, u32, bool)> {
         };
         match found.iter_mut().find(|(known, ..)| *known == kernel) {
             Some((_, forms, _)) => *forms |= 1 << form,
-            None => found.push((kernel, 1 << form, room == Room::HalfSlots)),
+            None => found.push((kernel, 1 << form, room == MessageLimit::HalfSlots)),
         }
     }
     found

@@ -1,5 +1,5 @@
-//! `cargo xtask kernels`: the CUDA kernels compile for every architecture, keep the rules of the memory model, and the
-//! PTX in the repository is theirs.
+//! `cargo xtask kernels`: the CUDA kernels compile for every architecture, keep the rules of the memory
+//! model, and the PTX in the repository is theirs.
 
 mod embedded;
 mod host;
@@ -40,7 +40,8 @@ const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
 /// Those that have multimem instructions.
 const WITH_MULTIMEM: [&str; 2] = ["sm_90a", "sm_100a"];
 
-/// What kernels that can be recorded are compiled for: where they differ from others has nothing of an architecture.
+/// What kernels that can be recorded are compiled for: where they differ from others has nothing of an
+/// architecture.
 const RECORDED_ARCH: &str = "sm_90a";
 
 /// What to do with the PTX in the repository.
@@ -85,7 +86,7 @@ pub(crate) fn check(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Compiles the PTX in the repository anew. It must keep the rules as well.
+/// Compiles the PTX in the repository again. It must keep the rules as well.
 fn write(job: &Job) -> Result<()> {
     let sources = Sources::read(&job.workspace.path(FOLDER))?;
     host::write(&job.workspace.path(FOLDER))?;

@@ -1,5 +1,5 @@
-//! Follows the multicast addresses of a launch through a kernel: only multimem instructions may touch what they point at,
-//! and multimem instructions nothing else.
+//! Follows the multicast addresses of a launch through a kernel: only multimem instructions may touch what
+//! they point at, and multimem instructions nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ impl<'a> Known<'a> {
             self.multicast.extend(targets.filter(|(_, at)| held(*at)).map(|(register, _)| register));
             return;
         }
-        // What is loaded is no address, and what is compared is none any more.
+        // What is loaded is not an address, and what is compared is none any more.
         if is_access(opcode) || opcode.starts_with("setp") || opcode.starts_with("call") {
             return;
         }

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, bail, ensure};
 
-/// Bytes of stack that a kernel may have: for small arrays that are indexed by a number known only at run time.
+/// Bytes of stack that a kernel may have: for small arrays that are indexed by a number known only at run
+/// time.
 const MAX_STACK: u32 = 64;
 
 /// What the largest function of a file uses.

@@ -1,6 +1,8 @@
-//! What the PTX of the kernels may and must hold: the memory model of docs/gpu.md, as far as instructions show it.
+//! What the PTX of the kernels may and must hold: the memory model of docs/gpu.md, as far as instructions
+//! show it.
 //!
-//! One GPU hides nearly every mistake in memory order, so no test on hardware would notice what these rules do.
+//! One GPU hides nearly every mistake in memory order, so no test on hardware would notice what these rules
+//! do.
 
 use super::multicast;
 use super::ptx::{self, Function};
@@ -28,7 +30,8 @@ impl Kind {
     }
 }
 
-/// Every strong access there is: flags, packets, tickets, verdicts. Anything else must be added here with its argument.
+/// Every strong access there is: flags, packets, tickets, verdicts. Anything else must be added here with its
+/// argument.
 const STRONG: [&str; 15] = [
     "ld.relaxed.sys.global.u32",
     "ld.relaxed.sys.global.u64",
@@ -57,7 +60,8 @@ const ARRIVE: &str = "red.relaxed.gpu.global.add.u64";
 /// In the names of those.
 const TOGETHER: &str = "_together";
 
-/// Every access through a multicast address: sums and copies of units between two meetings, and the words that a meeting tells.
+/// Every access through a multicast address: sums and copies of units between two meetings, and the words
+/// that a meeting tells.
 const MULTIMEM: [&str; 6] = [
     "multimem.ld_reduce.relaxed.sys.global.add.v4.f32",
     "multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2",
@@ -67,7 +71,7 @@ const MULTIMEM: [&str; 6] = [
     "multimem.st.release.sys.global.u64",
 ];
 
-/// A sum of units, of whatever type.
+/// A sum of units, of any type.
 const SUM: &str = "multimem.ld_reduce.relaxed.sys.global.add.*";
 /// Units go to everybody.
 const COPY: &str = "multimem.st.relaxed.sys.global.v4.f32";
@@ -75,7 +79,8 @@ const COPY: &str = "multimem.st.relaxed.sys.global.v4.f32";
 /// Between accesses through a multicast address and others to the same memory.
 const ALIAS: &str = "fence.proxy.alias";
 
-/// The one fence: whatever is weaker does not reach the peer's GPU, `fence.sc` costs more and promises nothing we need.
+/// The one fence: anything that is weaker does not reach the peer's GPU, `fence.sc` costs more and promises
+/// nothing we need.
 const FENCE: &str = "fence.acq_rel.sys";
 
 /// The kernel before this one has ended, and what it wrote is there.
@@ -88,7 +93,8 @@ const WAITING: u32 = 90;
 /// Parts of an opcode that make an access strong.
 const ORDERS: [&str; 5] = ["relaxed", "acquire", "release", "acq_rel", "mmio"];
 
-/// What the block wrote is gathered, then published to a peer: to the whole system, or to the one device where all ranks are.
+/// What the block wrote is gathered, then published to a peer: to the whole system, or to the one device
+/// where all ranks are.
 const PUBLISH: [&str; 2] = ["bar.sync", RELEASE];
 /// Of either scope: the compiler puts one of them aside.
 const RELEASE: &str = "st.release.*";
@@ -96,7 +102,8 @@ const RELEASE: &str = "st.release.*";
 const HEAR: [&str; 2] = ["ld.acquire.sys.global.u64", "bar.red.and.pred"];
 /// The same in a block of one warp.
 const HEAR_WARP: [&str; 3] = ["ld.acquire.sys.global.u64", "bar.warp.sync", "vote.sync.all.pred"];
-/// What kernels before this one wrote is released as well: on one device a relaxed store would do, between devices it would not.
+/// What kernels before this one wrote is released as well: on one device a relaxed store would do, between
+/// devices it would not.
 const TELL: [&str; 1] = [RELEASE_TO_ALL];
 /// What a flag is stored by where ranks are on several devices, whatever it stands for.
 const RELEASE_TO_ALL: &str = "st.release.sys.global.u64";
@@ -105,8 +112,8 @@ const PACKETS: [&str; 2] = ["st.relaxed.sys.global.v2.b64", "ld.relaxed.sys.glob
 /// A slot of a pad is acquired, and handed on.
 const SIGNAL: [&str; 2] = ["ld.acquire.sys.global.u32", "st.release.sys.global.u32"];
 
-/// Everybody is told at once what the block wrote, and the block hears from everybody, with a fence of aliases before what is told, before the words
-/// are looked at, and before what is heard of is used.
+/// Everybody is told at once what the block wrote, and the block hears from everybody, with a fence of
+/// aliases before what is told, before the words are looked at, and before what is heard of is used.
 const MEET_ALL: [&str; 7] = [
     ALIAS,
     "bar.sync",
@@ -151,7 +158,8 @@ const OTHERS: [(&str, &[&[&str]]); 15] = [
     ("user_packets", &[&PACKETS]),
 ];
 
-/// The steps that the kernel called `name` has in this order; other instructions may stand between theirs, and a `*` is for any end.
+/// The steps that the kernel called `name` has in this order; other instructions may stand between theirs,
+/// and a `*` is for any end.
 fn shape_of(name: &str) -> Option<Vec<&'static [&'static str]>> {
     let rows = Routine::ALL.iter().chain(Routine::MULTIMEM);
     // One name may be the head of another.
@@ -224,8 +232,8 @@ fn why_not(kind: Kind, opcode: &str, in_kernel: bool) -> Option<&'static str> {
     }
 }
 
-/// Weak accesses name their memory, so that the ones to `global` can be told from parameters and shared memory. Cold
-/// functions read the launch parameters through a reference.
+/// Weak accesses name their memory, so that the ones to `global` can be told from parameters and shared
+/// memory. Cold functions read the launch parameters through a reference.
 fn weak_problem(parts: &[&str], in_kernel: bool) -> Option<&'static str> {
     let spaces =
         ["global", "param", "param::entry", "param::func", "shared", "shared::cta", "local", "const"];
@@ -234,8 +242,8 @@ fn weak_problem(parts: &[&str], in_kernel: bool) -> Option<&'static str> {
     (!named && !cold_load).then_some("an access that names no memory cannot be checked")
 }
 
-/// What is released to one device only is also released to the system, elsewhere in the function: for ranks on several devices. Arrivals release nothing, and
-/// are for kernels that ranks of one device run.
+/// What is released to one device only is also released to the system, elsewhere in the function: for ranks
+/// on several devices. Arrivals release nothing, and are for kernels that ranks of one device run.
 fn scope_problem(function: &Function) -> Option<String> {
     if function.code.iter().any(|code| code == ARRIVE) && !function.name.contains(TOGETHER) {
         return Some(format!("`{ARRIVE}` is for kernels named *{TOGETHER}*, which ranks of one device run"));
@@ -246,8 +254,8 @@ fn scope_problem(function: &Function) -> Option<String> {
         .then(|| format!("{here} releases to the device, and {everywhere} to the system: one is missing"))
 }
 
-/// Every meeting of ranks on several devices is told of by a release, also one that stands for what earlier kernels wrote: PTX promises that to another device by
-/// nothing less.
+/// Every meeting of ranks on several devices is told of by a release, also one that stands for what earlier
+/// kernels wrote: PTX promises that to another device by nothing less.
 fn release_problem(kernel: &Function) -> Option<String> {
     if kernel.name.contains(TOGETHER) {
         return None;
@@ -273,8 +281,9 @@ fn takes_turn(name: &str) -> bool {
     !OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// A kernel that may be launched early waits before it touches memory, calls anything or goes anywhere, in every thread, and lets the next one come after that:
-/// else any number of them might take the place of kernels that peers wait for.
+/// A kernel that may be launched early waits before it touches memory, calls anything or goes anywhere, in
+/// every thread, and lets the next one come after that: else any number of them might take the place of
+/// kernels that peers wait for.
 fn early_problem(kernel: &Function, waits: bool) -> Option<String> {
     let position = |wanted: &str| kernel.code.iter().position(|opcode| opcode == wanted);
     let touches = |opcode: &String| {

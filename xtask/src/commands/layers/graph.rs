@@ -12,7 +12,8 @@ pub(super) type Edge = (String, String);
 /// What is imported along an edge: distinct paths per file, with the first line of each.
 pub(super) type Uses = BTreeMap<(String, String), usize>;
 
-/// The graph of rooms. The root is not in it: it hands on what all rooms have, and nobody may import what it has itself.
+/// The graph of rooms. The root is not in it: it hands on what all rooms have, and nobody may import what it
+/// has itself.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     pub(super) rooms: BTreeSet<String>,

@@ -19,11 +19,12 @@ pub(super) struct Import {
     pub(super) up_to: Option<usize>,
 }
 
-/// The first word of a path that is not one of the crate's root: of another crate, or of this very module. No module is called so.
+/// The first word of a path that is not one of the crate's root: of another crate, or of this very module. No
+/// module is called so.
 pub(super) const ELSEWHERE: &str = "::";
 
-/// Everything that the module `module` names by `crate::`, `self::` or `super::`, or by a name of `known`: those that stand for
-/// a path. Whatever else comes by `use` is [`ELSEWHERE`].
+/// Everything that the module `module` names by `crate::`, `self::` or `super::`, or by a name of `known`:
+/// those that stand for a path. Whatever else comes by `use` is [`ELSEWHERE`].
 pub(super) fn imports(
     tokens: &[Token],
     module: &[String],

@@ -1,9 +1,11 @@
-//! `cargo xtask layers`: which room of the library imports from which, compared with one table, `xtask/layers.txt`.
+//! `cargo xtask layers`: which room of the library imports from which, compared with one table,
+//! `xtask/layers.txt`.
 //!
-//! The table has rows; a room imports from the rows below its own. What was against it when it was made is listed there with
-//! the number of imports, and that list only shrinks. Nothing goes through the crate's root but `Error` and `Result`, and nothing
-//! leaves its room by `super::`; for these there is no list. `cargo xtask lint` runs the same comparison, and compares the block
-//! of ARCHITECTURE.md that shows the table.
+//! The table has rows; a room imports from the rows below its own. What was against it when it was made is
+//! listed there with the number of imports, and that list only shrinks. Nothing goes through the crate's root
+//! but `Error` and `Result`, and nothing leaves its room by `super::`; for these there is no list.
+//! `cargo xtask lint` runs the same comparison, and compares the block of ARCHITECTURE.md that shows the
+//! table.
 
 mod graph;
 mod imports;
@@ -62,6 +64,10 @@ pub(crate) fn check(job: &Job) -> Result<Outcome> {
     let graph = read(job.workspace)?;
     let table = read_table(job.workspace)?;
     summary(&graph);
+    match judge::against(&graph, &table).len() {
+        0 => println!("nothing is imported against the table"),
+        edges => println!("{edges} pairs of rooms are against the table"),
+    }
     let wrong = judge::judge(&graph, &table);
     if !wrong.is_empty() {
         bail!("the rooms are not as {TABLE} has them:\n  {}", wrong.join("\n  "));

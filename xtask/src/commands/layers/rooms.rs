@@ -1,4 +1,5 @@
-//! The rooms of the library: each direct child of `src`, and each part of `engine` and `provider`. Says which room a path belongs to.
+//! The rooms of the library: each direct child of `src`, and each part of `engine` and `provider`. Says which
+//! room a path belongs to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,8 +47,9 @@ impl Rooms {
         }
     }
 
-    /// What others reach through this face, by its name there. The root's own `use` is seen by the whole crate, public or not; it also
-    /// has modules that only hand on, so that the interface of the crate is not that of its rooms.
+    /// What others reach through this face, by its name there. The root's own `use` is seen by the whole
+    /// crate, public or not; it also has modules that only hand on, so that the interface of the crate is not
+    /// that of its rooms.
     fn hand_on(&self, file: &File) -> Vec<(Vec<String>, Vec<String>)> {
         let is_root = file.module.is_empty();
         let named = |import: Import| {
@@ -64,7 +66,8 @@ impl Rooms {
         imports(&file.tokens, &file.module, &children).into_iter().filter_map(named).collect()
     }
 
-    /// Whether a module inside of the root's file hands on what a file below it has: `mod stream; pub use stream::Stream;`.
+    /// Whether a module inside of the root's file hands on what a file below it has:
+    /// `mod stream; pub use stream::Stream;`.
     fn is_of_its_module(&self, import: &Import) -> bool {
         let [elsewhere, first, ..] = import.path.as_slice() else { return false };
         let child = [import.module.as_slice(), std::slice::from_ref(first)].concat();
@@ -125,7 +128,8 @@ impl Rooms {
     /// Where a path leads, by all names that are handed on.
     pub(super) fn resolved(&self, path: &[String]) -> Vec<String> {
         let mut path = path.to_vec();
-        // Each turn follows one name; there are no more faces than a module of the root, the root, and a parted folder.
+        // Each turn follows one name; there are no more faces than a module of the root, the root, and a
+        // parted folder.
         for _ in 0..4 {
             let Some((_, next)) = self.follow(&path) else { break };
             path = next;
@@ -133,7 +137,8 @@ impl Rooms {
         path
     }
 
-    /// Whether a path goes by a name that `lib.rs` hands on of another room or crate, and that is not one of [`FROM_ROOT`].
+    /// Whether a path goes by a name that `lib.rs` hands on of another room or crate, and that is not one of
+    /// [`FROM_ROOT`].
     pub(super) fn goes_through_root(&self, path: &[String]) -> bool {
         let by_star = || match path {
             [module @ .., star] => star == "*" && self.hands_on_others(module),
@@ -157,8 +162,8 @@ impl Rooms {
         is_roots && !is_fine && room != Some(room_of_module(name))
     }
 
-    /// The name that a path starts with and that is handed on, and where the path leads by it; by `*` only if no room is called as
-    /// its first word.
+    /// The name that a path starts with and that is handed on, and where the path leads by it; by `*` only if
+    /// no room is called as its first word.
     fn follow(&self, path: &[String]) -> Option<(Vec<String>, Vec<String>)> {
         let by_name = |end: usize| {
             let (name, rest) = path.split_at(end);

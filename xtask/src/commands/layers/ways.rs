@@ -1,5 +1,6 @@
-//! By which way an import reaches a room: from `crate::` by the room's name. The root hands things on to users of the crate and not
-//! to its rooms, and `super::` stays in a room, so that a reader sees at the import which room it is from.
+//! By which way an import reaches a room: from `crate::` by the room's name. The root hands things on to
+//! users of the crate and not to its rooms, and `super::` stays in a room, so that a reader sees at the
+//! import which room it is from.
 
 use super::imports::{ELSEWHERE, Import};
 use super::rooms::{FROM_ROOT, Rooms, room_of_module};

@@ -1,7 +1,7 @@
 //! The public interface of a crate: one line for each item, by the path that users have it by.
 //!
-//! What rustdoc writes for programs is asked of the stable compiler, which has it behind a switch. Definitions may move between private modules:
-//! only public paths are in the lines.
+//! What rustdoc writes for programs is asked of the stable compiler, which has it behind a switch.
+//! Definitions may move between private modules: only public paths are in the lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -81,7 +81,8 @@ fn is_unsafe(line: &str) -> bool {
     code(line).split(|letter| !is_word(letter)).any(|word| word == "unsafe")
 }
 
-/// A line up to its remark, and without what its strings hold. What a string of several lines holds counts as code.
+/// A line up to its remark, and without what its strings hold. What a string of several lines holds counts as
+/// code.
 fn code(line: &str) -> String {
     let mut kept = String::new();
     let mut letters = line.chars().peekable();

@@ -1,6 +1,8 @@
-//! `cargo xtask listings`: what the crates offer and what they cost, as files that a change of the code must change too.
+//! `cargo xtask listings`: what the crates offer and what they cost, as files that a change of the code must
+//! change too.
 //!
-//! The step `listings` of `cargo xtask lint` compares them, and the step `python` of `cargo xtask test` the size, because it has the wheel.
+//! The step `listings` of `cargo xtask lint` compares them, and the step `python` of `cargo xtask test` the
+//! size, because it has the wheel.
 
 mod api;
 mod hazards;
@@ -99,7 +101,8 @@ impl Listing {
     }
 }
 
-/// Lines that are only in one of two texts, in order of the alphabet: `-` where they are gone, `+` where they are new.
+/// Lines that are only in one of two texts, in order of the alphabet: `-` where they are gone, `+` where they
+/// are new.
 fn changes(old: &str, new: &str) -> Vec<String> {
     let (old, new): (BTreeSet<_>, BTreeSet<_>) = (old.lines().collect(), new.lines().collect());
     let sign = |line: &&str| if old.contains(line) { '-' } else { '+' };

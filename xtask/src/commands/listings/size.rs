@@ -11,13 +11,15 @@ use crate::workspace::Workspace;
 const FILE: &str = "extension-size.txt";
 const HEAD: &str = "# Bytes of _symmem.abi3.so in the release wheel for x86_64 Linux. The step `python` of `cargo xtask test` allows 3 % more.\n";
 
-/// Parts of the stored size by which the module may grow before somebody looks, in 100. Another version of the compiler or the linker makes less.
+/// Parts of the stored size by which the module may grow before somebody looks, in 100. Another version of
+/// the compiler or the linker makes less.
 const TOLERANCE: u64 = 3;
 
 /// Where the module is below a folder of packages.
 const MODULE: &str = "symmem/_symmem.abi3.so";
 
-/// An error if the module in the folder of packages `site` is too large. Elsewhere than on x86_64 code has another size.
+/// An error if the module in the folder of packages `site` is too large. Elsewhere than on x86_64 code has
+/// another size.
 pub(crate) fn check(workspace: &Workspace, site: &Path) -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         println!("the size of the extension module is known for x86_64 only");

@@ -109,7 +109,8 @@ impl Manifest {
         let file = folder.join(FILE);
         let peers: Vec<_> = order.iter().filter_map(|&name| self.peers.get(name)).collect();
         let text = format!("{:#}\n", json!({ "peers": peers }));
-        // Renamed into place: a bench that starts now reads the old manifest or the new one, never half of one.
+        // Renamed into place: a bench that starts now reads the old manifest or the new one, never half of
+        // one.
         let fresh = folder.join(format!("{FILE}.{}", std::process::id()));
         fs::create_dir_all(folder)
             .and_then(|()| fs::write(&fresh, text))

@@ -1,7 +1,8 @@
 //! `cargo xtask peers`: sets up the systems that `symmem bench --peers` compares symmem with.
 //!
 //! Everything lands in the ignored folder `.peers`. A peer enters the manifest there only after each of its
-//! operations gave the right result; one that cannot be had on this machine is left out, and the reason printed.
+//! operations gave the right result; one that cannot be had on this machine is left out, and the reason
+//! printed.
 
 mod manifest;
 mod mpi;

@@ -1,8 +1,8 @@
 //! The three MPIs, each from its wheel, each behind a shim built from `peers/mpi_shim.c`.
 //!
-//! The bench pins the ranks itself, so no launcher may bind them. Beyond that each runs with its own defaults:
-//! the alternatives tried on two ranks (transports, copy methods, algorithms, tuning files) were no faster. Intel
-//! MPI and Open MPI yield by themselves when ranks outnumber cores.
+//! The bench pins the ranks itself, so no launcher may bind them. Beyond that each runs with its own
+//! defaults: the alternatives tried on two ranks (transports, copy methods, algorithms, tuning files) were no
+//! faster. Intel MPI and Open MPI yield by themselves when ranks outnumber cores.
 
 use std::path::{Path, PathBuf};
 
@@ -135,7 +135,7 @@ impl Mpi {
     }
 }
 
-/// Compiles the shim against the wheel. Quick, so always anew.
+/// Compiles the shim against the wheel. Quick, so it always does.
 fn build(setup: &Setup, mpi: &Mpi) -> Result<PathBuf> {
     let shim = setup.path(&format!("{}/libpeer.so", mpi.name));
     let mut cc = setup.cc();

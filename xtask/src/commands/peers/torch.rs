@@ -105,7 +105,8 @@ fn add(setup: &Setup, venv: &Path, folder: &Path, package: &str) -> Result<()> {
         .with_context(|| format!("{package} cannot be had"))
 }
 
-/// Compiles the sources of a torch extension, as torch's own builder would, but without asking for CUDA or ninja.
+/// Compiles the sources of a torch extension, as torch's own builder would, but without asking for CUDA or
+/// ninja.
 fn compile_extension(setup: &Setup, venv: &Path, sources: &Path, library: &Path) -> Result<()> {
     let python = venv.join("bin/python");
     let ask = "import sysconfig, importlib.util as u; print(sysconfig.get_path('include')); \

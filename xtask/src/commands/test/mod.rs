@@ -56,6 +56,8 @@ fn build(job: &Job) -> Result<Outcome> {
 
 fn tests(job: &Job) -> Result<Outcome> {
     let mut cargo = job.workspace.cargo(["test", "--workspace", "--features", "symmem/faults"]);
+    // A run that fails says everything that is wrong, not only the first of it.
+    cargo.arg("--no-fail-fast");
     job.run_tests(cargo.args(["--", "--show-output"]))?;
     Ok(Outcome::Passed)
 }

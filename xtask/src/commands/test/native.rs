@@ -1,7 +1,7 @@
 //! What is written for certain processors, compiled as users compile who set `-C target-cpu=native`.
 //!
-//! The compiler then keeps values in wide registers where it does not elsewhere, which shows when assembly does not say what it
-//! changes. Only a build with optimisations does that.
+//! The compiler then keeps values in wide registers where it does not elsewhere, which shows when assembly
+//! does not say what it changes. Only a build with optimisations does that.
 
 use anyhow::Result;
 

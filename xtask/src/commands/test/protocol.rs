@@ -1,5 +1,5 @@
-//! The protocols of the CUDA kernels, compiled for the host and run as threads under ThreadSanitizer; and the proof that
-//! the run would notice if they were wrong.
+//! The protocols of the CUDA kernels, compiled for the host and run as threads under ThreadSanitizer; and the
+//! proof that the run would notice if they were wrong.
 
 use std::fs;
 use std::path::{Path, PathBuf};

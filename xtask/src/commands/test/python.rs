@@ -1,7 +1,8 @@
-//! The Python package: its wheel is built and installed into an environment of its own, where pytest runs everything.
+//! The Python package: its wheel is built and installed into an environment of its own, where pytest runs
+//! everything.
 //!
-//! The tests check the types, the docstrings, the examples and the tutorial too, so a plain `pytest` there does what
-//! this step does. Those that need torch use the one that `cargo xtask peers` sets up.
+//! The tests check the types, the docstrings, the examples and the tutorial too, so a plain `pytest` there
+//! does what this step does. Those that need torch use the one that `cargo xtask peers` sets up.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use crate::commands::{listings, peers};
 use crate::environment;
 use crate::plan::{Job, Outcome};
+use crate::wheel;
 use crate::workspace::Workspace;
 
 const REQUIREMENTS: &str = "crates/symmem-python/requirements-dev.txt";
@@ -41,7 +43,7 @@ pub(super) fn run(job: &Job) -> Result<Outcome> {
     if let Err(error) = install_tools(job, &venv) {
         return Ok(Outcome::Skipped(format!("what the tests need cannot be had: {error:#}")));
     }
-    let wheel = build_wheel(job, &venv)?;
+    let wheel = wheel::build(job, &venv, &job.workspace.target("python/wheels"), "--locked")?;
     install_wheel(job, &venv, &wheel)?;
     listings::check_size(job.workspace, &site(job, &venv)?)?;
     match find_torch(job).and_then(|packages| link(job, &venv, &packages)) {
@@ -81,35 +83,9 @@ fn install_tools(job: &Job, venv: &Path) -> Result<()> {
     })
 }
 
-/// Builds the wheel as `pip install .` does, with the workspace's own release build and the tools of `venv`.
-fn build_wheel(job: &Job, venv: &Path) -> Result<PathBuf> {
-    let wheels = job.workspace.target("python/wheels");
-    // A wheel of another version or platform must not be taken for this one.
-    let _ = fs::remove_dir_all(&wheels);
-    let mut pip = job.workspace.program(venv.join("bin/python"));
-    pip.args(["-m", "pip", "wheel", "--verbose", "--no-input", "--disable-pip-version-check"]);
-    pip.args(["--no-deps", "--no-index", "--no-build-isolation", "--config-settings", "build-args=--locked"]);
-    pip.arg("--wheel-dir").arg(&wheels).arg(".");
-    // The backend calls maturin by its name.
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = [venv.join("bin")].into_iter().chain(std::env::split_paths(&path));
-    job.run(pip.env("PATH", std::env::join_paths(folders)?)).context("the wheel cannot be built")?;
-    only_wheel(&wheels)
-}
-
 fn install_wheel(job: &Job, venv: &Path, wheel: &Path) -> Result<()> {
     let arguments = ["--no-deps", "--no-index", "--force-reinstall", &wheel.display().to_string()];
     job.run(&mut environment::pip(job.workspace, venv, arguments)).context("the wheel cannot be installed")
-}
-
-fn only_wheel(folder: &Path) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
-    let mut found: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|end| end == "whl"))
-        .collect();
-    ensure!(found.len() == 1, "there are {} wheels instead of one", found.len());
-    Ok(found.remove(0))
 }
 
 /// The folder of packages with torch: that of python3, or one that is set up for it.
@@ -179,7 +155,8 @@ mod tests {
             .collect()
     }
 
-    /// The wheel has both, and what they share is compiled once. If this fails, see the build-dependencies of symmem-cli.
+    /// The wheel has both, and what they share is compiled once. If this fails, see the build-dependencies of
+    /// symmem-cli.
     #[test]
     fn program_and_extension_have_their_crates_with_the_same_features() {
         let program = crates("symmem-cli", &[]);
@@ -190,18 +167,5 @@ mod tests {
             differ.filter(|(name, _)| has(&program, name) && has(&extension, name)).collect();
         assert!(shared.is_empty(), "{shared:?}");
         assert!(program.len() > 20 && extension.len() > 20);
-    }
-
-    #[test]
-    fn more_than_one_wheel_is_refused() {
-        let folder = std::env::temp_dir().join(format!("xtask-wheels-{}", std::process::id()));
-        fs::create_dir(&folder).expect("a new folder");
-        fs::write(folder.join("a.whl"), "").expect("a new file");
-        let one = only_wheel(&folder);
-        fs::write(folder.join("b.whl"), "").expect("a new file");
-        let two = only_wheel(&folder);
-        fs::remove_dir_all(&folder).expect("the folder is ours");
-        assert!(one.expect("one wheel").ends_with("a.whl"));
-        assert!(two.is_err());
     }
 }

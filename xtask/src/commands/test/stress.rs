@@ -1,4 +1,5 @@
-//! The long run of random collectives, and the proof that it would notice if ranks did not wait for each other.
+//! The long run of random collectives, and the proof that it would notice if ranks did not wait for each
+//! other.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -28,8 +28,9 @@ fn test(job: &Job, host: &str) -> Result<()> {
     // `--target`, even though it is the host: build scripts and macros then stay without the sanitizer.
     let mut cargo = job.workspace.cargo(["test", "-p", "symmem", "--test", "threads", "--target", host]);
     cargo.arg("-Zbuild-std").arg("--target-dir").arg(job.workspace.target("tsan"));
-    // Both switches are unstable; this lets the stable toolchain take them. With rustix' libc backend the sanitizer sees
-    // mappings come and go; raw system calls would make it take a reused address for the old mapping.
+    // Both switches are unstable; this lets the stable toolchain take them. With rustix' libc backend the
+    // sanitizer sees mappings come and go; raw system calls would make it take a reused address for the old
+    // mapping.
     let flags = "-Zsanitizer=thread --cfg rustix_use_libc";
     cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags);
     cargo.env("TSAN_OPTIONS", "halt_on_error=1");

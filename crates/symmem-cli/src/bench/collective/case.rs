@@ -1,54 +1,15 @@
 //! A collective to measure: which one, on what, how much of it.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use symmem::collectives::{Output, ROWS, Row};
+use symmem::collectives::{CollectiveRow, Output, ROWS};
+use symmem::erased::Call;
 use symmem::{DType, ReduceOp};
 
+pub(in crate::bench) use crate::args::Collective;
 use crate::args::{Memory, Op};
 
 /// The rank that collectives with a root have as theirs.
 pub(in crate::bench) const ROOT: usize = 0;
-
-/// Makes the enum of what is measured: the collectives that the library chooses algorithms for, and what is no collective.
-macro_rules! measured {
-    ({$($collective:ident = $name:literal,)*} and $(#[$doc:meta])* $other:ident = $other_name:literal) => {
-        /// The collectives, and the one other thing that peers have a match for. What a collective is says the library's table.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub(in crate::bench) enum Collective {
-            $($collective,)*
-            $(#[$doc])*
-            $other,
-        }
-
-        impl Collective {
-            /// The collectives.
-            pub(in crate::bench) const ALL: &[Self] = &[$(Self::$collective),*];
-
-            /// Its name in reports and jobs.
-            pub(in crate::bench) const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$collective => $name,)*
-                    Self::$other => $other_name,
-                }
-            }
-        }
-    };
-}
-
-measured! {
-    {
-        AllReduce = "all_reduce",
-        AllReduceOut = "all_reduce_out",
-        Reduce = "reduce",
-        ReduceScatter = "reduce_scatter",
-        AllGather = "all_gather",
-        Broadcast = "broadcast",
-        AllToAll = "all_to_all",
-    } and
-    /// A signal to the other of a pair, and one back.
-    Signal = "signal"
-}
 
 impl Collective {
     /// The collective that `op` is, if it is one.
@@ -62,7 +23,7 @@ impl Collective {
     }
 
     /// What the library says of it; `None` for what is no collective.
-    pub(in crate::bench) fn row(self) -> Option<&'static Row> {
+    pub(in crate::bench) fn row(self) -> Option<&'static CollectiveRow> {
         ROWS.iter().copied().find(|row| row.name == self.name())
     }
 
@@ -90,8 +51,8 @@ impl Collective {
 
 /// A collective on so many bytes of a type.
 ///
-/// The bytes are those of the whole memory: what all ranks together contribute to an all_gather, what one rank puts
-/// into any other.
+/// The bytes are those of the whole memory: what all ranks together contribute to an all_gather, what one
+/// rank puts into any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::bench) struct Case {
     pub(in crate::bench) op: Collective,
@@ -134,8 +95,15 @@ impl Case {
         }
     }
 
+    /// What the library is asked for in a group of so many ranks; `None` for what is no collective.
+    pub(in crate::bench) fn call(&self, ranks: usize) -> Option<Call<'static>> {
+        // A few words for each case, for as long as the program runs: the loop that is measured makes none.
+        let counts = vec![self.len() / ranks; ranks].leak();
+        Call::of(self.op.row()?, self.reduce(), ROOT, counts)
+    }
+
     /// How elements become one.
-    pub(in crate::bench) fn reduce(&self) -> ReduceOp {
+    fn reduce(&self) -> ReduceOp {
         if self.dtype == DType::Bool { ReduceOp::Or } else { ReduceOp::Sum }
     }
 
@@ -153,7 +121,7 @@ fn write_dtype<S: Serializer>(dtype: &DType, serializer: S) -> Result<S::Ok, S::
 fn read_dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::Error> {
     let name = String::deserialize(deserializer)?;
     let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
-    dtype.ok_or_else(|| de::Error::custom(format!("{name:?} is no element type")))
+    dtype.ok_or_else(|| de::Error::custom(format!("{name:?} is not an element type")))
 }
 
 #[cfg(test)]

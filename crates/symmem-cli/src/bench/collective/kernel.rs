@@ -1,6 +1,7 @@
 //! The limit's inner loop: for my slice, s = a[i] + b[i] + ...; a[i] = s; b[i] = s; ...
 //!
-//! Nothing but loads, additions and stores, with the widest registers that every machine of the last decade has.
+//! Nothing but loads, additions and stores, with the widest registers that every machine of the last decade
+//! has.
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,8 @@ pub(super) enum Stores {
 /// Sums `len` elements of all `ranks`, in order, and writes the sum to all of them.
 ///
 /// # Safety
-/// Every address has room for `len` elements, starts on a cache line, and nobody else accesses them meanwhile.
+/// Every address has room for `len` elements, starts on a cache line, and nobody else accesses them
+/// meanwhile.
 #[inline]
 pub(super) unsafe fn sum_everywhere(ranks: &[*mut f32], len: usize, stores: Stores) {
     #[cfg(target_arch = "x86_64")]

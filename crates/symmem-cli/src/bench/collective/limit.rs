@@ -1,5 +1,5 @@
-//! The limit of an all_reduce in place: a plain loop over one's own slice of everybody's memory, between two exchanges
-//! of flags. What the library costs beside it is the price of everything else.
+//! The limit of an all_reduce in place: a plain loop over one's own slice of everybody's memory, between two
+//! exchanges of flags. What the library costs beside it is the price of everything else.
 
 use symmem::{Group, Result, SymmetricMemory};
 
@@ -57,8 +57,8 @@ impl Contender for LimitReduce<'_> {
     #[inline]
     fn operate(&mut self) -> Result<()> {
         self.flags.meet_all()?;
-        // SAFETY: the slices are in range, start on a cache line, and are this rank's alone between the two exchanges;
-        // nobody holds a borrow meanwhile.
+        // SAFETY: the slices are in range, start on a cache line, and are this rank's alone between the two
+        // exchanges; nobody holds a borrow meanwhile.
         unsafe { sum_everywhere(&self.slices, self.len, self.stores) };
         self.flags.meet_all()
     }
@@ -112,8 +112,8 @@ pub(in crate::bench) fn futex_memory(group: &Group) -> Result<SymmetricMemory<u6
 
 /// Telling and being told by futex, to see what a rank that sleeps while it waits costs beside busy loops.
 ///
-/// It carries no elements, but fills as many before each operation as who does: of two ranks on one core the one waits while the other
-/// fills, and that is in the time of whoever is slower.
+/// It carries no elements, but fills as many before each operation as who does: of two ranks on one core the
+/// one waits while the other fills, and that is in the time of whoever is slower.
 pub(in crate::bench) struct Telling<'a> {
     mem: &'a SymmetricMemory<u64>,
     lines: Lines<'a>,

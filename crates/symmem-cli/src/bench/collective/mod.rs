@@ -1,5 +1,5 @@
-//! Collectives: every one of the library's, each row verified, an f32 all_reduce beside the limit; beside busy loops a small
-//! all_reduce beside that of [`super::futex`].
+//! Collectives: every one of the library's, each row verified, an f32 all_reduce beside the limit; beside
+//! busy loops a small all_reduce beside that of [`super::futex`].
 
 mod case;
 mod contender;
@@ -61,7 +61,8 @@ pub(super) fn run(lab: &Lab<'_>, op: Collective, compared: impl Fn(&Case) -> boo
         let mut memories = lab.args.memories();
         let limits = limits(&case, lab.load);
         if compared(&case) {
-            // Launches measure the limit beside busy loops; the other one is measured here, beside symmetric memory.
+            // Launches measure the limit beside busy loops; the other one is measured here, beside symmetric
+            // memory.
             memories.retain(|memory| *memory == Memory::Symmetric && limits == Limits::Loop);
         }
         if memories.is_empty() {
@@ -227,8 +228,8 @@ fn above(lab: &Lab<'_>, record: &Record, barrier: &Record) -> f64 {
     ratio(lab, &record.blocks, &barrier.blocks).map_or(f64::NAN, |ratio| ratio.above_us)
 }
 
-/// The medians of the blocks' ratios. Of means it is the ratio of those over all blocks: a block is short beside what the
-/// scheduler does with busy loops.
+/// The medians of the blocks' ratios. Of means it is the ratio of those over all blocks: a block is short
+/// beside what the scheduler does with busy loops.
 fn ratio(lab: &Lab<'_>, ours: &[Vec<u64>], theirs: &[Vec<u64>]) -> Option<Ratio> {
     let times = |blocks: &[Vec<u64>]| -> Vec<Percentiles<f64>> {
         let of =

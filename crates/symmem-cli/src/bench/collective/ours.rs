@@ -1,11 +1,12 @@
 //! The library's collectives.
 
+use symmem::erased::Call;
 use symmem::{
-    Allocation, Bool, DType, Element, Error, F8E4M3, F8E5M2, Group, ReduceOp, Result, SymmetricMemory, bf16,
-    f16, tuning,
+    Allocation, Bool, DType, Element, Error, F8E4M3, F8E5M2, Group, Result, SymmetricMemory, bf16, f16,
+    tuning,
 };
 
-use super::case::{Case, Collective, ROOT};
+use super::case::{Case, Collective};
 use super::contender::Contender;
 use super::private::{ByHand, Private};
 use crate::args::Memory;
@@ -17,6 +18,7 @@ pub(in crate::bench) struct Ours<T: Element> {
     mem: SymmetricMemory<T>,
     out: Vec<T>,
     case: Case,
+    call: Option<Call<'static>>,
 }
 
 /// What the rest of the bench needs to know of it, whatever its elements are.
@@ -55,7 +57,8 @@ pub(in crate::bench) fn open(group: &Group, case: &Case, memory: Memory) -> Resu
 fn open_as<T: Element>(group: &Group, case: &Case, memory: Memory) -> Result<Box<dyn OurContender>> {
     Ok(match memory {
         _ if case.op == Collective::Signal => {
-            Box::new(Ours { mem: group.alloc::<u64>(1)?.rendezvous(group)?, out: Vec::new(), case: *case })
+            let mem = group.alloc::<u64>(1)?.rendezvous(group)?;
+            Box::new(Ours { mem, out: Vec::new(), case: *case, call: None })
         }
         Memory::Symmetric => {
             let memory = group.alloc::<T>(case.input(group.size()))?;
@@ -73,22 +76,17 @@ pub(super) fn algorithm<T: Element>(mem: &SymmetricMemory<T>, op: Collective) ->
     mem.algorithm(collective).map_or_else(|error| error.to_string(), |algorithm| algorithm.to_string())
 }
 
-/// `op` on `mem`; who gets something out of it gets it in `out`, if it is not in place.
+/// `call` on `mem`, or a signal where there is none; who gets something out of it gets it in `out`, if it is
+/// not in place.
+#[inline]
 pub(super) fn operate<T: Element>(
     mem: &mut SymmetricMemory<T>,
     out: &mut [T],
-    op: Collective,
-    reduce: ReduceOp,
+    call: Option<Call<'static>>,
 ) -> Result<()> {
-    match op {
-        Collective::AllReduce => mem.all_reduce(reduce),
-        Collective::AllReduceOut => mem.all_reduce_out(reduce, out),
-        Collective::Reduce => mem.reduce(reduce, ROOT, out),
-        Collective::ReduceScatter => mem.reduce_scatter(reduce, out),
-        Collective::AllGather => mem.all_gather(out),
-        Collective::Broadcast => mem.broadcast(ROOT),
-        Collective::AllToAll => mem.all_to_all(out),
-        Collective::Signal => signal::round_trip(mem),
+    match call {
+        Some(call) => mem.run_call(call, (!out.is_empty()).then_some(out)),
+        None => signal::round_trip(mem),
     }
 }
 
@@ -96,12 +94,13 @@ impl<T: Element> Ours<T> {
     /// Collective. `case` on `memory`.
     pub(in crate::bench) fn over(memory: &Allocation<T>, group: &Group, case: &Case) -> Result<Self> {
         let out = vec![T::zeroed(); case.output(group.size())];
-        Ok(Self { mem: memory.rendezvous(group)?, out, case: *case })
+        Ok(Self { mem: memory.rendezvous(group)?, out, case: *case, call: case.call(group.size()) })
     }
 
     /// The same by `algorithm`.
     pub(in crate::bench) fn using(&self, algorithm: tuning::Algorithm) -> Self {
-        Self { mem: self.mem.using(algorithm), out: self.out.clone(), case: self.case }
+        let (mem, out) = (self.mem.using(algorithm), self.out.clone());
+        Self { mem, out, case: self.case, call: self.call }
     }
 }
 
@@ -134,7 +133,7 @@ impl<T: Element> Contender for Ours<T> {
     }
 
     fn operate(&mut self) -> Result<()> {
-        operate(&mut self.mem, &mut self.out, self.case.op, self.case.reduce())
+        operate(&mut self.mem, &mut self.out, self.call)
     }
 
     fn output(&mut self, judge: &dyn Fn(&[u8]) -> bool) -> Result<bool> {

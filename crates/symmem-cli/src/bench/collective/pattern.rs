@@ -1,4 +1,5 @@
-//! What ranks write into their buffers: elements that differ by rank, position and iteration, and can be told anew.
+//! What ranks write into their buffers: elements that differ by rank, position and iteration, and can be told
+//! again.
 //!
 //! Floats are finite, of both signs and several magnitudes, so that sums round and their order matters.
 

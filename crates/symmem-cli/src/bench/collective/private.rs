@@ -1,8 +1,10 @@
-//! The library's collectives on memory that is not symmetric: given to it as it is, or copied in and out by the caller.
+//! The library's collectives on memory that is not symmetric: given to it as it is, or copied in and out by
+//! the caller.
 //!
-//! The memory is a `Vec` like any other, as users have it: where the allocator put it, on pages of the size that the
-//! kernel gave.
+//! The memory is a `Vec` like any other, as users have it: where the allocator put it, on pages of the size
+//! that the kernel gave.
 
+use symmem::erased::Call;
 use symmem::{Element, Group, Result, SymmetricMemory, tuning};
 
 use super::case::{Case, Collective, ROOT};
@@ -16,7 +18,7 @@ pub(super) struct Private<T: Element> {
     bell: SymmetricMemory<u64>,
     data: Vec<T>,
     out: Vec<T>,
-    case: Case,
+    call: Option<Call<'static>>,
     algorithm: tuning::Algorithm,
 }
 
@@ -34,7 +36,7 @@ impl<T: Element> Private<T> {
         };
         handle.close()?;
         let bell = group.alloc::<u64>(1)?.rendezvous(group)?;
-        Ok(Self { bell, data, out, case: *case, algorithm })
+        Ok(Self { bell, data, out, call: case.call(group.size()), algorithm })
     }
 }
 
@@ -72,17 +74,12 @@ impl<T: Element> Contender for Private<T> {
     }
 
     fn operate(&mut self) -> Result<()> {
-        let (group, data, out, op) = (self.bell.group(), &mut self.data, &mut self.out, self.case.reduce());
-        match self.case.op {
-            Collective::AllReduce => group.all_reduce(op, data),
-            Collective::AllReduceOut => group.all_reduce_out(op, data, out),
-            Collective::Reduce => group.reduce_out(op, ROOT, data, out),
-            Collective::ReduceScatter => group.reduce_scatter(op, data, out),
-            Collective::AllGather => group.all_gather_into(data, out),
-            Collective::Broadcast => group.broadcast_into(ROOT, data),
-            Collective::AllToAll => group.all_to_all(data, out),
-            // It has no elements, so it is measured in symmetric memory only.
-            Collective::Signal => Ok(()),
+        let (group, data, out) = (self.bell.group(), &mut self.data, &mut self.out);
+        // What has no elements is measured in symmetric memory only.
+        let Some(call) = self.call else { return Ok(()) };
+        match out.is_empty() {
+            true => group.run_call(call, None, data),
+            false => group.run_call(call, Some(data), out),
         }
     }
 
@@ -95,13 +92,14 @@ impl<T: Element> Contender for Private<T> {
     }
 }
 
-/// A collective on symmetric memory, with private memory copied in before and out after it, wherever it does not itself
-/// write into private memory.
+/// A collective on symmetric memory, with private memory copied in before and out after it, wherever it does
+/// not itself write into private memory.
 pub(super) struct ByHand<T: Element> {
     mem: SymmetricMemory<T>,
     data: Vec<T>,
     out: Vec<T>,
     case: Case,
+    call: Option<Call<'static>>,
 }
 
 impl<T: Element> ByHand<T> {
@@ -109,7 +107,7 @@ impl<T: Element> ByHand<T> {
     pub(super) fn open(group: &Group, case: &Case) -> Result<Self> {
         let (data, out) = buffers(group, case);
         let mem = group.alloc::<T>(data.len())?.rendezvous(group)?;
-        Ok(Self { mem, data, out, case: *case })
+        Ok(Self { mem, data, out, case: *case, call: case.call(group.size()) })
     }
 }
 
@@ -142,12 +140,12 @@ impl<T: Element> Contender for ByHand<T> {
     }
 
     fn operate(&mut self) -> Result<()> {
-        let (mem, op) = (&mut self.mem, self.case.reduce());
+        let mem = &mut self.mem;
         let gives = self.case.op != Collective::Broadcast || mem.rank() == ROOT;
         if gives {
             mem.local_mut()?.copy_from_slice(&self.data);
         }
-        super::ours::operate(mem, &mut self.out, self.case.op, op)?;
+        super::ours::operate(mem, &mut self.out, self.call)?;
         // What the root of a broadcast has it had before.
         let takes = self.out.is_empty() && (self.case.op != Collective::Broadcast || mem.rank() != ROOT);
         if takes {

@@ -1,10 +1,11 @@
 //! The loop around every system: dirty the buffers, meet, look at the clock, operate, look at the clock.
 //!
-//! Contenders of one race run on the same ranks and take turns, block by block. The sample of an operation is that of
-//! its slowest rank. The last result of every block is compared with the reference.
+//! Contenders of one race run on the same ranks and take turns, block by block. The sample of an operation is
+//! that of its slowest rank. The last result of every block is compared with the reference.
 //!
-//! Beside busy loops a number of operations says little: a thousand of them may come between two decisions of the
-//! scheduler, of which one costs as much as ten thousand. There a race is over when its time is, and means count.
+//! Beside busy loops a number of operations says little: a thousand of them may come between two decisions of
+//! the scheduler, of which one costs as much as ten thousand. There a race is over when its time is, and
+//! means count.
 
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ pub(in crate::bench) struct Plan {
 
 /// Blocks that are measured whatever the time.
 const FEWEST_BLOCKS: usize = 3;
-/// How long a block of a timed race should be, in microseconds, and the operations in it: a block is never cut short, so it
-/// must not be long when all at once each of them takes milliseconds.
+/// How long a block of a timed race should be, in microseconds, and the operations in it: a block is never
+/// cut short, so it must not be long when all at once each of them takes milliseconds.
 const BLOCK_US: f64 = 10_000.0;
 const BLOCK_ITERS: (u64, u64) = (5, 2000);
 
@@ -123,8 +124,8 @@ impl<'a> Runner<'a> {
         Self { contender, case, timer, iteration: 0, iters: BLOCK_ITERS.0 as usize, right: true, late: false }
     }
 
-    /// Operates until the typical time of a batch is within a tenth of that of the one before. All ranks see the same
-    /// samples, so they end together.
+    /// Operates until the typical time of a batch is within a tenth of that of the one before. All ranks see
+    /// the same samples, so they end together.
     fn warm_up(&mut self, iters: usize) -> Result<()> {
         let mut before = None;
         for _ in 0..MOST_BATCHES {
@@ -151,7 +152,8 @@ impl<'a> Runner<'a> {
             samples.push(clock.now() - start);
         }
         self.judge()?;
-        // What one rank thinks of the time all must know, to end together. Clocks differ in the length of their tick.
+        // What one rank thinks of the time all must know, to end together. Clocks differ in the length of
+        // their tick.
         samples.push(self.timer.is_late().into());
         samples.push((BLOCK_US / clock.us(1)) as u64);
         let mut slowest = slowest(&self.contender.gather(&samples)?, samples.len());

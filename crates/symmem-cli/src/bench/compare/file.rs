@@ -67,7 +67,7 @@ impl File {
     pub(super) fn read(path: &Path) -> Result<Self> {
         let name = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
-        Self::parse(&text).with_context(|| format!("{name} is no report of `symmem bench --json`"))
+        Self::parse(&text).with_context(|| format!("{name} is not a report of `symmem bench --json`"))
     }
 
     fn parse(text: &str) -> Result<Self> {

@@ -1,9 +1,10 @@
-//! How much one set of times is longer than another, and within which bounds that is known. Nothing is drawn at random: the same
-//! samples are judged the same every time.
+//! How much one set of times is longer than another, and within which bounds that is known. Nothing is drawn
+//! at random: the same samples are judged the same every time.
 //!
-//! The change is the median of all ratios of a new time to an old one (Hodges and Lehmann). Its interval are the ratios between which
-//! the true one lies by the exact distribution of Mann and Whitney's U, whatever the shape of the noise. It supposes that samples
-//! are independent and that a change makes all of them longer by the same factor.
+//! The change is the median of all ratios of a new time to an old one (Hodges and Lehmann). Its interval are
+//! the ratios between which the true one lies by the exact distribution of Mann and Whitney's U, whatever the
+//! shape of the noise. It supposes that samples are independent and that a change makes all of them longer by
+//! the same factor.
 
 /// Samples beyond this many are joined to so many medians of neighbours: the exact distribution stays cheap.
 const MOST: usize = 30;
@@ -12,11 +13,13 @@ const MOST: usize = 30;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Change {
     pub(super) typical: f64,
-    /// The bounds of the interval; none where there are too few samples for the confidence that was asked for.
+    /// The bounds of the interval; none where there are too few samples for the confidence that was asked
+    /// for.
     pub(super) interval: Option<(f64, f64)>,
 }
 
-/// The change from `old` to `new`, all above zero; its interval is wrong with probability `risk` at most. None without samples.
+/// The change from `old` to `new`, all above zero; its interval is wrong with probability `risk` at most.
+/// None without samples.
 pub(super) fn change(old: &[f64], new: &[f64], risk: f64) -> Option<Change> {
     let (old, new) = (joined(old), joined(new));
     let mut ratios: Vec<f64> =
@@ -42,8 +45,8 @@ fn outside(old: usize, new: usize, risk: f64) -> usize {
     ways.iter().take_while(is_rare).count()
 }
 
-/// In how many orders of `a` and `b` samples U is 0, 1, 2 and so on: the coefficients of the Gaussian binomial, which is the product
-/// of (1 - x^(b + i)) / (1 - x^i) over i from 1 to `a`.
+/// In how many orders of `a` and `b` samples U is 0, 1, 2 and so on: the coefficients of the Gaussian
+/// binomial, which is the product of (1 - x^(b + i)) / (1 - x^i) over i from 1 to `a`.
 fn ways(a: usize, b: usize) -> Vec<u128> {
     let mut ways = vec![0i128; a * b + 1];
     ways[0] = 1;
@@ -88,8 +91,8 @@ mod tests {
         }
     }
 
-    /// In how many of 400 comparisons the whole interval lies above `threshold`, and in how many it holds the truth: 380 are expected,
-    /// and fewer than 365 in one of a thousand tests with other random numbers.
+    /// In how many of 400 comparisons the whole interval lies above `threshold`, and in how many it holds the
+    /// truth: 380 are expected, and fewer than 365 in one of a thousand tests with other random numbers.
     fn alarms(factor: f64, threshold: f64) -> (usize, usize) {
         let mut random = Random(7);
         let mut found = (0, 0);

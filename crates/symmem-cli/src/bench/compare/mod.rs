@@ -1,8 +1,9 @@
-//! `symmem bench compare`: what got slower or faster from one report of the bench to another, and how sure that is.
+//! `symmem bench compare`: what got slower or faster from one report of the bench to another, and how sure
+//! that is.
 //!
-//! Rows of symmem and of its Python package are judged; those of the limit tell whether the machine itself was in another state. With
-//! [`CONFIDENCE`] all intervals together hold what they are about, so that many rows raise no more false alarms than one.
-//! The noise they are about is that within the two runs.
+//! Rows of symmem and of its Python package are judged; those of the limit tell whether the machine itself
+//! was in another state. With [`CONFIDENCE`] all intervals together hold what they are about, so that many
+//! rows raise no more false alarms than one. The noise they are about is that within the two runs.
 
 mod file;
 mod judge;
@@ -46,7 +47,8 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// What an interval says beside the threshold; `of_machine` is what the machine got slower by, which is no alarm.
+    /// What an interval says beside the threshold; `of_machine` is what the machine got slower by, which is
+    /// no alarm.
     fn of(change: Option<Change>, threshold: f64, of_machine: f64) -> Self {
         let alarm = (1.0 + threshold) * (1.0 + of_machine) - 1.0;
         match change.and_then(|change| change.interval) {
@@ -181,7 +183,7 @@ impl Comparison {
         }
         if let Some(limit) = self.limit.filter(|limit| limit.abs() > self.threshold) {
             remarks.push(format!(
-                "the machine was in another state: the limit, which is no part of symmem, changed by {} %",
+                "the machine was in another state: the limit, which is not part of symmem, changed by {} %",
                 percent(limit)
             ));
         }
@@ -216,7 +218,8 @@ impl Comparison {
     }
 }
 
-/// Rows with the same key, and keys of those that have no partner. Of several with one key, the first goes with the first.
+/// Rows with the same key, and keys of those that have no partner. Of several with one key, the first goes
+/// with the first.
 fn matched<'a>(old: Vec<&'a Row>, new: Vec<&'a Row>) -> (Vec<(&'a Row, &'a Row)>, Vec<Key>, Vec<Key>) {
     let (mut pairs, mut only_old, mut left) = (Vec::new(), Vec::new(), new);
     for row in old {

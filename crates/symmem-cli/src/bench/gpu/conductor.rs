@@ -1,6 +1,8 @@
-//! Leads the fleets of all systems through the races. All are alive together, and only the one whose turn it is works.
+//! Leads the fleets of all systems through the races. All are alive together, and only the one whose turn it
+//! is works.
 //!
-//! A system that fails is told about and left out of the race; for the next one it is started anew, a few times.
+//! A system that fails is told about and left out of the race; for the next one it is started again, a few
+//! times.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,10 +73,13 @@ pub(super) struct Known {
     pub(super) system: String,
     pub(super) version: String,
     pub(super) device: String,
+    /// What such devices are called in a tuning, if it told.
+    #[serde(skip)]
+    pub(super) kind: Option<String>,
 }
 
 /// A system, and its processes if they run.
-struct Crew {
+struct RunningSystem {
     system: System,
     launch: Launch,
     fleet: Option<Fleet>,
@@ -88,7 +93,7 @@ struct Crew {
 /// All systems with one number of ranks.
 pub(super) struct Conductor {
     terms: Terms,
-    crews: Vec<Crew>,
+    systems: Vec<RunningSystem>,
     left_out: Vec<LeftOut>,
 }
 
@@ -104,19 +109,20 @@ struct Runner<'a> {
 impl Conductor {
     /// Starts all systems; ours must start, and be the first of them.
     pub(super) fn start(terms: Terms, systems: Vec<(System, Launch)>) -> Result<Self> {
-        let crew = |(system, launch)| {
+        let running = |(system, launch)| {
             let failed = String::new();
-            Crew { system, launch, fleet: None, starts: 0, failed, startup: None, known: None }
+            RunningSystem { system, launch, fleet: None, starts: 0, failed, startup: None, known: None }
         };
-        let mut this = Self { terms, crews: systems.into_iter().map(crew).collect(), left_out: Vec::new() };
-        for at in 0..this.crews.len() {
-            this.crews[at].ensure(&this.terms);
-            let crew = &this.crews[at];
-            if crew.fleet.is_some() {
+        let mut this =
+            Self { terms, systems: systems.into_iter().map(running).collect(), left_out: Vec::new() };
+        for at in 0..this.systems.len() {
+            this.systems[at].ensure(&this.terms);
+            let running = &this.systems[at];
+            if running.fleet.is_some() {
                 continue;
             }
-            let why = crew.failed.clone();
-            if crew.system == System::Symmem {
+            let why = running.failed.clone();
+            if running.system == System::Symmem {
                 bail!("symmem could not start: {why}");
             }
             this.leave_out(at, "start", why);
@@ -126,14 +132,14 @@ impl Conductor {
 
     /// How long the start of each system took.
     pub(super) fn startup(&self, race: &Race) -> Vec<Row> {
-        let row = |crew: &Crew| {
-            let (info, us) = crew.startup.as_ref()?;
-            let find = |one: &&Contender| one.system == crew.system;
+        let row = |running: &RunningSystem| {
+            let (info, us) = running.startup.as_ref()?;
+            let find = |one: &&Contender| one.system == running.system;
             let contender = race.contenders.iter().find(find)?;
             let row = Row::new(race, contender, info, &[*us], self.terms.ranks);
             Some(Row { verified: true, share: self.terms.share, ..row })
         };
-        let mut rows: Vec<_> = self.crews.iter().filter_map(row).collect();
+        let mut rows: Vec<_> = self.systems.iter().filter_map(row).collect();
         tally::compare(&mut rows);
         rows
     }
@@ -156,7 +162,7 @@ impl Conductor {
         }
         let mut rows: Vec<_> = (0..turns).filter_map(|at| self.verify(&mut runners, at, race)).collect();
         for runner in &runners {
-            if let (Some(why), Some(at)) = (&runner.out, self.crew(runner.contender.system)) {
+            if let (Some(why), Some(at)) = (&runner.out, self.system_at(runner.contender.system)) {
                 self.leave_out(at, &format!("{} {}", race.case, runner.contender.task.variant), why.clone());
             }
         }
@@ -173,21 +179,21 @@ impl Conductor {
 
     /// What systems said of themselves.
     pub(super) fn known(&self) -> impl Iterator<Item = &Known> {
-        self.crews.iter().filter_map(|crew| crew.known.as_ref())
+        self.systems.iter().filter_map(|running| running.known.as_ref())
     }
 
     /// Ends all systems.
     pub(super) fn end(mut self) -> Vec<LeftOut> {
-        self.crews.iter_mut().filter_map(|crew| crew.fleet.take()).for_each(Fleet::end);
+        self.systems.iter_mut().filter_map(|running| running.fleet.take()).for_each(Fleet::end);
         std::mem::take(&mut self.left_out)
     }
 
-    fn crew(&self, system: System) -> Option<usize> {
-        self.crews.iter().position(|crew| crew.system == system)
+    fn system_at(&self, system: System) -> Option<usize> {
+        self.systems.iter().position(|running| running.system == system)
     }
 
-    fn leave_out(&mut self, crew: usize, case: &str, why: String) {
-        let system = self.crews[crew].system.name().to_owned();
+    fn leave_out(&mut self, running: usize, case: &str, why: String) {
+        let system = self.systems[running].system.name().to_owned();
         let ranks = self.terms.ranks;
         self.terms.bar.suspend(|| eprintln!("{ranks} ranks: {system} is left out of {case}: {why}"));
         self.left_out.push(LeftOut { system, ranks, case: case.to_owned(), why });
@@ -198,8 +204,8 @@ impl Conductor {
             return;
         }
         let contender = runners[at].contender;
-        if let Some(crew) = self.crew(contender.system) {
-            self.crews[crew].ensure(&self.terms);
+        if let Some(running) = self.system_at(contender.system) {
+            self.systems[running].ensure(&self.terms);
         }
         let order = Order::Prepare(contender.task.clone());
         if let Some(answers) = self.ask(runners, at, &order, self.terms.limits.prepare) {
@@ -243,7 +249,8 @@ impl Conductor {
         }
         let system = runners[at].contender.system;
         let absent = || Err(Refusal::Failed("it does not take part".to_owned()));
-        let result = self.crew(system).map_or_else(absent, |crew| self.crews[crew].ask(order, limit));
+        let result =
+            self.system_at(system).map_or_else(absent, |running| self.systems[running].ask(order, limit));
         match result {
             Ok(answers) => Some(answers),
             Err(Refusal::Cannot(why)) => {
@@ -262,14 +269,14 @@ impl Conductor {
 
     fn clear(&mut self) {
         let limit = self.terms.limits.run;
-        for crew in self.crews.iter_mut().filter(|crew| crew.fleet.is_some()) {
-            // One that fails here is started anew for the next race, which says so if that fails.
-            let _ = crew.ask(&Order::Clear, limit);
+        for running in self.systems.iter_mut().filter(|running| running.fleet.is_some()) {
+            // One that fails here is started again for the next race, which says so if that fails.
+            let _ = running.ask(&Order::Clear, limit);
         }
     }
 }
 
-impl Crew {
+impl RunningSystem {
     /// Starts the processes unless they run, or have failed too often.
     fn ensure(&mut self, terms: &Terms) {
         if self.fleet.is_some() || self.starts == STARTS {
@@ -301,6 +308,7 @@ impl Crew {
             system: self.system.name().to_owned(),
             version: hello.version.unwrap_or_default(),
             device: first.device.clone().unwrap_or_default(),
+            kind: first.kind.clone(),
         });
         // Only the first start is one: a later one finds caches.
         if self.startup.is_none() {
@@ -333,9 +341,9 @@ fn compile(fleet: &mut Fleet, kernels: &Path, limit: Duration) -> Result<()> {
 mod tests {
     use super::*;
     use crate::args::{Form, Op};
-    use crate::bench::gpu::desk::Desk;
     use crate::bench::gpu::fleet::tests::script;
     use crate::bench::gpu::plan::Wanted;
+    use crate::bench::gpu::scratch::ScratchFolder;
 
     /// A rank that answers everything; a round takes it `us` microseconds, rank 1 a little more.
     fn answering(us: u32, more: &str) -> Launch {
@@ -356,11 +364,11 @@ mod tests {
         ))
     }
 
-    fn conductor(desk: &Desk, ours: Launch, torch: Launch) -> Conductor {
+    fn conductor(scratch: &ScratchFolder, ours: Launch, torch: Launch) -> Conductor {
         let seconds = Duration::from_secs;
         let limits = Limits { start: seconds(20), open: seconds(20), prepare: seconds(20), run: seconds(3) };
-        let kernels = desk.0.join("kernels");
-        let (rounds, arena, folder) = (3, 1 << 21, desk.0.clone());
+        let kernels = scratch.0.join("kernels");
+        let (rounds, arena, folder) = (3, 1 << 21, scratch.0.clone());
         let terms = Terms {
             ranks: 2,
             share: Some(50),
@@ -396,13 +404,13 @@ mod tests {
 
     #[test]
     fn systems_take_turns_and_ours_is_compared_with_the_best() {
-        let desk = Desk::new("turns");
-        let log = desk.0.join("log");
+        let scratch = ScratchFolder::new("turns");
+        let log = scratch.0.join("log");
         let logging = format!(
             r#"*'"order":"round"'*'"round":4'*) [ $RANK = 0 ] && echo $line >> {0}; echo '{{"with_us": 900, "without_us": 100}}';;"#,
             log.display()
         );
-        let mut conductor = conductor(&desk, answering(2, &logging), answering(9, &logging));
+        let mut conductor = conductor(&scratch, answering(2, &logging), answering(9, &logging));
         let rows = conductor.race(&races()[0]);
         let found: Vec<_> =
             rows.iter().map(|row| (row.system.as_str(), row.choice.as_str(), row.us.p50)).collect();
@@ -426,9 +434,9 @@ mod tests {
 
     #[test]
     fn startup_is_that_of_the_slowest_rank() {
-        let desk = Desk::new("startup");
+        let scratch = ScratchFolder::new("startup");
         let slow = r#"*'"order":"open"'*) echo "{\"startup_us\": $((RANK * 50 + 1000))}";;"#;
-        let conductor = conductor(&desk, answering(1, slow), answering(1, ""));
+        let conductor = conductor(&scratch, answering(1, slow), answering(1, ""));
         let rows = conductor.startup(&races()[0]);
         assert_eq!(rows.iter().map(|row| row.us.p50).collect::<Vec<_>>(), [1050.0, 7000.0]);
         assert_eq!(rows[0].ratios.get("torch"), Some(&0.15));
@@ -437,9 +445,9 @@ mod tests {
 
     #[test]
     fn a_system_that_is_wrong_has_no_row() {
-        let desk = Desk::new("wrong");
+        let scratch = ScratchFolder::new("wrong");
         let wrong = r#"*'"order":"verify"'*) echo "{\"wrong\": $RANK}";;"#;
-        let mut conductor = conductor(&desk, answering(1, ""), answering(1, wrong));
+        let mut conductor = conductor(&scratch, answering(1, ""), answering(1, wrong));
         let rows = conductor.race(&races()[0]);
         assert_eq!(rows.iter().map(|row| row.system.as_str()).collect::<Vec<_>>(), ["symmem"]);
         assert!(rows[0].ratios.is_empty());
@@ -453,9 +461,9 @@ mod tests {
 
     #[test]
     fn a_system_that_cannot_do_a_case_does_the_others() {
-        let desk = Desk::new("cannot");
+        let scratch = ScratchFolder::new("cannot");
         let cannot = r#"*'"order":"prepare"'*two_shot*) echo '{"cannot": "not implemented"}';;"#;
-        let mut conductor = conductor(&desk, answering(1, ""), answering(1, cannot));
+        let mut conductor = conductor(&scratch, answering(1, ""), answering(1, cannot));
         let rows = conductor.race(&races()[0]);
         assert_eq!(rows.len(), 2);
         assert_eq!(conductor.left_out()[0].why, "rank 0: not implemented");
@@ -463,30 +471,30 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_dies_is_started_anew_for_the_next_race_but_not_for_ever() {
-        let desk = Desk::new("dies");
+    fn a_system_that_dies_is_started_again_for_the_next_race_but_not_for_ever() {
+        let scratch = ScratchFolder::new("dies");
         let dies = r#"*'"order":"round"'*'"slot":1'*) echo 'out of memory' >&2; exit 1;;"#;
-        let mut conductor = conductor(&desk, answering(1, ""), answering(1, dies));
+        let mut conductor = conductor(&scratch, answering(1, ""), answering(1, dies));
         for turn in 0..4 {
             let rows = conductor.race(&races()[0]);
             assert_eq!(rows.iter().map(|row| row.system.as_str()).collect::<Vec<_>>(), ["symmem"]);
             assert_eq!(conductor.left_out().len(), 2 * (turn + 1));
             assert!(conductor.left_out()[turn].why.contains("out of memory"), "{:?}", conductor.left_out());
         }
-        assert_eq!(conductor.crews[1].starts, STARTS);
+        assert_eq!(conductor.systems[1].starts, STARTS);
     }
 
     #[test]
     fn ours_must_start_and_the_reason_is_told() {
-        let desk = Desk::new("no-start");
+        let scratch = ScratchFolder::new("no-start");
         let terms = Terms {
             ranks: 1,
             share: None,
             rounds: 1,
             arena: 0,
             cores: Vec::new(),
-            kernels: desk.0.join("kernels"),
-            folder: desk.0.clone(),
+            kernels: scratch.0.join("kernels"),
+            folder: scratch.0.clone(),
             limits: Limits::default(),
             bar: ProgressBar::hidden(),
         };

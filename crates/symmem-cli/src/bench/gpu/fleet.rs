@@ -1,7 +1,7 @@
 //! The processes of one system: they start together, are led over pipes, and end together.
 //!
-//! Every wait here has a limit. A rank that dies, complains or is late takes its fleet down; the conductor may start it
-//! again. Ranks die with this process.
+//! Every wait here has a limit. A rank that dies, complains or is late takes its fleet down; the conductor
+//! may start it again. Ranks die with this process.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -18,8 +18,8 @@ use symmem::store::{ServerLimits, TcpStoreServer};
 use super::protocol::{Answer, Order};
 use super::system::Launch;
 
-/// How long ranks that were told to quit may take: longer than their kernels wait for each other, because MPS does not survive a client that is
-/// killed at work.
+/// How long ranks that were told to quit may take: longer than their kernels wait for each other, because MPS
+/// does not survive a client that is killed at work.
 const QUIT_WITHIN: Duration = Duration::from_secs(25);
 
 /// What came of an order.
@@ -238,7 +238,7 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::bench::gpu::desk::Desk;
+    use crate::bench::gpu::scratch::ScratchFolder;
 
     /// A rank that is a shell script.
     pub(in crate::bench::gpu) fn script(text: &str) -> Launch {
@@ -248,8 +248,8 @@ pub(super) mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    fn start(text: &str, ranks: usize, desk: &Desk) -> Result<(Fleet, Vec<Answer>)> {
-        Fleet::start(&script(text), ranks, &desk.0, LIMIT)
+    fn start(text: &str, ranks: usize, scratch: &ScratchFolder) -> Result<(Fleet, Vec<Answer>)> {
+        Fleet::start(&script(text), ranks, &scratch.0, LIMIT)
     }
 
     fn failed<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
@@ -261,10 +261,10 @@ pub(super) mod tests {
 
     #[test]
     fn answers_come_in_rank_order() {
-        let desk = Desk::new("fleet-order");
+        let scratch = ScratchFolder::new("fleet-order");
         let text = r#"sleep 0.$((2 - RANK)); echo "{\"version\": \"$RANK of $WORLD_SIZE\"}"
             while read -r line; do echo "{\"with_us\": $RANK.5}"; done"#;
-        let (mut fleet, hellos) = start(text, 3, &desk).expect("a fleet");
+        let (mut fleet, hellos) = start(text, 3, &scratch).expect("a fleet");
         let versions: Vec<_> = hellos.into_iter().map(|hello| hello.version.unwrap_or_default()).collect();
         assert_eq!(versions, ["0 of 3", "1 of 3", "2 of 3"]);
         let answers = fleet.ask(&Order::Clear, LIMIT).expect("answers");
@@ -278,12 +278,12 @@ pub(super) mod tests {
 
     #[test]
     fn a_rank_that_cannot_is_named_and_the_fleet_goes_on() {
-        let desk = Desk::new("fleet-cannot");
+        let scratch = ScratchFolder::new("fleet-cannot");
         let text = r#"echo {}
             while read -r line; do
                 case "$RANK $line" in *round*) echo {};; 1*) echo '{"cannot": "no such op"}';; *) echo {};; esac
             done"#;
-        let (mut fleet, _) = start(text, 2, &desk).expect("a fleet");
+        let (mut fleet, _) = start(text, 2, &scratch).expect("a fleet");
         match fleet.ask(&Order::Clear, LIMIT) {
             Err(Refusal::Cannot(why)) => assert_eq!(why, "rank 1: no such op"),
             other => panic!("{other:?}"),
@@ -293,33 +293,33 @@ pub(super) mod tests {
 
     #[test]
     fn a_rank_that_dies_is_named_with_its_last_words_while_others_still_work() {
-        let desk = Desk::new("fleet-dies");
+        let scratch = ScratchFolder::new("fleet-dies");
         let text = r#"echo {}; read -r line
             if [ $RANK = 1 ]; then echo 'out of luck' >&2; exit 1; fi; exec sleep 100"#;
-        let (mut fleet, _) = start(text, 2, &desk).expect("a fleet");
+        let (mut fleet, _) = start(text, 2, &scratch).expect("a fleet");
         let why = failed(fleet.ask(&Order::Clear, LIMIT));
         assert_eq!(why, "rank 1 ended: out of luck (no answer from ranks [0, 1])");
     }
 
     #[test]
     fn a_complaint_is_passed_on_at_once() {
-        let desk = Desk::new("fleet-error");
+        let scratch = ScratchFolder::new("fleet-error");
         let text = r#"echo {}; read -r line
             if [ $RANK = 0 ]; then exec sleep 100; fi; echo '{"error": "no memory"}'; exec sleep 100"#;
-        let (mut fleet, _) = start(text, 2, &desk).expect("a fleet");
+        let (mut fleet, _) = start(text, 2, &scratch).expect("a fleet");
         assert_eq!(failed(fleet.ask(&Order::Clear, LIMIT)), "rank 1: no memory");
     }
 
     #[test]
     fn a_rank_that_is_late_or_speaks_nonsense_is_a_failure() {
-        let desk = Desk::new("fleet-late");
+        let scratch = ScratchFolder::new("fleet-late");
         let text = r#"echo {}; read -r line; [ $RANK = 0 ] && echo {}; exec sleep 100"#;
-        let (mut fleet, _) = start(text, 2, &desk).expect("a fleet");
+        let (mut fleet, _) = start(text, 2, &scratch).expect("a fleet");
         let why = failed(fleet.ask(&Order::Clear, Duration::from_millis(300)));
         assert_eq!(why, "it is late (no answer from ranks [1])");
-        let error = start("echo hello", 1, &desk).err().expect("no JSON").to_string();
+        let error = start("echo hello", 1, &scratch).err().expect("no JSON").to_string();
         assert!(error.starts_with("rank 0 answered hello"), "{error}");
-        let error = start("exit 3", 1, &desk).err().expect("it ends").to_string();
+        let error = start("exit 3", 1, &scratch).err().expect("it ends").to_string();
         assert!(error.starts_with("rank 0 ended"), "{error}");
     }
 }

@@ -1,21 +1,23 @@
-//! `symmem bench --provider vmm` and `--provider nccl`: verifies and times symmetric memory of GPUs, beside other systems.
+//! `symmem bench --provider vmm` and `--provider nccl`: verifies and times symmetric memory of GPUs, beside
+//! other systems.
 //!
-//! This process is the conductor. It starts the ranks of every system, all at once for one number of ranks, and leads
-//! them through races over pipes ([`protocol`]); it makes no CUDA call but the question whether there is a device. A round of an
-//! operation is a graph of fills with new values and operations, less the graph of the fills alone; the slowest rank
-//! counts, and ratios are those of medians over all rounds ([`tally`]). Rows that were not right on every rank are
-//! not printed.
+//! This process is the conductor. It starts the ranks of every system, all at once for one number of ranks,
+//! and leads them through races over pipes ([`protocol`]); it makes no CUDA call but the question whether
+//! there is a device. A round of an operation is a graph of fills with new values and operations, less the
+//! graph of the fills alone; the slowest rank counts, and ratios are those of medians over all rounds
+//! ([`tally`]). Rows that were not right on every rank are not printed.
 
 mod conductor;
-mod desk;
 mod fleet;
 mod mps;
 mod plan;
 mod protocol;
 mod rank;
 mod report;
+mod scratch;
 mod system;
 mod tally;
+mod tune;
 
 use anyhow::{Result, bail, ensure};
 use indicatif::ProgressBar;
@@ -23,12 +25,13 @@ use symmem::DType;
 use symmem::cuda::Device;
 
 use self::conductor::{Conductor, Limits, Terms};
-use self::desk::Desk;
 use self::mps::Mps;
 use self::plan::{Race, Wanted};
 pub(crate) use self::rank::run as run_rank;
 use self::report::Report;
+use self::scratch::ScratchFolder;
 use self::system::{Launch, System};
+pub(super) use self::tune::{print as print_tuned, run as tune};
 use super::cores;
 use super::progress::Progress;
 use crate::args::BenchArgs;
@@ -37,8 +40,8 @@ use crate::args::BenchArgs;
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let wanted = wanted(args)?;
     ensure!(Device::count()? > 0, "there is no CUDA device on this machine");
-    let desk = Desk::open("gpu")?;
-    let mps = Mps::start(&desk.0);
+    let scratch = ScratchFolder::open("gpu")?;
+    let mps = Mps::start(&scratch.0);
     eprintln!("with {}", mps.words());
     let mut report = Report::new(mps.words());
     let all_ranks = || args.ranks.iter().map(|ranks| usize::from(*ranks));
@@ -47,7 +50,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     for ranks in all_ranks() {
         for share in &args.gpu.share {
             let (share, bar) = (share.percent(ranks), bar.clone());
-            let stage = Stage { args, wanted: &wanted, desk: &desk, mps: &mps, ranks, share, bar };
+            let stage = Stage { args, wanted: &wanted, scratch: &scratch, mps: &mps, ranks, share, bar };
             stage.run(&mut report)?;
             report.save(args.json.as_deref())?;
         }
@@ -90,7 +93,7 @@ fn wanted(args: &BenchArgs) -> Result<Wanted> {
 struct Stage<'a> {
     args: &'a BenchArgs,
     wanted: &'a Wanted,
-    desk: &'a Desk,
+    scratch: &'a ScratchFolder,
     mps: &'a Mps,
     ranks: usize,
     share: Option<u32>,
@@ -131,8 +134,8 @@ impl Stage<'_> {
             } else {
                 Vec::new()
             },
-            kernels: self.desk.0.join("kernels.cubin"),
-            folder: self.desk.0.clone(),
+            kernels: self.scratch.0.join("kernels.cubin"),
+            folder: self.scratch.0.clone(),
             limits: Limits::default(),
             bar: self.bar.clone(),
         }
@@ -143,7 +146,7 @@ impl Stage<'_> {
         let systems = [System::Symmem].into_iter().chain(self.wanted.peers.iter().copied());
         let launch = |system| {
             let mut launch =
-                Launch::of(system, self.args.provider, &self.desk.0, self.args.gpu.python.as_deref())?;
+                Launch::of(system, self.args.provider, &self.scratch.0, self.args.gpu.python.as_deref())?;
             launch.env.extend(self.mps.env(self.share));
             Ok((system, launch))
         };

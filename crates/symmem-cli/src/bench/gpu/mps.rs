@@ -1,7 +1,8 @@
-//! NVIDIA's multi-process service: without it, processes of one GPU take turns instead of running at the same time.
+//! NVIDIA's multi-process service: without it, processes of one GPU take turns instead of running at the same
+//! time.
 //!
-//! One that runs already is used as it is. One that is started here is ended by a keeper, a small shell that waits for
-//! the end of this process however it comes, so that nothing stays behind even after a kill.
+//! One that runs already is used as it is. One that is started here is ended by a keeper, a small shell that
+//! waits for the end of this process however it comes, so that nothing stays behind even after a kill.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ pub(super) struct Mps {
 }
 
 impl Mps {
-    /// Uses the server that runs, else starts one with its folders in `parent`; goes on without where that fails.
+    /// Uses the server that runs, else starts one with its folders in `parent`; goes on without where that
+    /// fails.
     pub(super) fn start(parent: &Path) -> Self {
         if let Some(pipes) = std::env::var_os(PIPES) {
             let words = format!("the MPS server of {}", pipes.display());
@@ -116,22 +118,22 @@ fn run(command: &mut Command, limit: Duration) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::gpu::desk::Desk;
+    use crate::bench::gpu::scratch::ScratchFolder;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_server_is_started_and_ended() {
-        let desk = Desk::new("mps");
-        let (control, log) = (desk.0.join("control"), desk.0.join("calls"));
+        let scratch = ScratchFolder::new("mps");
+        let (control, log) = (scratch.0.join("control"), scratch.0.join("calls"));
         // In place of the real one: says what it is asked.
         let text = format!("#!/bin/sh\necho \"$* $CUDA_MPS_PIPE_DIRECTORY $(cat)\" >> {}\n", log.display());
         std::fs::write(&control, text).expect("a script");
         std::fs::set_permissions(&control, PermissionsExt::from_mode(0o755)).expect("a program");
-        let mps = Mps::launch(control.to_str().expect("UTF-8"), &desk.0).expect("it starts");
+        let mps = Mps::launch(control.to_str().expect("UTF-8"), &scratch.0).expect("it starts");
         let names: Vec<_> = mps.env(Some(25)).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, [PIPES, LOGS, SHARE]);
         drop(mps);
-        let pipes = desk.0.join("mps/pipe");
+        let pipes = scratch.0.join("mps/pipe");
         let calls = std::fs::read_to_string(&log).expect("calls");
         assert_eq!(calls, format!("-d {0} \n {0} quit\n", pipes.display()));
         assert!(!pipes.exists(), "its folder is left");
@@ -139,8 +141,8 @@ mod tests {
 
     #[test]
     fn where_there_is_none_the_reason_is_told() {
-        let desk = Desk::new("no-mps");
-        let error = Mps::launch("/no/such/control", &desk.0).err().expect("no program");
+        let scratch = ScratchFolder::new("no-mps");
+        let error = Mps::launch("/no/such/control", &scratch.0).err().expect("no program");
         assert!(format!("{error:#}").starts_with("/no/such/control could not be started: "), "{error:#}");
     }
 }

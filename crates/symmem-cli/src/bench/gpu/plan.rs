@@ -1,5 +1,5 @@
-//! What is measured on GPUs, in which order, and where everything lies. Worked out once, by the conductor: rank processes of
-//! all systems are told positions and counts, and have no opinion of their own.
+//! What is measured on GPUs, in which order, and where everything lies. Worked out once, by the conductor:
+//! rank processes of all systems are told positions and counts, and have no opinion of their own.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! What the conductor and a rank say to each other: one JSON object in a line, an answer to every order.
 //!
-//! A rank speaks first: it says who it is. Orders come on stdin, answers go to stdout, everything else to stderr. An
-//! `error` ends the rank's part in the run, `cannot` that in the case.
+//! A rank speaks first: it says who it is. Orders come on stdin, answers go to stdout, everything else to
+//! stderr. An `error` ends the rank's part in the run, `cannot` that in the case.
 
 use std::path::PathBuf;
 
@@ -56,6 +56,9 @@ pub(super) struct Answer {
     pub(super) version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) device: Option<String>,
+    /// What such devices are called in a tuning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port: Option<u16>,
     /// From the first allocation to the end of its rendezvous, the context being there already.

@@ -113,7 +113,8 @@ impl Row {
         self.gb_per_s.or((self.case.op == "all_reduce").then_some(bus))
     }
 
-    /// What a plot shows of it, if it is an all-reduce of which there are several sizes. Choices that were forced are lines of their own.
+    /// What a plot shows of it, if it is an all-reduce of which there are several sizes. Choices that were
+    /// forced are lines of their own.
     pub(super) fn plotted(&self) -> Option<report::Row> {
         let form = self.case.form.filter(|_| self.case.op == "all_reduce")?;
         let choice = if self.ours && !self.dispatched { format!(" {}", self.choice) } else { String::new() };

@@ -1,8 +1,8 @@
 //! One launch: a command with a limit on its time, and nothing left of it afterwards.
 //!
-//! A launcher puts its ranks wherever it likes, in sessions of their own too. So this process adopts every orphan
-//! below it, and ends whatever is left once the command has ended or its time is up. At that moment it has no other
-//! children but the busy loops that run beside all launches.
+//! A launcher puts its ranks wherever it likes, in sessions of their own too. So this process adopts every
+//! orphan below it, and ends anything that is left once the command has ended or its time is up. At that
+//! moment it has no other children but the busy loops that run beside all launches.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,9 +24,9 @@ use super::job::{self, Job, Output};
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A folder of this process for jobs and results, removed in the end.
-pub(super) struct Desk(PathBuf);
+pub(super) struct JobFolder(PathBuf);
 
-impl Desk {
+impl JobFolder {
     /// A new one. From here on orphans come to this process.
     pub(super) fn new() -> Result<Self> {
         set_child_subreaper(Some(getpid())).context("adopting orphans")?;
@@ -40,7 +40,7 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for JobFolder {
     fn drop(&mut self) {
         // What stays in the folder for temporary files does no harm.
         let _ = fs::remove_dir_all(&self.0);
@@ -56,10 +56,16 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// Runs it to its end, or ends it after `limit`, and everything it started but not `spared`. The error says in one
-    /// line what went wrong.
-    pub(super) fn run(&self, desk: &Desk, job: &Job, limit: Duration, spared: &[Pid]) -> Result<Output> {
-        let (job_file, out, log) = (desk.file("job.json"), desk.file("out.json"), desk.file("log"));
+    /// Runs it to its end, or ends it after `limit`, and everything it started but not `spared`. The error
+    /// says in one line what went wrong.
+    pub(super) fn run(
+        &self,
+        folder: &JobFolder,
+        job: &Job,
+        limit: Duration,
+        spared: &[Pid],
+    ) -> Result<Output> {
+        let (job_file, out, log) = (folder.file("job.json"), folder.file("out.json"), folder.file("log"));
         job::write(&job_file, job)?;
         // Results of the launch before must not pass for those of this one.
         let _ = fs::remove_file(&out);
@@ -113,7 +119,8 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// Kills and collects children of this process until none are left but `spared`: those of a killed one come to this process.
+/// Kills and collects children of this process until none are left but `spared`: those of a killed one come
+/// to this process.
 fn end_all_children(spared: &[Pid]) -> Result<()> {
     let end = Instant::now() + GONE_WITHIN;
     loop {

@@ -70,7 +70,8 @@ struct File {
 }
 
 impl Manifest {
-    /// The peers in `folder`, else in the one that is nearest to here or to the program. No peers where there is none.
+    /// The peers in `folder`, else in the one that is nearest to here or to the program. No peers where there
+    /// is none.
     pub(super) fn find(folder: Option<&Path>) -> Result<Self> {
         let folder = std::path::absolute(folder.map_or_else(nearest, Path::to_owned))?;
         let root = folder.parent().unwrap_or(&folder).to_owned();

@@ -1,8 +1,8 @@
 //! Comparison with other systems: every system is launched by itself, again and again, by turns.
 //!
-//! Never are two of them alive at once. All do the same job in the same loop ([`super::collective::race`]; a script has
-//! one of its own). Ratios are between launches of one round, and the median over all rounds counts. A peer that
-//! fails is named and left out.
+//! Never are two of them alive at once. All do the same job in the same loop ([`super::collective::race`]; a
+//! script has one of its own). Ratios are between launches of one round, and the median over all rounds
+//! counts. A peer that fails is named and left out.
 
 mod job;
 mod launch;
@@ -84,8 +84,8 @@ impl Comparison {
         !self.peers.is_empty() && is_common(case)
     }
 
-    /// Runs all rounds with `ranks` ranks; symmem's rows become those of its launches, and the peers' rows are added
-    /// behind them.
+    /// Runs all rounds with `ranks` ranks; symmem's rows become those of its launches, and the peers' rows
+    /// are added behind them.
     pub(super) fn run(
         &mut self,
         args: &BenchArgs,

@@ -1,5 +1,5 @@
-//! `symmem bench-rank`: one launch of a comparison. Either all of symmem, which starts its ranks itself, or one rank of a
-//! peer whose launcher started it.
+//! `symmem bench-rank`: one launch of a comparison. Either all of symmem, which starts its ranks itself, or
+//! one rank of a peer whose launcher started it.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rustix::process::Pid;
 
 use super::job::{Job, Output, Task};
-use super::launch::{Desk, Launch};
+use super::launch::{JobFolder, Launch};
 use super::manifest::{Kind, Manifest, Peer};
 use super::tally::Tally;
 use super::{Status, is_common};
@@ -25,7 +25,7 @@ struct Runner {
 
 /// All systems, at the starting line.
 pub(super) struct Rounds {
-    desk: Desk,
+    folder: JobFolder,
     root: PathBuf,
     program: String,
     runners: Vec<Runner>,
@@ -38,11 +38,11 @@ impl Rounds {
         let program = program.to_str().context("this program's path is not UTF-8")?.to_owned();
         let start = |peer| Runner { peer, failed: None };
         let runners = peers.into_iter().map(start).collect();
-        Ok(Self { desk: Desk::new()?, root: manifest.root.clone(), program, runners })
+        Ok(Self { folder: JobFolder::new()?, root: manifest.root.clone(), program, runners })
     }
 
-    /// All rounds with `ranks` ranks. A peer that fails is said to and takes no further part, in later calls neither.
-    /// Meanwhile `load` runs beside them.
+    /// All rounds with `ranks` ranks. A peer that fails is said to and takes no further part, in later calls
+    /// neither. Meanwhile `load` runs beside them.
     pub(super) fn run(
         &mut self,
         args: &BenchArgs,
@@ -117,7 +117,7 @@ impl Rounds {
             Some(runner) if runner.failed.is_some() => return None,
             Some(runner) => self.theirs(&runner.peer, job.ranks, crowded),
         };
-        Some(launch.run(&self.desk, job, args.peer_timeout(), spared))
+        Some(launch.run(&self.folder, job, args.peer_timeout(), spared))
     }
 
     fn ours(&self) -> Launch {

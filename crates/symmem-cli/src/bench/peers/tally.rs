@@ -43,8 +43,8 @@ impl Tally {
         self.systems.retain(|(name, _)| name != system);
     }
 
-    /// Puts the rows of its launches in the place of the one that symmem has in `rows`, or at the end where it has none,
-    /// and the peers' rows behind them.
+    /// Puts the rows of its launches in the place of the one that symmem has in `rows`, or at the end where
+    /// it has none, and the peers' rows behind them.
     pub(super) fn enter(&self, rows: &mut Vec<Row>) {
         for case in &self.cases {
             let at = rows.iter().position(|row| self.is_ours(row, case));
@@ -60,8 +60,8 @@ impl Tally {
             && (row.ranks, row.bytes) == (self.ranks, case.bytes)
     }
 
-    /// The rows of all systems that have `case`: the limit's, then symmem's with what `measured` says beyond times, then
-    /// the peers'.
+    /// The rows of all systems that have `case`: the limit's, then symmem's with what `measured` says beyond
+    /// times, then the peers'.
     fn rows(&self, case: &Case, measured: Option<Row>) -> Vec<Row> {
         let Some((_, ours)) = self.systems.iter().find(|(name, _)| name == OURS) else {
             return measured.into_iter().collect();
@@ -162,8 +162,8 @@ fn ratio(ours: &Rounds<'_>, theirs: &Rounds<'_>) -> Option<Ratio> {
     Ratio::of(pairs.filter_map(|(ours, theirs)| Some((&ours.as_ref()?.us, &theirs.as_ref()?.us))))
 }
 
-/// The peer that comes nearest to `ours`, or is furthest ahead, and the ratio to it. A wrong result can be had in no time,
-/// so peers with one do not count.
+/// The peer that comes nearest to `ours`, or is furthest ahead, and the ratio to it. A wrong result can be
+/// had in no time, so peers with one do not count.
 fn best<'a>(
     ours: &Rounds<'_>,
     peers: &'a [(&String, Rounds<'_>)],

@@ -1,4 +1,5 @@
-//! GPUs: the driver, the devices, how they reach each other, and NVIDIA's libraries. Runs within [`super::part`].
+//! GPUs: the driver, the devices, how they reach each other, and NVIDIA's libraries. Runs within
+//! [`super::part`].
 //!
 //! A machine without a driver has one row that says why.
 

@@ -1,6 +1,8 @@
-//! Two processes of this program meet, share memory, reduce, signal, and check the numbers: once for each provider.
+//! Two processes of this program meet, share memory, reduce, signal, and check the numbers: once for each
+//! provider.
 //!
-//! Runs within [`super::part`], which bounds its time; the ranks' own waits end earlier, with an error that says more.
+//! Runs within [`super::part`], which bounds its time; the ranks' own waits end earlier, with an error that
+//! says more.
 
 mod device;
 mod host;

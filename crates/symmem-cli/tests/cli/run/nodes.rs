@@ -3,7 +3,8 @@
 use super::run_and_meet;
 use crate::program::{Outcome, Running, TempFile, symmem};
 
-/// Starts both nodes of a job, with a secret, and gives how they ended. `node` makes the arguments of one, after its options.
+/// Starts both nodes of a job, with a secret, and gives how they ended. `node` makes the arguments of one,
+/// after its options.
 fn two_nodes(name: &str, ranks: [&str; 2], node: impl Fn(&[&str]) -> Vec<String>) -> [Outcome; 2] {
     let secret = TempFile::new(name);
     symmem(&["run", "--new-secret", secret.arg()], &[]).ok();

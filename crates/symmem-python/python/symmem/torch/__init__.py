@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 
 from symmem.torch import c10d, operators
 from symmem.torch._barrier import monitored_barrier
+from symmem.torch._external import ExternalNcclComm, register_external_nccl_comm
 from symmem.torch._groups import group_name as _group_name
 from symmem.torch._install import Installed, install, uninstall
 from symmem.torch._memory import (
@@ -28,7 +29,6 @@ from symmem.torch._memory import (
     empty,
     empty_strided_p2p,
     get_backend,
-    get_mem_pool,
     get_remote_tensors,
     get_signal_pad_size,
     get_symm_mem_workspace,
@@ -63,10 +63,12 @@ from symmem.torch._ops import (
     two_shot_all_reduce_out,
     wait_signal,
 )
+from symmem.torch._pool import get_mem_pool, get_mempool_allocator
 
 _SymmetricMemory = SymmetricMemory
 
 __all__ = [
+    "ExternalNcclComm",
     "Installed",
     "SymmetricMemory",
     "_SymmetricMemory",
@@ -79,6 +81,7 @@ __all__ = [
     "get",
     "get_backend",
     "get_mem_pool",
+    "get_mempool_allocator",
     "get_remote_tensors",
     "get_signal_pad_size",
     "get_symm_mem_workspace",
@@ -102,6 +105,7 @@ __all__ = [
     "put_signal",
     "reduce_scatter_offset",
     "reduce_scatter_out",
+    "register_external_nccl_comm",
     "rendezvous",
     "set_backend",
     "set_signal_pad_size",

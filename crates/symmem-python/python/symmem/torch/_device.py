@@ -123,16 +123,19 @@ def reduce(
 def _find(tensor: Tensor, group: GroupLike) -> DeviceMemory:
     """The memory that the tensor is in, on the group; collective when it comes for the first time."""
     storage: Any = tensor.untyped_storage()
-    remembered: dict[GroupLike, DeviceMemory] | None = getattr(storage, _REMEMBERED, None)
+    remembered: dict[tuple[GroupLike, int], DeviceMemory] | None = getattr(storage, _REMEMBERED, None)
     if remembered is None:
         remembered = {}
         setattr(storage, _REMEMBERED, remembered)
-    memory = remembered.get(group)
+    # By address: the storage of a pool's tensor can be resized, and is then somewhere else.
+    key = (group, storage.data_ptr())
+    memory = remembered.get(key)
     if memory is None:
-        memory = remembered[group] = _device_memory(find(tensor, group))
+        memory = remembered[key] = _device_memory(find(tensor, group))
     return memory
 
 
 def _forget(tensor: Tensor, group: GroupLike) -> None:
-    remembered: dict[GroupLike, DeviceMemory] = getattr(tensor.untyped_storage(), _REMEMBERED)
-    remembered.pop(group, None)
+    storage = tensor.untyped_storage()
+    remembered: dict[tuple[GroupLike, int], DeviceMemory] = getattr(storage, _REMEMBERED)
+    remembered.pop((group, storage.data_ptr()), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from torch._C._distributed_c10d import ProcessGroup, _resolve_process_group
@@ -20,6 +21,10 @@ GroupLike: TypeAlias = "symmem.Group | ProcessGroup | str | None"
 
 _groups: weakref.WeakKeyDictionary[ProcessGroup, symmem.Group] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+# Called with the name and the group of each process group that is resolved for the first time.
+on_first_use: list[Callable[[str, symmem.Group], None]] = []
+# Called with the name of each process group that was destroyed.
+on_forget: list[Callable[[str], None]] = []
 
 
 def resolve(group: GroupLike) -> symmem.Group:
@@ -39,7 +44,19 @@ def resolve(group: GroupLike) -> symmem.Group:
     if made is None or made.closed:
         made = symmem.Group.from_torch(process_group).any_shape()
         _remember(process_group, made)
+        for call in on_first_use:
+            call(process_group.group_name, made)
     return made
+
+
+def resolved(name: str) -> symmem.Group | None:
+    """The symmem group of the process group of that name, if it was resolved before. Never collective."""
+    try:
+        process_group = process_group_of(name)
+    except (RuntimeError, ValueError):
+        return None
+    with _lock:
+        return _groups.get(process_group) if process_group is not None else None
 
 
 def process_group_of(group: ProcessGroup | str | None) -> ProcessGroup | None:
@@ -66,6 +83,8 @@ def forget(process_group: ProcessGroup) -> None:
         made = _groups.pop(process_group, None)
     if made is not None:
         made.close()
+    for heed in on_forget:
+        heed(process_group.group_name)
 
 
 def _remember(process_group: ProcessGroup, group: symmem.Group) -> None:

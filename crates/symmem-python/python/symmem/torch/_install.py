@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from symmem import _symmem
-from symmem.torch import _memory, _ops
+from symmem.torch import _external, _memory, _ops, _pool
 from symmem.torch.operators import BY_NAME, Operator, library
 
 THEIRS = "symm_mem"
@@ -30,8 +30,6 @@ UNKNOWN = "symmem has none of this name"
 
 #: Functions of torch's module that stay, and why.
 LEFT_FUNCTIONS: dict[str, str] = {
-    "get_mem_pool": "a pool of torch's over torch's own memory: symmem has none",
-    "get_mempool_allocator": "as get_mem_pool",
     "restride_A_for_fused_matmul_reduce_scatter": "works on strides only",
     "restride_A_shard_for_fused_all_gather_matmul": "works on strides only",
 }
@@ -194,11 +192,14 @@ def _take_names(theirs: Any, report: Installed) -> None:
         "empty": _memory.empty,
         "get": _ops.get,
         "get_backend": _memory.get_backend,
+        "get_mem_pool": _pool.get_mem_pool,
+        "get_mempool_allocator": _pool.get_mempool_allocator,
         "get_signal_pad_size": _memory.get_signal_pad_size,
         "get_symm_mem_workspace": _memory.get_symm_mem_workspace,
         "is_nvshmem_available": _memory.is_nvshmem_available,
         "is_symm_mem_tensor": _memory.is_symm_mem_tensor,
         "put_signal": _ops.put_signal,
+        "register_external_nccl_comm": _external.register_external_nccl_comm,
         "rendezvous": _memory.rendezvous,
         "set_backend": _memory.set_backend,
         "set_signal_pad_size": _memory.set_signal_pad_size,

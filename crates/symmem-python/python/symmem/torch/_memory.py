@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import symmem
-from symmem._symmem import _device_memory
+from symmem._symmem import _device_memory, _prefer_backend
 from symmem.torch._groups import GroupLike, resolve
 
 _REMEMBERED = "_symmem_handles"
@@ -58,10 +58,7 @@ def _allocate(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device | str, alloc_id: int | None
 ) -> Tensor:
     where = torch.device(device)
-    asked = os.environ.get("TORCH_SYMMMEM", "")
-    # For memory of the CPU there is nothing to choose; what is no name at all is an error all the same.
-    if asked and not (asked.upper() in _ELSEWHERE and where.type == "cpu"):
-        _chosen(asked, "TORCH_SYMMMEM")
+    heed_environment(where)
     if where.type == "cuda" and where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
     array = symmem.empty(tuple(shape), dtype=dtype, device=str(where), alloc_id=alloc_id)
@@ -94,7 +91,8 @@ def find(tensor: Tensor, group: GroupLike) -> symmem.SymmetricMemory:
     """
     storage = tensor.untyped_storage()
     remembered: dict[Any, symmem.SymmetricMemory] | None = getattr(storage, _REMEMBERED, None)
-    key = (group, tensor.storage_offset(), tensor.shape, tensor.dtype)
+    # By address: the storage of a pool's tensor can be resized, and is then somewhere else.
+    key = (group, tensor.data_ptr(), tensor.shape, tensor.dtype)
     if remembered is not None:
         handle = remembered.get(key)
         if handle is not None and not handle.group.closed:
@@ -168,6 +166,14 @@ class SymmetricMemory(metaclass=_OfClass):
     def get_backend(device: torch.device | str) -> str | None:
         """The function `get_backend`, where torch has it too."""
         return get_backend(device)
+
+    @staticmethod
+    def get_mempool_allocator(device: torch.device | str) -> Any:
+        """The function `get_mempool_allocator`, where torch has it too."""
+        # It imports this module.
+        from symmem.torch import _pool
+
+        return _pool.get_mempool_allocator(device)
 
     @staticmethod
     def is_symm_mem_tensor(tensor: Tensor) -> bool:
@@ -343,37 +349,28 @@ def get_signal_pad_size() -> int:
     return symmem.get_signal_pad_size()
 
 
-_KNOWN_BACKENDS = ("CUDA", "SHM")
-_ELSEWHERE = {
-    "NCCL": "SYMMEM_PROVIDER=nccl chooses it, before the process starts",
-    "NVSHMEM": "there is no such backend yet",
-}
-
-
-def _chosen(name: str, where: str) -> str:
-    """`name`, if it is one that can be chosen."""
-    upper = name.upper()
-    if upper == "NCCL" and os.environ.get("SYMMEM_PROVIDER", "").lower() == "nccl":
-        return upper
-    if upper not in _KNOWN_BACKENDS:
-        more = f" ({_ELSEWHERE[upper]})" if upper in _ELSEWHERE else ""
-        raise symmem.Invalid(
-            f"{where} does not find allocation backend {name!r}{more}; there are {', '.join(_KNOWN_BACKENDS)}"
-        )
-    return upper
+def heed_environment(device: torch.device) -> None:
+    """Does what `TORCH_SYMMMEM` says, unless the program chose already. A name that is none is an error."""
+    asked = os.environ.get("TORCH_SYMMMEM", "")
+    # For memory of the CPU there is nothing to choose, and symmem has no NVSHMEM for any other.
+    if asked and not (asked.upper() == "NVSHMEM" and device.type != "cuda"):
+        _prefer_backend(asked, device.type == "cuda")
 
 
 def set_backend(name: str) -> None:
-    """Chooses where symmetric memory comes from, before any was made. Each kind of device has one: "SHM" the CPU, "CUDA" GPUs.
+    """Chooses where symmetric memory comes from, before any was made: "CUDA" or "NCCL" on GPUs; the CPU has "SHM" only.
 
-    A name that is none of these is an error that lists them. As both are there at once, nothing changes by it.
+    A name that is none of these is an error that lists them; so is another one after memory was made on a GPU. To set the same again is
+    fine.
     """
-    _chosen(name, "set_backend")
+    symmem.set_backend(name)
 
 
 def get_backend(device: torch.device | str) -> str | None:
-    """Where symmetric memory of a device comes from: "SHM" for the CPU, "CUDA" for GPUs; None for others."""
-    return symmem.get_backend(str(torch.device(device)))
+    """Where symmetric memory of a device comes from: "SHM" for the CPU, "CUDA" or "NCCL" for GPUs; None for others."""
+    where = torch.device(device)
+    heed_environment(where)
+    return symmem.get_backend(str(where))
 
 
 def has_multicast_support(device_type: Any, device_idx: int = 0) -> bool:
@@ -390,14 +387,17 @@ def is_nvshmem_available() -> bool:
     return False
 
 
-def get_mem_pool(device: torch.device | str) -> Any:
-    """Not there: symmetric memory comes from `empty` only."""
-    raise NotImplementedError("symmem.torch has no memory pool. Hint: allocate with symmem.torch.empty()")
+def get_symm_mem_workspace(
+    group: GroupLike, min_size: int, device: torch.device | str | None = None
+) -> SymmetricMemory:
+    """Collective. The group's workspace of at least `min_size` bytes on `device`; it grows when asked for more, but not during graph capture.
 
-
-def get_symm_mem_workspace(group: GroupLike, min_size: int) -> SymmetricMemory:
-    """Collective. The group's workspace of at least `min_size` bytes; it grows when asked for more."""
-    return SymmetricMemory(symmem.get_symm_mem_workspace(resolve(group), min_size))
+    By default on the current GPU where the program uses one, as torch's, else on the CPU.
+    """
+    if device is None:
+        has_gpu: Callable[[], bool] = torch.cuda.is_initialized
+        device = torch.device("cuda", torch.cuda.current_device()) if has_gpu() else "cpu"
+    return SymmetricMemory(symmem.get_symm_mem_workspace(resolve(group), min_size, device))
 
 
 def get_remote_tensors(x: Tensor, group: GroupLike = None) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import symmem
 from symmem.torch import _device as device
+from symmem.torch import _overlap as overlap
 from symmem.torch._groups import GroupLike, resolve
 from symmem.torch._memory import SymmetricMemory, find
 from symmem.typing import Op
@@ -272,11 +273,9 @@ def memcpy_to_multicast_(
 ) -> Tensor:
     """Copies `src` into every rank's `symm_mem_out`, from byte `byte_offset` of it on. Nobody else takes part.
 
-    On the CPU to one rank after the other; on GPUs it needs multicast, which nothing here has yet.
+    To one rank after the other: a copy by multicast was tried on no machine yet. On GPUs in the order of the current stream.
     """
     name = "memcpy_to_multicast_"
-    if symm_mem_out.is_cuda:
-        raise symmem.Invalid(f"{name}: multicast is not available. Hint: multimem_all_gather_out works without")
     if not src.is_contiguous() or not symm_mem_out.is_contiguous():
         raise symmem.Invalid(f"{name}: both tensors must be contiguous")
     handle = find(symm_mem_out, group_name)
@@ -293,8 +292,10 @@ def memcpy_to_multicast_(
 def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
     """Everybody's `tensor` along the first dimension.
 
-    It is complete on return: no `wait_tensor` is needed.
+    On the CPU it is complete on return. On GPUs copy engines fill it beside the current stream, which waits for it in `wait_tensor`.
     """
+    if tensor.is_cuda:
+        return overlap.all_gather(tensor, group_name)
     group = resolve(group_name)
     out = tensor.new_empty((tensor.shape[0] * group.size, *tensor.shape[1:]))
     group.all_gather(tensor.contiguous(), out)
@@ -302,13 +303,15 @@ def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
 
 
 def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
-    """This rank's part, along the first dimension, of the sum or average of all ranks' `tensor`."""
+    """This rank's part, along the first dimension, of the sum or average of all ranks' `tensor`; on GPUs as `_low_contention_all_gather`."""
     group = resolve(group_name)
     if reduce_op not in ("sum", "avg"):
         raise _refused(f"reduce_op must be sum or avg, not {reduce_op}", group, tensor)
     if tensor.shape[0] % group.size:
         text = f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
         raise _refused(text, group, tensor)
+    if tensor.is_cuda:
+        return overlap.reduce_scatter(tensor, reduce_op, group_name)
     out = tensor.new_empty((tensor.shape[0] // group.size, *tensor.shape[1:]))
     group.reduce_scatter(tensor.contiguous(), reduce_op, out)
     return out
@@ -329,7 +332,7 @@ def get(dst: Tensor, hdl: SymmetricMemory, peer: int, offset: int = 0) -> Tensor
         raise symmem.Invalid(f"get: invalid peer {peer} of {hdl.world_size}")
     if hdl.offset % dst.element_size():
         raise RuntimeError(
-            f"get: the tensor starts at byte {hdl.offset}, which is no multiple of {dst.element_size()}"
+            f"get: the tensor starts at byte {hdl.offset}, which is not a multiple of {dst.element_size()}"
         )
     room = (hdl.buffer_size - hdl.offset) // dst.element_size()
     if offset + dst.numel() > room:

@@ -102,7 +102,8 @@ pub(crate) fn streams() -> Vec<Vec<u8>> {
     tails.map(|tail| [greeting(), tail].concat()).collect()
 }
 
-/// Scripts: every stream on a connection of its own choice, two that wait for each other, and ends of all kinds.
+/// Scripts: every stream on a connection of its own choice, two that wait for each other, and ends of all
+/// kinds.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     const GREET: u8 = 2 * CONNECTIONS as u8;
     const SEND: u8 = 5 * CONNECTIONS as u8;

@@ -1,4 +1,5 @@
-//! The server on real sockets: whatever some connections do, the next client is served, and the server stops when told.
+//! The server on real sockets: whatever some connections do, the next client is served, and the server stops
+//! when told.
 
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};

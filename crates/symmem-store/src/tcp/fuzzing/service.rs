@@ -1,7 +1,7 @@
 //! What requests do, without sockets: several connections, each with its parser, on one service.
 //!
-//! Checked: no reply beyond the limit of a connection, nobody is woken who does not wait, the table stays within its
-//! bound, and nothing is accounted for once everything was taken out.
+//! Checked: no reply beyond the limit of a connection, nobody is woken who does not wait, the table stays
+//! within its bound, and nothing is accounted for once everything was taken out.
 
 use std::collections::HashSet;
 

@@ -1,19 +1,20 @@
 //! Collectives on private memory: nothing needs to be allocated or rendezvoused before.
 //!
-//! Called by users through the group. They copy through the group's staging, so they suit what is small, or what lies where
-//! it lies; symmetric memory saves the copy. Every one hears from all ranks before it changes a byte, also those with a
-//! root: ranks that disagree all get the same `Mismatch`. A rank whose own arguments cannot be refuses the call: it is told what is
-//! wrong with them, and so are the others, at once.
+//! Called by users through the group. They copy through the group's staging, so they suit what is small, or
+//! what lies where it lies; symmetric memory saves the copy. Every one hears from all ranks before it changes
+//! a byte, also those with a root: ranks that disagree all get the same `Mismatch`. A rank whose own
+//! arguments cannot be refuses the call: it is told what is wrong with them, and so are the others, at once.
 //!
-//! An operation is written once, as [`Pieces`](super::pipelined::Pieces): reductions in [`reduction`], what only moves
-//! elements in [`movement`], by what goes from whom to whom ([`traffic`]).
+//! An operation is written once, as [`Pieces`](super::pipelined::Pieces): reductions in [`reduction`], what
+//! only moves elements in [`movement`], by what goes from whom to whom ([`traffic`]).
 
 mod movement;
 mod reduction;
 mod splits;
 mod traffic;
 
-use super::Call;
+pub(super) use self::traffic::Pattern;
+use super::CollectiveCall;
 use super::pipelined::{self, Pieces};
 use super::push;
 use crate::Result;
@@ -26,16 +27,20 @@ use crate::sync::control::staging_bytes;
 const LINE: usize = 64;
 
 /// A collective on private memory that has begun.
-struct Private<'a> {
+pub(super) struct Private<'a> {
     running: Running<'a>,
-    call: Call,
+    call: CollectiveCall,
     signature: Signature,
     algorithm: Algorithm,
 }
 
 impl Group {
     /// Begins `call`; `arguments` is what was made of this rank's, or what is wrong with them.
-    fn begin_private<A>(&self, call: Call, arguments: Result<A>) -> Result<(Private<'_>, A)> {
+    pub(super) fn begin_private<A>(
+        &self,
+        call: CollectiveCall,
+        arguments: Result<A>,
+    ) -> Result<(Private<'_>, A)> {
         let running = self.begin(call.op, None)?;
         running.check_local()?;
         Private::new(running, call, arguments)
@@ -43,9 +48,8 @@ impl Group {
 }
 
 impl<'a> Private<'a> {
-    fn new<A>(running: Running<'a>, call: Call, arguments: Result<A>) -> Result<(Self, A)> {
-        let choice = running.group().choice(Collective::Private);
-        let algorithm = match choice.of(Collective::Private, call.bytes) {
+    fn new<A>(running: Running<'a>, call: CollectiveCall, arguments: Result<A>) -> Result<(Self, A)> {
+        let algorithm = match running.group().choices().of(Collective::Private, call.bytes) {
             Algorithm::Pull if !(call.can_be_pulled() && running.inner().reading.is_open()) => {
                 Algorithm::Pipelined
             }
@@ -64,7 +68,7 @@ impl<'a> Private<'a> {
     }
 
     /// This rank and the number of ranks.
-    fn ranks(&self) -> (usize, usize) {
+    pub(super) fn ranks(&self) -> (usize, usize) {
         let inner = self.running.inner();
         (inner.rank, inner.world)
     }
@@ -74,13 +78,13 @@ impl<'a> Private<'a> {
     }
 
     /// Elements of each of the `parts` of what a rank lays out at once; whole lines of a large one.
-    fn room<T: Element>(&self, parts: usize) -> usize {
+    pub(super) fn room<T: Element>(&self, parts: usize) -> usize {
         let bytes = if self.is_pushed() { self.call.bytes } else { staging_bytes(self.ranks().1) };
         let part = (bytes / size_of::<T>() / parts).max(1);
         if self.is_pushed() || part < LINE { part } else { part / LINE * LINE }
     }
 
-    fn carry(&self, pieces: &mut impl Pieces) -> Result<()> {
+    pub(super) fn carry(&self, pieces: &mut impl Pieces) -> Result<()> {
         self.running.guarded(|| match self.is_pushed() {
             true => push::run(&self.running, &self.call, self.signature, pieces),
             false => pipelined::run(&self.running, &self.call, self.signature, pieces),

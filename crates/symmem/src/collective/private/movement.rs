@@ -6,10 +6,10 @@ use super::splits::{self, Splits};
 use super::traffic::{Pattern, Traffic};
 use super::{LINE, Private};
 use crate::Result;
-use crate::collective::pipelined::{Laid, Pieces, Room};
+use crate::collective::pipelined::{PieceBuffer, Pieces, StagedPieces};
 use crate::collective::pull;
 use crate::collective::rooted::check_even;
-use crate::collective::{Call, check_len};
+use crate::collective::{CollectiveCall, check_len};
 use crate::group::Group;
 use crate::numeric::Element;
 use crate::operation::{Algorithm, Collective, Op, Shape};
@@ -56,7 +56,8 @@ impl Group {
         }
     }
 
-    /// Collective. `input` is one chunk per rank; `out` becomes, in rank order, everybody's chunk for this rank. All are as long.
+    /// Collective. `input` is one chunk per rank; `out` becomes, in rank order, everybody's chunk for this
+    /// rank. All are as long.
     ///
     /// ```
     /// let all = symmem::spawn(2, |group| {
@@ -77,12 +78,12 @@ impl Group {
         private.transfer(Pattern::Chunks { chunk }, input, out)
     }
 
-    /// Collective. The first `sends[0]` elements of `input` go to rank 0, the next `sends[1]` to rank 1, and so on; `out`
-    /// becomes, in rank order, `receives[rank]` elements of each rank, which must be what that rank sends. The splits make up
-    /// all of `input` and `out`.
+    /// Collective. The first `sends[0]` elements of `input` go to rank 0, the next `sends[1]` to rank 1, and
+    /// so on; `out` becomes, in rank order, `receives[rank]` elements of each rank, which must be what that
+    /// rank sends. The splits make up all of `input` and `out`.
     ///
-    /// Ranks whose splits do not fit together all get the same `Mismatch`, and a rank whose splits do not fit its memory is
-    /// named in the same [`Error::Rank`](crate::Error::Rank) on all ranks; nothing is written.
+    /// Ranks whose splits do not fit together all get the same `Mismatch`, and a rank whose splits do not fit
+    /// its memory is named in the same [`Error::Rank`](crate::Error::Rank) on all ranks; nothing is written.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -108,7 +109,7 @@ impl Group {
         running.check_local()?;
         // Their arrays differ.
         let (op, shape) = (Op::PrivateAllToAllV, Shape::ANY);
-        let call = Call { op, root: 0, dtype: T::DTYPE, reduce: None, bytes: 0, shape };
+        let call = CollectiveCall { op, root: 0, dtype: T::DTYPE, reduce: None, bytes: 0, shape };
         let number = (call.signature(Algorithm::Pipelined, 0).word >> 8) as usize;
         let arguments = splits::check("input", sends, self.size(), input.len())
             .and_then(|()| splits::check("output", receives, self.size(), out.len()));
@@ -116,13 +117,13 @@ impl Group {
             running.told(arguments)?;
             Splits::exchange(&running, number, (sends, receives))
         })?;
-        let call = Call { bytes: splits.longest * size_of::<T>(), ..call };
+        let call = CollectiveCall { bytes: splits.longest * size_of::<T>(), ..call };
         let (private, ()) = Private::new(running, call, Ok(()))?;
         private.transfer(Pattern::Splits(splits), input, out)
     }
 
-    /// Collective. `out` of rank `root` becomes everybody's `input`, in rank order; all inputs are as long. The others' `out` is
-    /// ignored.
+    /// Collective. `out` of rank `root` becomes everybody's `input`, in rank order; all inputs are as long.
+    /// The others' `out` is ignored.
     ///
     /// ```
     /// let all = symmem::spawn(3, |group| {
@@ -143,8 +144,8 @@ impl Group {
         private.transfer(Pattern::Gather { root, len }, input, out)
     }
 
-    /// Collective. `input` of rank `root` is one chunk per rank; `out` becomes this rank's chunk, and is as long on all ranks.
-    /// The others' `input` is ignored.
+    /// Collective. `input` of rank `root` is one chunk per rank; `out` becomes this rank's chunk, and is as
+    /// long on all ranks. The others' `input` is ignored.
     ///
     /// ```
     /// let mine = symmem::spawn(3, |group| {
@@ -175,14 +176,19 @@ impl Group {
         bytes: usize,
         arguments: Result<()>,
     ) -> Result<Private<'_>> {
-        let call = Call { op, root, dtype: T::DTYPE, reduce: None, bytes, shape: self.shape };
+        let call = CollectiveCall { op, root, dtype: T::DTYPE, reduce: None, bytes, shape: self.shape };
         self.begin_private(call, arguments).map(|(private, ())| private)
     }
 }
 
 impl Private<'_> {
     /// Moves elements from everybody's `input` to everybody's `out`, as `pattern` says.
-    fn transfer<T: Element>(&self, pattern: Pattern, input: &[T], out: &mut [T]) -> Result<()> {
+    pub(in crate::collective) fn transfer<T: Element>(
+        &self,
+        pattern: Pattern<'_>,
+        input: &[T],
+        out: &mut [T],
+    ) -> Result<()> {
         let (me, world) = self.ranks();
         // What everybody reads and writes, besides staging, which stays in the caches.
         let footprint = (size_of_val(input) + size_of_val(out)).saturating_mul(world);
@@ -216,25 +222,26 @@ impl Private<'_> {
 
 impl Private<'_> {
     /// Elements of every stream that are laid out at once.
-    fn window<T: Element>(&self, traffic: &Traffic) -> usize {
+    fn window<T: Element>(&self, traffic: &Traffic<'_>) -> usize {
         /// Pieces of what only one rank lays out: it lays out one while the others take up the one before.
         const TURNS: usize = 4;
-        /// Fewer bytes of a piece are not worth a meeting; nor is what is only so many times what one meeting is preferred for.
+        /// Fewer bytes of a piece are not worth a meeting; nor is what is only so many times what one meeting
+        /// is preferred for.
         const LEAST: usize = 16 << 10;
         const STAGED: usize = 8;
         let window = self.room::<T>(1);
         if self.is_pushed() || !traffic.is_one_way() {
             return window;
         }
-        let choice = self.running.group().choice(Collective::Private);
-        let least = LEAST.max(choice.staged_below().saturating_mul(STAGED)) / size_of::<T>();
+        let staged = self.running.group().choices().staged_below(Collective::Private);
+        let least = LEAST.max(staged.saturating_mul(STAGED)) / size_of::<T>();
         window.min((traffic.longest() / TURNS).max(least).next_multiple_of(LINE))
     }
 }
 
 /// Streams under way.
 struct Transfer<'a, T: Element> {
-    traffic: Traffic,
+    traffic: Traffic<'a>,
     input: &'a [T],
     out: &'a mut [T],
     /// Elements of every stream that are laid out at once.
@@ -266,8 +273,9 @@ impl<T: Element> Transfer<'_, T> {
         matches!(self.traffic.pattern, Pattern::Same { root: None, .. })
     }
 
-    /// [`Pieces::lay_out`] and [`Transfer::keep`] by turns, so that what is kept is read while it is still in the first-level cache.
-    fn lay_out_and_keep(&mut self, index: usize, room: &Room) {
+    /// [`Pieces::lay_out`] and [`Transfer::keep`] by turns, so that what is kept is read while it is still in
+    /// the first-level cache.
+    fn lay_out_and_keep(&mut self, index: usize, room: &PieceBuffer) {
         /// Bytes of a turn: a part of any first-level cache.
         const TURN: usize = 8 << 10;
         let (len, _, to) = self.traffic.kept();
@@ -296,7 +304,7 @@ impl<T: Element> Pieces for Transfer<'_, T> {
         self.traffic.longest().min(self.window) * size_of::<T>()
     }
 
-    fn lay_out(&mut self, index: usize, room: &Room, _: Option<&Laid<'_>>) {
+    fn lay_out(&mut self, index: usize, room: &PieceBuffer, _: Option<&StagedPieces<'_>>) {
         // Before the first meeting ranks may disagree, and nothing of the output may change.
         if index > 0 && self.keeps_what_it_gives() {
             return self.lay_out_and_keep(index, room);
@@ -310,7 +318,7 @@ impl<T: Element> Pieces for Transfer<'_, T> {
         });
     }
 
-    fn take_up(&mut self, index: usize, laid: &Laid<'_>, _: Option<&Laid<'_>>) {
+    fn take_up(&mut self, index: usize, laid: &StagedPieces<'_>, _: Option<&StagedPieces<'_>>) {
         if index == 0 || !self.keeps_what_it_gives() {
             self.keep(index);
         }

@@ -1,17 +1,17 @@
 //! What everybody sends to everybody in an all_to_all_v, as one rank sees it.
 //!
-//! Every rank says how many elements it sends to each and expects from each; everybody hears all of it and judges it
-//! alike, before anything is laid out.
+//! Every rank says how many elements it sends to each and expects from each; everybody hears all of it and
+//! judges it alike, before anything is laid out.
 
 use super::traffic::Stretch;
 use crate::Error;
 use crate::Result;
-use crate::collective::statement::{Refusal, decode, encode, refused};
+use crate::collective::statement::{CallRefusal, decode, encode, refused};
 use crate::group::Running;
 
 /// Where the elements of an exchange lie.
 #[derive(Debug)]
-pub(super) struct Splits {
+pub(in crate::collective) struct Splits {
     /// Elements of the longest stream.
     pub(super) longest: usize,
     /// This rank's stream.
@@ -25,13 +25,14 @@ pub(super) struct Splits {
 }
 
 /// What one rank says of itself.
-struct Row {
+struct RankSplits {
     sends: Vec<usize>,
     receives: Vec<usize>,
 }
 
 impl Splits {
-    /// Collective, within `running`: tells everybody this rank's splits; `number` is what ranks must agree on besides.
+    /// Collective, within `running`: tells everybody this rank's splits; `number` is what ranks must agree on
+    /// besides.
     pub(super) fn exchange(
         running: &Running<'_>,
         number: usize,
@@ -40,8 +41,8 @@ impl Splits {
         let inner = running.inner();
         let statement = encode(0, &[], [sends, receives].concat());
         let parts = running.all_gather(running.op(), number, 0, &statement)?;
-        let rows: Result<Vec<Row>, Refusal> =
-            parts.iter().enumerate().map(|(rank, part)| Row::new(rank, inner.world, part)).collect();
+        let rows: Result<Vec<RankSplits>, CallRefusal> =
+            parts.iter().enumerate().map(|(rank, part)| RankSplits::new(rank, inner.world, part)).collect();
         let rows = rows.map_err(|refusal| refused(running, refusal))?;
         if !agree(&rows) {
             let values = rows.iter().enumerate().map(|(rank, row)| row.describe(rank)).collect();
@@ -51,7 +52,7 @@ impl Splits {
     }
 
     /// As rank `me` sees it; the rows agree.
-    fn new(rows: &[Row], me: usize) -> Self {
+    fn new(rows: &[RankSplits], me: usize) -> Self {
         let world = rows.len();
         let others = |rank: usize| (1..world).map(move |step| (rank + step) % world);
         let streams = |rank: usize| others(rank).map(|taker| rows[rank].sends[taker]).sum();
@@ -77,23 +78,26 @@ impl Splits {
 }
 
 /// Elements of the chunks before that of `rank`.
-fn before(chunks: &[usize], rank: usize) -> usize {
+pub(super) fn before(chunks: &[usize], rank: usize) -> usize {
     chunks[..rank].iter().sum()
 }
 
 /// Whether everybody expects what it is sent.
-fn agree(rows: &[Row]) -> bool {
+fn agree(rows: &[RankSplits]) -> bool {
     let pairs = (0..rows.len()).flat_map(|source| (0..rows.len()).map(move |taker| (source, taker)));
     pairs.into_iter().all(|(source, taker)| rows[source].sends[taker] == rows[taker].receives[source])
 }
 
-impl Row {
-    fn new(rank: usize, world: usize, part: &[u8]) -> Result<Self, Refusal> {
+impl RankSplits {
+    fn new(rank: usize, world: usize, part: &[u8]) -> Result<Self, CallRefusal> {
         let words = decode(part);
         // The first word is for symmetric memory.
         let chunks = words.get(1..).unwrap_or_default();
         if chunks.len() != 2 * world || total(&chunks[..world]).and(total(&chunks[world..])).is_none() {
-            return Err(Refusal::Rank(rank, "what it said about its splits cannot be".to_owned()));
+            return Err(CallRefusal::Rank(
+                rank,
+                "what it announced about its splits is impossible".to_owned(),
+            ));
         }
         Ok(Self { sends: chunks[..world].to_vec(), receives: chunks[world..].to_vec() })
     }
@@ -128,9 +132,11 @@ mod tests {
     #[test]
     fn what_one_gives_is_what_the_other_takes() {
         let sends = [[1, 2, 3], [4, 0, 5], [6, 7, 8]];
-        let row =
-            |rank: usize| Row { sends: sends[rank].to_vec(), receives: sends.map(|row| row[rank]).to_vec() };
-        let rows: Vec<Row> = (0..3).map(row).collect();
+        let row = |rank: usize| RankSplits {
+            sends: sends[rank].to_vec(),
+            receives: sends.map(|row| row[rank]).to_vec(),
+        };
+        let rows: Vec<RankSplits> = (0..3).map(row).collect();
         assert!(agree(&rows));
         let splits = Splits::new(&rows, 1);
         assert_eq!((splits.longest, splits.own), (13, (0, 4, 2)));

@@ -1,12 +1,13 @@
 //! What goes from whom to whom when elements move, as one rank sees it.
 //!
-//! A rank lays out a stream of elements for the others, window by window, and takes from each rank's stream what is
-//! for it. Where each rank gets something else, the stream starts with what is for the rank after this one: so ranks
-//! read from different ranks at any time. What a rank has for itself is in no stream ([`Traffic::kept`]).
+//! A rank lays out a stream of elements for the others, window by window, and takes from each rank's stream
+//! what is for it. Where each rank gets something else, the stream starts with what is for the rank after
+//! this one: so ranks read from different ranks at any time. What a rank has for itself is in no stream
+//! ([`Traffic::kept`]).
 
 use std::ops::Range;
 
-use super::splits::Splits;
+use super::splits::{Splits, before};
 
 /// A stretch of a stream, and the element of the input or output where it starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl Stretch {
 
 /// Which elements everybody gives to whom.
 #[derive(Debug)]
-pub(super) enum Pattern {
+pub(in crate::collective) enum Pattern<'a> {
     /// Everybody the same to everybody, or one `root` to everybody.
     Same { root: Option<usize>, len: usize },
     /// Everybody all to the root.
@@ -46,17 +47,23 @@ pub(super) enum Pattern {
     Chunks { chunk: usize },
     /// Everybody what it likes to each.
     Splits(Splits),
+    /// Everybody all to everybody, as many elements as it has a count of.
+    AllCounts(&'a [usize]),
+    /// The same to the root.
+    GatherCounts { root: usize, counts: &'a [usize] },
+    /// The root to each as many as there is a count of.
+    ScatterCounts { root: usize, counts: &'a [usize] },
 }
 
 /// The traffic of `me`, one of `world` ranks.
 #[derive(Debug)]
-pub(super) struct Traffic {
-    pub(super) pattern: Pattern,
+pub(super) struct Traffic<'a> {
+    pub(super) pattern: Pattern<'a>,
     pub(super) me: usize,
     pub(super) world: usize,
 }
 
-impl Traffic {
+impl Traffic<'_> {
     /// Elements of the longest stream of any rank.
     pub(super) fn longest(&self) -> usize {
         let others = self.world - 1;
@@ -65,17 +72,22 @@ impl Traffic {
             Pattern::Same { len, .. } | Pattern::Gather { len, .. } => *len,
             Pattern::Scatter { chunk, .. } | Pattern::Chunks { chunk } => others * chunk,
             Pattern::Splits(splits) => splits.longest,
+            Pattern::AllCounts(counts) | Pattern::GatherCounts { counts, .. } => {
+                counts.iter().copied().max().unwrap_or(0)
+            }
+            Pattern::ScatterCounts { root, counts } => counts.iter().sum::<usize>() - counts[*root],
         }
     }
 
     /// Whether several ranks take the same elements.
     pub(super) fn is_shared(&self) -> bool {
-        self.world > 2 && matches!(self.pattern, Pattern::Same { .. })
+        self.world > 2 && matches!(self.pattern, Pattern::Same { .. } | Pattern::AllCounts(_))
     }
 
     /// Whether only one rank gives.
     pub(super) fn is_one_way(&self) -> bool {
-        matches!(self.pattern, Pattern::Same { root: Some(_), .. } | Pattern::Scatter { .. })
+        use Pattern::*;
+        matches!(self.pattern, Same { root: Some(_), .. } | Scatter { .. } | ScatterCounts { .. })
     }
 
     /// The others, each rank's in an order of its own.
@@ -98,7 +110,21 @@ impl Traffic {
                 }
             }
             Pattern::Splits(splits) => splits.given.iter().cloned().for_each(lay),
-            Pattern::Same { .. } | Pattern::Gather { .. } => {}
+            Pattern::AllCounts(counts) => lay(Stretch::new(0, counts[self.me], 0)),
+            Pattern::GatherCounts { root, counts } if *root != self.me => {
+                lay(Stretch::new(0, counts[self.me], 0));
+            }
+            Pattern::ScatterCounts { root, counts } if *root == self.me => {
+                let mut end = 0;
+                for rank in self.others() {
+                    lay(Stretch::new(end, counts[rank], before(counts, rank)));
+                    end += counts[rank];
+                }
+            }
+            Pattern::Same { .. }
+            | Pattern::Gather { .. }
+            | Pattern::GatherCounts { .. }
+            | Pattern::ScatterCounts { .. } => {}
         }
     }
 
@@ -116,12 +142,21 @@ impl Traffic {
                 Stretch::new(self.turn(source, self.me) * chunk, *chunk, source * chunk)
             }
             Pattern::Splits(splits) => splits.taken[source].clone(),
+            Pattern::AllCounts(counts) => Stretch::new(0, counts[source], before(counts, source)),
+            Pattern::GatherCounts { root, counts } if *root == self.me => {
+                Stretch::new(0, counts[source], before(counts, source))
+            }
+            Pattern::ScatterCounts { root, counts } if *root == source && source != self.me => {
+                let ahead =
+                    (1..self.turn(source, self.me) + 1).map(|step| counts[(source + step) % self.world]);
+                Stretch::new(ahead.sum(), counts[self.me], 0)
+            }
             _ => Stretch::default(),
         }
     }
 
-    /// Where in the input of `source` that is which this rank takes, and where in its own output it goes. For what everybody gives to
-    /// everybody.
+    /// Where in the input of `source` that is which this rank takes, and where in its own output it goes. For
+    /// what everybody gives to everybody.
     pub(super) fn pulled(&self, source: usize) -> (usize, Range<usize>) {
         let Stretch { range, start } = self.taken(source);
         let from = match &self.pattern {
@@ -141,6 +176,9 @@ impl Traffic {
             Pattern::Scatter { root, chunk } if *root == me => (*chunk, me * chunk, 0),
             Pattern::Chunks { chunk } => (*chunk, me * chunk, me * chunk),
             Pattern::Splits(splits) => splits.own,
+            Pattern::AllCounts(counts) => (counts[me], 0, before(counts, me)),
+            Pattern::GatherCounts { root, counts } if *root == me => (counts[me], 0, before(counts, me)),
+            Pattern::ScatterCounts { root, counts } if *root == me => (counts[me], before(counts, me), 0),
             _ => (0, 0, 0),
         }
     }

@@ -1,16 +1,20 @@
-//! What ranks agree on when they make an engine: compared, or the smallest of all, so that later every rank decides alike.
+//! What ranks agree on when they make an engine: compared, or the smallest of all, so that later every rank
+//! decides alike.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::Settings;
-use super::control::{Layout, MAX_BLOCKS};
 use super::kernels::source_hash;
-use super::plan::{Agreed, Limits, Routine, limit};
+use super::plan::{AgreedEngine, Limits, Routine, built_in, kind, limit, measured};
 use crate::cuda::Device;
 use crate::cuda::driver::driver;
+use crate::device::control::{ControlLayout, MAX_BLOCKS};
 use crate::group::Running;
 use crate::operation::Op;
 use crate::sys::ids;
+use crate::tuning::DeviceBounds;
 use crate::{Error, Result};
 
 /// Of the protocol between kernels; beside their sources, which are compared as well.
@@ -18,7 +22,7 @@ const VERSION: u32 = 1;
 
 /// What a rank brings.
 #[derive(Debug, Serialize, Deserialize)]
-struct Said {
+struct EngineProposal {
     version: u32,
     kernels: u64,
     lanes: u32,
@@ -35,6 +39,8 @@ struct Said {
     apart: bool,
     /// Which device of which machine.
     device: String,
+    /// What it is called.
+    name: String,
     multiprocessors: u32,
     /// Of these, as many as this process may use.
     share: u32,
@@ -43,7 +49,7 @@ struct Said {
     error: Option<String>,
 }
 
-impl Said {
+impl EngineProposal {
     /// What must be equal, as people read it.
     fn terms(&self) -> String {
         let Self { version, kernels, lanes, first_epoch, provider, algorithm, unreachable, .. } = self;
@@ -61,16 +67,16 @@ impl Said {
     }
 }
 
-/// Collective: what all ranks agree on, and whether another rank of this process is on the same device. `occupancies` are
-/// this rank's, or why it failed.
+/// Collective: what all ranks agree on, and whether another rank of this process is on the same device.
+/// `occupancies` are this rank's, or why it failed.
 pub(super) fn agree(
     running: &Running<'_>,
     device: &Device,
     settings: &Settings,
     adopted: bool,
     occupancies: Result<Limits, String>,
-) -> Result<(Agreed, bool)> {
-    let mine = Said { adopted, ..say(running, device, settings, occupancies) };
+) -> Result<(AgreedEngine, bool)> {
+    let mine = EngineProposal { adopted, ..say(running, device, settings, occupancies) };
     let all = running.all_brought(Op::CudaEngine, &mine)?;
     let failed = all.iter().enumerate().find_map(|(rank, said)| Some((rank, said.error.clone()?)));
     if let Some((rank, message)) = failed {
@@ -83,11 +89,11 @@ pub(super) fn agree(
     }
     let inner = running.inner();
     let own = &inner.members[inner.rank].process;
-    let shares = |(rank, said): (usize, &Said)| {
+    let shares = |(rank, said): (usize, &EngineProposal)| {
         rank != inner.rank && said.device == mine.device && inner.members[rank].process == *own
     };
     let shares_device = all.iter().enumerate().any(shares);
-    Ok((smallest(&all), shares_device))
+    Ok((smallest(&all, &inner.devices), shares_device))
 }
 
 fn say(
@@ -95,10 +101,10 @@ fn say(
     device: &Device,
     settings: &Settings,
     occupancies: Result<Limits, String>,
-) -> Said {
+) -> EngineProposal {
     let inner = running.inner();
     let (multiprocessors, share) = multiprocessors(device);
-    Said {
+    EngineProposal {
         version: VERSION,
         kernels: source_hash(),
         lanes: settings.lanes,
@@ -110,6 +116,7 @@ fn say(
         unreachable: settings.unreachable.clone(),
         apart: settings.apart,
         device: format!("{} {}", inner.members[inner.rank].host, ids::hex(&device.uuid())),
+        name: device.name().to_owned(),
         multiprocessors,
         share,
         occupancies: occupancies.as_ref().copied().unwrap_or_default(),
@@ -126,9 +133,10 @@ pub(super) fn multiprocessors(device: &Device) -> (u32, u32) {
     }
 }
 
-/// The least that any rank can do.
-fn smallest(all: &[Said]) -> Agreed {
-    let ranks_with = |said: &Said| all.iter().filter(|other| other.device == said.device).count() as u32;
+/// The least that any rank can do, and what rank 0's tuning says of `devices`.
+fn smallest(all: &[EngineProposal], devices: &BTreeMap<String, DeviceBounds>) -> AgreedEngine {
+    let ranks_with =
+        |said: &EngineProposal| all.iter().filter(|other| other.device == said.device).count() as u32;
     let mut limits = Limits::default().map(|row| row.map(|_| u32::MAX));
     for said in all {
         let multiprocessors = said.counted_on(ranks_with(said));
@@ -145,23 +153,32 @@ fn smallest(all: &[Said]) -> Agreed {
             *least = (*least).min(other);
         }
     }
-    Agreed {
+    let one_device = all.iter().all(|said| said.device == all[0].device && !said.apart);
+    let built_in = built_in(all.len(), one_device);
+    let is_one_kind = all.iter().all(|said| said.name == all[0].name);
+    let bounds = devices.get(&kind(&all[0].name, one_device)).filter(|_| is_one_kind);
+    // A tuning that means nothing must not keep anybody from working; all ranks have the same one.
+    let warn = |error: &Error| tracing::warn!(%error, "what was measured of devices is not used");
+    let found = bounds.map_or(Ok(built_in), |bounds| measured(built_in, bounds).inspect_err(warn));
+    AgreedEngine {
         world: all.len(),
-        one_device: all.iter().all(|said| said.device == all[0].device && !said.apart),
-        slot: Layout::new(all.len(), 1).slot,
+        one_device,
+        slot: ControlLayout::new(all.len(), 1).slot,
         max_blocks: all.iter().map(|said| said.max_blocks).min().unwrap_or(1),
         // It was checked; and all ranks say the same.
         preferred: all[0].algorithm.parse().ok(),
+        crossovers: found.unwrap_or(built_in),
         limits,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::{Algorithm, Form};
     use super::*;
 
-    fn said(device: &str, share: u32) -> Said {
-        Said {
+    fn said(device: &str, share: u32) -> EngineProposal {
+        EngineProposal {
             version: VERSION,
             kernels: 1,
             lanes: 1,
@@ -173,10 +190,45 @@ mod tests {
             unreachable: Vec::new(),
             apart: false,
             device: device.to_owned(),
+            name: "a GPU".to_owned(),
             multiprocessors: 132,
             share,
             occupancies: [[2; 3]; Routine::COUNT],
             error: None,
+        }
+    }
+
+    fn smallest(all: &[EngineProposal]) -> AgreedEngine {
+        super::smallest(all, &BTreeMap::new())
+    }
+
+    #[test]
+    fn what_was_measured_counts_for_ranks_of_that_kind_if_it_means_something() {
+        let rows = |form: &str, algorithm: &str| {
+            let bounds = BTreeMap::from([(algorithm.to_owned(), 4096)]);
+            DeviceBounds::from([("out".to_owned(), BTreeMap::new()), (form.to_owned(), bounds)])
+        };
+        let found = |all: &[EngineProposal], rows| {
+            super::smallest(all, &BTreeMap::from([("a GPU, ranks on several".to_owned(), rows)])).crossovers
+        };
+        let (several, low) = ([said("a", 132), said("b", 132)], Algorithm::LowLatency as usize);
+        let mut expected = built_in(2, false);
+        expected[low][Form::Private as usize] = 4096;
+        assert_eq!(found(&several, rows("private", "low_latency")), expected);
+        // Rows of another kind of devices.
+        let one = [said("a", 132), said("a", 132)];
+        assert_eq!(found(&one, rows("private", "low_latency")), built_in(2, true));
+        let mixed = [said("a", 132), EngineProposal { name: "another".to_owned(), ..said("b", 132) }];
+        assert_eq!(found(&mixed, rows("private", "low_latency")), built_in(2, false));
+        // Nonsense, and what gives other bits.
+        for (form, algorithm, words) in [
+            ("sideways", "low_latency", "form: \"sideways\" is none of in_place, out, private"),
+            ("private", "ring", "algorithm: \"ring\" is none of low_latency"),
+            ("private", "multimem", "algorithm: \"multimem\" is none of low_latency"),
+        ] {
+            assert_eq!(found(&several, rows(form, algorithm)), built_in(2, false));
+            let error = measured(built_in(2, false), &rows(form, algorithm)).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
     }
 
@@ -186,7 +238,7 @@ mod tests {
         assert_eq!((alone.limits, alone.world), ([[128; 3]; Routine::COUNT], 2));
         let together = smallest(&[said("a", 132), said("a", 132)]);
         assert_eq!(together.limits, [[66; 3]; Routine::COUNT]);
-        let apart = smallest(&[said("a", 132), Said { apart: true, ..said("a", 132) }]);
+        let apart = smallest(&[said("a", 132), EngineProposal { apart: true, ..said("a", 132) }]);
         assert!(together.one_device && !alone.one_device && !apart.one_device);
         assert_eq!(smallest(&[said("a", 132), said("b", 13)]).limits, [[13; 3]; Routine::COUNT]);
         // What MPS gives each of two is no less than half of the device, and that of four is a quarter.

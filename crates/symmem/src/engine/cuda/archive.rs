@@ -1,17 +1,18 @@
 //! Texts packed into one file, and the manifest that says what is in it.
 //!
-//! `embedded.rs` reads the kernels' PTX by it; `cargo xtask kernels` compiles this file too, to check them and to write them. What it
-//! guarantees: a text that is returned is the one that the manifest has the hash of, whatever the two files hold.
+//! `embedded.rs` reads the kernels' PTX by it; `cargo xtask kernels` compiles this file too, to check them
+//! and to write them. What it guarantees: a text that is returned is the one that the manifest has the hash
+//! of, whatever the two files hold.
 //!
-//! The packed file is one zlib stream after the other, in the order of the manifest's rows. Each text is a stream of its own, so who
-//! needs one unpacks one.
+//! The packed file is one zlib stream after the other, in the order of the manifest's rows. Each text is a
+//! stream of its own, so who needs one unpacks one.
 
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use sha2::{Digest, Sha256};
 
 /// One text, as a line of the manifest describes it: these fields in this order, with blanks between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct ManifestRow {
     /// The source that it was made of.
     pub(crate) name: String,
     /// The architecture that it is for.
@@ -27,16 +28,16 @@ pub(crate) struct Row {
 }
 
 /// The rows of a manifest; lines that begin with `#` are remarks.
-pub(crate) fn rows(manifest: &str) -> Result<Vec<Row>, String> {
+pub(crate) fn rows(manifest: &str) -> Result<Vec<ManifestRow>, String> {
     let lines = manifest.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| row(line).ok_or_else(|| format!("the manifest has no such row: {line:?}"))).collect()
 }
 
-fn row(line: &str) -> Option<Row> {
+fn row(line: &str) -> Option<ManifestRow> {
     let fields: Vec<_> = line.split_whitespace().collect();
     let [name, arch, packed, bytes, text, sources] = fields[..] else { return None };
     let owned = |field: &str| field.to_owned();
-    Some(Row {
+    Some(ManifestRow {
         name: owned(name),
         arch: owned(arch),
         packed: packed.parse().ok()?,
@@ -51,7 +52,7 @@ pub(crate) fn unpack(manifest: &str, packed: &[u8], name: &str) -> Result<Option
     let mut rest = packed;
     for row in rows(manifest)? {
         let Some((stream, others)) = rest.split_at_checked(row.packed) else {
-            return Err(format!("{} lies beyond the end of the packed file", row.name));
+            return Err(format!("{} is beyond the end of the packed file", row.name));
         };
         if row.name == name {
             return text_of(&row, stream).map(Some);
@@ -61,7 +62,7 @@ pub(crate) fn unpack(manifest: &str, packed: &[u8], name: &str) -> Result<Option
     Ok(None)
 }
 
-fn text_of(row: &Row, stream: &[u8]) -> Result<Vec<u8>, String> {
+fn text_of(row: &ManifestRow, stream: &[u8]) -> Result<Vec<u8>, String> {
     let name = &row.name;
     let text = decompress_to_vec_zlib_with_limit(stream, row.bytes)
         .map_err(|error| format!("{name} cannot be unpacked: {error}"))?;

@@ -1,7 +1,8 @@
-//! What `symmem bench` puts around the operations it times: the kernels of `kernels/bench.cu`, and plain copies; and kernels made ahead for
-//! machines without a compiler.
+//! What `symmem bench` puts around the operations it times: the kernels of `kernels/bench.cu`, and plain
+//! copies; and kernels made ahead for machines without a compiler.
 //!
-//! Not part of the interface: only the program `symmem` may call this. All systems that it compares run the same compiled kernels.
+//! Not part of the interface: only the program `symmem` may call this. All systems that it compares run the
+//! same compiled kernels.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -9,9 +10,10 @@ use std::path::Path;
 
 use cudarc::driver::sys;
 
-use super::kernels;
 pub use super::plan::Tune;
-use super::sources::BENCH;
+use super::plan::{AgreedEngine, Limits, built_in, kind};
+use super::sources::{ANY, BENCH, WORLDS};
+use super::{Algorithm, Engine, Form, control, kernels};
 use crate::Result;
 use crate::cuda::driver::check;
 use crate::cuda::{Device, Module, Stream};
@@ -22,10 +24,35 @@ pub fn compile(device: &Device) -> Result<Vec<u8>> {
     Module::image(device, name, text)
 }
 
-/// Compiles the engine's kernels for devices of this compute capability, into a folder that `SYMMEM_CACHE_DIR` may name elsewhere. Needs NVRTC, and no
-/// device.
+/// Compiles the engine's kernels for devices of this compute capability, into a folder that
+/// `SYMMEM_CACHE_DIR` may name elsewhere. Needs NVRTC, and no device.
 pub fn compile_engine(folder: &Path, capability: (u32, u32)) -> Result<()> {
     kernels::compile_into(folder, capability)
+}
+
+/// What the devices of `engine` are called in a tuning.
+pub fn kind_of(engine: &Engine) -> String {
+    kind(engine.device().name(), engine.inner.agreed.one_device)
+}
+
+/// Whether `algorithm` can carry `bytes` bytes in a group of `world` ranks.
+pub fn carries(algorithm: Algorithm, form: Form, world: usize, bytes: usize) -> bool {
+    let agreed = AgreedEngine {
+        world,
+        one_device: false,
+        slot: control::ControlLayout::new(world, 1).slot,
+        max_blocks: 1,
+        preferred: None,
+        crossovers: built_in(world, false),
+        limits: Limits::default(),
+    };
+    agreed.choose(form, bytes, Some(algorithm), &Tune::default()).is_ok()
+}
+
+/// Every size at which the dispatcher goes from one algorithm to another one by what is built in.
+pub fn crossovers() -> Vec<usize> {
+    let tables = WORLDS.into_iter().flat_map(|world| [built_in(world, false), built_in(world, true)]);
+    tables.flatten().flatten().filter(|bytes| !matches!(bytes >> 10, 0 | ANY)).collect()
 }
 
 /// Puts a copy within the device of `stream` on it.

@@ -1,39 +1,38 @@
-//! Operations that NCCL carries: where some rank's memory is out of reach of another's, kernels of ours cannot work.
+//! Operations that NCCL carries: where some rank's memory is out of reach of another's, kernels of ours
+//! cannot work.
 //!
-//! An engine is *direct* when every rank reaches every other, and memory when its pointers to all are there; what is not both
-//! goes through the engine's communicator, in the same order of lanes, captured or not. Numbers are then rounded as NCCL
-//! rounds them. Kernels of NCCL's have no deadline, so the stream says when one of them begins and ends, and whoever watches
-//! the engine (`status.rs`) fails the group when that takes too long; a graph cannot say it anew with every replay, and does not.
+//! An engine is *direct* when every rank reaches every other, and memory when its pointers to all are there;
+//! what is not both goes through the engine's communicator, in the same order of lanes, captured or not.
+//! Numbers are then rounded as NCCL rounds them. Kernels of NCCL's have no deadline, so the stream says when
+//! one of them begins and ends, and whoever watches the engine (`status.rs`) fails the group when that takes
+//! too long; a graph cannot say it again with every replay, and does not.
 
 #![allow(unsafe_code, reason = "kernel launches on device memory")]
-
-mod room;
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
 
-pub(crate) use self::room::Room;
-use super::Engine;
 use super::launch::Uses;
+use super::launch_terms::LaunchTerms;
+use super::ops::{AllReduce, DeviceRead};
 use super::recorded::Recording;
-use super::statement::Statement;
-use super::status::Ending;
+use super::{Engine, Region};
 use crate::cuda::Stream;
 use crate::cuda::activity::Activity;
 use crate::cuda::capture::Relaxed;
 use crate::cuda::driver::check;
-use crate::cuda::owner::{Owner, Place};
-use crate::memory::device::SymmetricMemory;
+use crate::device::status::Ending;
 use crate::nccl::{Carried, Communicator};
-use crate::numeric::{Element, ReduceOp};
+use crate::numeric::ReduceOp;
 use crate::operation::Op;
 use crate::provider::nccl;
 use crate::table::moved;
 use crate::{Error, Result};
 
-/// The end of `communicator`: at once, or once `activity` is over, where kernels of ours are at work on its windows.
+/// The end of `communicator`: at once, or once `activity` is over, where kernels of ours are at work on its
+/// windows.
 pub(super) fn ending(communicator: &Communicator, activity: Option<&Arc<Activity>>) -> Ending {
     let communicator = communicator.clone();
     let is_idle = activity.cloned().map(|activity| {
@@ -47,12 +46,6 @@ pub(super) fn ending(communicator: &Communicator, activity: Option<&Arc<Activity
 }
 
 impl Engine {
-    /// Whether every rank's device reaches the memory of every other's, so that kernels of this crate do the work. Else NCCL
-    /// does, where it can.
-    pub fn is_direct(&self) -> bool {
-        self.inner.is_direct
-    }
-
     /// The communicator that windows are registered with, where there is one.
     pub fn communicator(&self) -> Option<&Communicator> {
         nccl::communicator_of(&*self.inner.body.joined)
@@ -66,8 +59,8 @@ impl Engine {
         })
     }
 
-    /// Runs `give`, which gives `stream` work of NCCL's, on this handle's lane. What fails here leaves the other ranks waiting,
-    /// so it fails the group.
+    /// Runs `give`, which gives `stream` work of NCCL's, on this handle's lane. What fails here leaves the
+    /// other ranks waiting, so it fails the group.
     pub(super) fn carry(
         &self,
         op: Op,
@@ -81,7 +74,7 @@ impl Engine {
             return Err(Error::invalid(op.name(), problem));
         }
         let lane = &self.inner.body.lanes[self.lane];
-        let is_recorded = self.recording(&Statement::plain(op, None, (0, 0), 1)) != Recording::No;
+        let is_recorded = self.recording(&LaunchTerms::plain(op, None, (0, 0), 1)) != Recording::No;
         let kernels = &self.inner.body.kernels;
         let needs = || self.needs(uses);
         let given = lane.run(stream, op, &self.inner.watched, &needs, |bound, _| {
@@ -102,7 +95,8 @@ impl Engine {
             Err(error @ (Error::Library { .. } | Error::Cuda { .. })) => {
                 self.group().abort(&error.to_string())
             }
-            // Aborted while this thread was in NCCL, which may wait for peers there: the group's failure is what happened.
+            // Aborted while this thread was in NCCL, which may wait for peers there: the group's failure is
+            // what happened.
             Err(Error::Closed { .. }) => self.check(op, None, stream)?,
             // Done, or refused before anything was begun.
             _ => {}
@@ -113,12 +107,13 @@ impl Engine {
     /// In the order of `stream`: NCCL is at the operation with this number on this handle's lane; 0: at none.
     fn say(&self, number: u32, stream: &Stream) -> Result<()> {
         let word = self.inner.body.status.carried(self.lane);
-        // SAFETY: a word of host memory that the device reaches as long as the engine lives, whose end waits for the lane.
+        // SAFETY: a word of host memory that the device reaches as long as the engine lives, whose end waits
+        // for the lane.
         check("cuMemsetD32Async", unsafe { sys::cuMemsetD32Async(word, number, 1, stream.raw()) })
     }
 
     /// A barrier by NCCL: a reduction of one byte that nobody looks at.
-    pub(super) fn meet_carried(&self, op: Op, stream: &Stream) -> Result<()> {
+    pub(super) fn meet_by_nccl(&self, op: Op, stream: &Stream) -> Result<()> {
         let at = self.inner.body.control.address() + self.inner.scratch as u64;
         // SAFETY: the scratch of this rank's control block, which the engine keeps; I8 and sum are 0.
         self.carry(op, stream, &[None; 3], |nccl| unsafe { nccl.all_reduce_raw(at, at, 1, 0, 0, stream) })
@@ -132,54 +127,27 @@ impl Engine {
     }
 }
 
-impl<T: Element> SymmetricMemory<T> {
-    /// Whether kernels reach everybody's memory; else operations go through NCCL, where it has them.
-    pub fn is_direct(&self) -> bool {
-        self.engine.is_direct() && self.keep.is_direct
-    }
-
-    /// NCCL's window of this memory (`ncclWindow_t`), for kernels of its device interface; `None` where it is not NCCL's.
-    pub fn nccl_window(&self) -> Option<*mut c_void> {
-        nccl::window_of(self.keep.registration())
-    }
-
-    /// Bytes from the start of the window to the handle's first element of this rank.
-    pub fn window_offset(&self) -> usize {
-        self.offset
-    }
-
-    /// The error for loads and stores between this rank and `peer`, who do not reach each other.
-    #[cold]
-    pub(crate) fn out_of_reach(&self, peer: usize) -> Error {
-        Error::NoPeerAccess {
-            rank: self.rank(),
-            peer,
-            problem:
-                "they are not in one load and store domain; collectives, barrier and signals go through NCCL"
-                    .to_owned(),
-        }
+impl Region {
+    /// NCCL's window of this memory (`ncclWindow_t`), for kernels of its device interface; `None` where it is
+    /// not NCCL's.
+    pub(crate) fn nccl_window(&self) -> Option<*mut c_void> {
+        nccl::window_of(self.table.column().registration.as_ref())
     }
 
     /// An all-reduce by NCCL.
-    pub(super) fn reduce_carried(
-        &self,
-        op: Op,
-        reduction: ReduceOp,
-        input: Place<'_>,
-        output: Place<'_>,
-        stream: &Stream,
-    ) -> Result<()> {
-        let (from, to) = (input.address, output.address);
-        tracing::trace!(op = op.name(), bytes = self.len * size_of::<T>(), "all_reduce by NCCL");
+    pub(super) fn all_reduce_by_nccl(&self, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
+        let AllReduce { form, reduce, dtype, count, input, output } = *work;
+        let (op, from, to) = (form.op(), input.address, output.address);
+        tracing::trace!(op = op.name(), bytes = self.bytes, "all_reduce by NCCL");
         self.engine.carry(op, stream, &[self.owner(), input.owner, output.owner], |nccl| {
-            self.by_way_of_room(from, to, Some(reduction), stream, |from, to| {
-                nccl.reduce_all(from, to, self.len, T::DTYPE, reduction, stream)
+            self.by_way_of_room(from, to, Some(reduce), stream, |from, to| {
+                nccl.reduce_all(from, to, count, dtype, reduce, stream)
             })
         })
     }
 
-    /// Runs `give` on the places that NCCL is to read and write for `from` and `to`: where it cannot be given this rank's memory, on the
-    /// [`Room`] instead, with a copy before and after.
+    /// Runs `give` on the places that NCCL is to read and write for `from` and `to`: where it cannot be given
+    /// this rank's memory, on the room instead, with a copy before and after.
     fn by_way_of_room(
         &self,
         from: u64,
@@ -188,11 +156,12 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
         give: impl FnOnce(u64, u64) -> Result<()>,
     ) -> Result<()> {
-        let (own, bytes) = (self.data[self.rank()], self.len * size_of::<T>());
+        let (own, bytes) = (self.own_address(), self.bytes);
         let is_own = |at: u64| at == own && bytes > 0;
-        // For averages NCCL (2.30.7) has no kernel that works in windows, and takes it all the same: 'invalid device function'.
+        // For averages NCCL (2.30.7) has no kernel that works in windows, and takes it all the same: 'invalid
+        // device function'.
         let is_missing = reduction == Some(ReduceOp::Avg) && self.nccl_window().is_some();
-        let room = match self.keep.room()? {
+        let room = match self.table.room() {
             room if is_missing && (is_own(from) || is_own(to)) => room.need(stream)?,
             room if self.offsets_differ => room.address(),
             _ => 0,
@@ -211,28 +180,23 @@ impl<T: Element> SymmetricMemory<T> {
         if in_room(to) { copy(own, room) } else { Ok(()) }
     }
 
-    /// Another collective by NCCL, which has all but those of columns.
-    pub(super) fn carry_part(
-        &self,
-        work: &Carried,
-        output: Option<&dyn Owner>,
-        stream: &Stream,
-    ) -> Result<()> {
-        let op = work.op;
-        if op.row().is_some_and(|row| !row.carried) {
-            let problem = "NCCL, which carries what ranks out of reach do, has no such thing. Hint: lay the parts out one after the other";
-            return Err(Error::invalid(op.name(), problem));
+    /// Another collective by NCCL.
+    pub(super) fn read_by_nccl(&self, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
+        let DeviceRead { op, dtype, reduction, root, count, output, .. } = *reading;
+        if count == 0 {
+            return Ok(());
         }
-        tracing::trace!(op = op.name(), count = work.count, "collective by NCCL");
-        self.engine.carry(op, stream, &[self.owner(), None, output], |nccl| {
-            self.by_way_of_room(work.from, work.to, work.reduction, stream, |from, to| {
-                nccl.carry(&Carried { from, to, ..*work }, stream)
+        tracing::trace!(op = op.name(), count, "collective by NCCL");
+        let (from, to, root) = (self.own_address(), output.address, root.unwrap_or(0));
+        self.engine.carry(op, stream, &[self.owner(), None, output.owner], |nccl| {
+            self.by_way_of_room(from, to, reduction, stream, |from, to| {
+                nccl.carry(&Carried { op, reduction, dtype, count, from, to, root }, stream)
             })
         })
     }
 
     /// A signal by NCCL, which has one channel.
-    pub(super) fn signal_carried(&self, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {
+    pub(super) fn signal_by_nccl(&self, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {
         if channel != 0 {
             return Err(Error::ChannelOutOfRange { op: op.name(), channel, channels: 1 });
         }

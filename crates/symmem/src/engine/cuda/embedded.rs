@@ -1,9 +1,11 @@
 //! Kernels as PTX, for machines without NVRTC and for devices that are newer than theirs.
 //!
-//! Made by `cargo xtask kernels --write`, which a test keeps true to the sources: the kernels for groups of any size, for compute capability 8.0
-//! and up. The driver compiles them when they are loaded; it must know PTX 9.0, that is, be of release 580 or later.
+//! Made by `cargo xtask kernels --write`, which a test keeps true to the sources: the kernels for groups of
+//! any size, for compute capability 8.0 and up. The driver compiles them when they are loaded; it must know
+//! PTX 9.0, that is, be of release 580 or later.
 //!
-//! They are packed (`archive.rs`), and unpacked when they are asked for: a third of a millisecond each, beside a driver that takes far longer.
+//! They are packed (`archive.rs`), and unpacked when they are asked for: a third of a millisecond each,
+//! beside a driver that takes far longer.
 
 use super::archive;
 

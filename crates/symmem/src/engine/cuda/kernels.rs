@@ -1,29 +1,30 @@
 //! The kernels of an engine: compiled for its device, loaded, and found by what they do.
 //!
-//! Made when an engine is. What it guarantees: everything that an operation can launch is on the device before the first one
-//! (a kernel that were loaded later would wait behind one that spins for it, for ever), and engines of one process on one
-//! device share what is loaded.
+//! Made when an engine is. What it guarantees: everything that an operation can launch is on the device
+//! before the first one (a kernel that were loaded later would wait behind one that spins for it, for ever),
+//! and engines of one process on one device share what is loaded.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::control::SMALL_WORLD;
 use super::embedded;
-use super::plan::{Limits, NUMBERS, Routine};
-use super::sources::{ENGINE, HEADERS, MULTIMEM, Source};
+use super::plan::{Limits, REDUCED_DTYPES, Routine};
+use super::sources::{ENGINE, HEADERS, KernelSource, MULTIMEM};
 use crate::cuda::Device;
 use crate::cuda::module::{Function, Module, cached_in};
 use crate::cuda::nvrtc;
+use crate::device::control::SMALL_WORLD;
 use crate::{Error, Result};
 
 /// The oldest devices that have multimem instructions, by compute capability.
 const MULTIMEM_CAPABILITY: (u32, u32) = (9, 0);
 
-/// The oldest devices whose kernels can wait for those before them: `wait_for_kernel_before` of primitives.cuh. What is built in is for older ones.
+/// The oldest devices whose kernels can wait for those before them: `wait_for_kernel_before` of
+/// primitives.cuh. What is built in is for older ones.
 const WAITING_CAPABILITY: (u32, u32) = (9, 0);
 
-/// Options of the compiler beside the architecture. The arithmetic is that of docs/numerics.md: subnormals stay, divisions
-/// are exact, nothing is fused.
+/// Options of the compiler beside the architecture. The arithmetic is that of docs/numerics.md: subnormals
+/// stay, divisions are exact, nothing is fused.
 const OPTIONS: [&str; 4] = ["--std=c++17", "--ftz=false", "--prec-div=true", "--fmad=false"];
 
 /// The option for kernels that can be recorded: see `kernels/record.cuh`.
@@ -53,7 +54,7 @@ pub(crate) struct Kernel {
 /// The kernels for groups of one size.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    /// By [`Routine`], then by [`NUMBERS`]; one that knows no element types is there for each of them.
+    /// By [`Routine`], then by [`REDUCED_DTYPES`]; one that knows no element types is there for each of them.
     routines: Vec<Kernel>,
     pub(crate) barrier: Kernel,
     /// For ranks that are all on one device.
@@ -61,7 +62,8 @@ pub(crate) struct Kernels {
     pub(crate) put_signal: Kernel,
     pub(crate) wait_signal: Kernel,
     pub(crate) copy: Kernel,
-    /// Before and after a step that is recorded: work of another library, or a kernel that cannot record itself.
+    /// Before and after a step that is recorded: work of another library, or a kernel that cannot record
+    /// itself.
     pub(crate) begin_work: Kernel,
     pub(crate) end_work: Kernel,
     /// The same of a kernel that takes a turn.
@@ -78,18 +80,19 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Loads what a group of `world` ranks needs, to be `recorded` or not. `cache` is where compiled code is kept.
+    /// Loads what a group of `world` ranks needs, to be `recorded` or not. `cache` is where compiled code is
+    /// kept.
     pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>, recorded: bool) -> Result<Self> {
         let modules = Modules::of(device, ENGINE, cache, recorded)?;
         let class = class_of(world);
         let is_large = world > SMALL_WORLD;
-        let mut routines = Vec::with_capacity(Routine::ALL.len() * NUMBERS.len());
+        let mut routines = Vec::with_capacity(Routine::ALL.len() * REDUCED_DTYPES.len());
         for routine in Routine::ALL {
             let module = modules.of_source(routine.name())?;
-            for number in NUMBERS {
+            for dtype in REDUCED_DTYPES {
                 routines.push(match routine.traits().bytes {
                     true => untyped(module, routine.name(), is_large)?,
-                    false => find(module, &format!("{}_{number}", routine.name()), class)?,
+                    false => find(module, &format!("{}_{dtype}", routine.name()), class)?,
                 });
             }
         }
@@ -114,18 +117,19 @@ impl Kernels {
         })
     }
 
-    /// The kernel for elements of the `number`th type.
+    /// The kernel for elements of the type at `dtype_index`.
     #[inline]
-    pub(crate) fn routine(&self, routine: Routine, number: usize) -> &Kernel {
-        &self.routines[routine as usize * NUMBERS.len() + number]
+    pub(crate) fn routine(&self, routine: Routine, dtype_index: usize) -> &Kernel {
+        &self.routines[routine as usize * REDUCED_DTYPES.len() + dtype_index]
     }
 
     /// How many of the largest blocks of each kernel a multiprocessor holds.
     pub(crate) fn occupancies(&self) -> Result<Limits> {
         let mut all = Limits::default();
         for routine in Routine::ALL {
-            for (number, occupancy) in all[*routine as usize].iter_mut().enumerate() {
-                *occupancy = self.routine(*routine, number).function.occupancy(routine.most_threads(), 0)?;
+            for (dtype_index, occupancy) in all[*routine as usize].iter_mut().enumerate() {
+                *occupancy =
+                    self.routine(*routine, dtype_index).function.occupancy(routine.most_threads(), 0)?;
             }
         }
         Ok(all)
@@ -135,14 +139,15 @@ impl Kernels {
 /// The kernels that need multicast, for groups of one size.
 #[derive(Debug)]
 pub(crate) struct MultimemKernels {
-    /// By [`Routine::MULTIMEM`], then by [`NUMBERS`].
+    /// By [`Routine::MULTIMEM`], then by [`REDUCED_DTYPES`].
     routines: Vec<Kernel>,
     pub(crate) barrier: Kernel,
     _modules: Arc<Modules>,
 }
 
 impl MultimemKernels {
-    /// Loads what a group of `world` ranks needs. There is no PTX of it that was built in: it needs the compiler, or its cache.
+    /// Loads what a group of `world` ranks needs. There is no PTX of it that was built in: it needs the
+    /// compiler, or its cache.
     pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>, recorded: bool) -> Result<Self> {
         let (major, minor) = device.compute_capability();
         if (major, minor) < MULTIMEM_CAPABILITY {
@@ -151,13 +156,13 @@ impl MultimemKernels {
         }
         let modules = Modules::of(device, MULTIMEM, cache, recorded)?;
         let is_large = world > SMALL_WORLD;
-        let mut routines = Vec::with_capacity(Routine::MULTIMEM.len() * NUMBERS.len());
+        let mut routines = Vec::with_capacity(Routine::MULTIMEM.len() * REDUCED_DTYPES.len());
         for routine in Routine::MULTIMEM {
             let module = modules.of_source(routine.name())?;
-            for number in NUMBERS {
+            for dtype in REDUCED_DTYPES {
                 let name = match routine.traits().bytes {
                     true => routine.name().to_owned(),
-                    false => format!("{}_{number}", routine.name()),
+                    false => format!("{}_{dtype}", routine.name()),
                 };
                 routines.push(untyped(module, &name, is_large)?);
             }
@@ -166,10 +171,10 @@ impl MultimemKernels {
         Ok(Self { routines, barrier, _modules: modules })
     }
 
-    /// The kernel for elements of the `number`th type; `None` for a routine that needs no multicast.
-    pub(crate) fn routine(&self, routine: Routine, number: usize) -> Option<&Kernel> {
+    /// The kernel for elements of the type at `dtype_index`; `None` for a routine that needs no multicast.
+    pub(crate) fn routine(&self, routine: Routine, dtype_index: usize) -> Option<&Kernel> {
         let at = Routine::MULTIMEM.iter().position(|known| *known == routine)?;
-        self.routines.get(at * NUMBERS.len() + number)
+        self.routines.get(at * REDUCED_DTYPES.len() + dtype_index)
     }
 }
 
@@ -215,15 +220,15 @@ struct Modules {
 }
 
 /// What is loaded: on which device, of which sources, and whether it can be recorded.
-type Loaded = (usize, &'static [Source], bool, Weak<Modules>);
+type LoadedModules = (usize, &'static [KernelSource], bool, Weak<Modules>);
 
 /// Held while something is compiled: ranks that are threads wait for the first of them.
-static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
+static LOADED: Mutex<Vec<LoadedModules>> = Mutex::new(Vec::new());
 
 impl Modules {
     fn of(
         device: &Device,
-        sources: &'static [Source],
+        sources: &'static [KernelSource],
         cache: Option<&Path>,
         recorded: bool,
     ) -> Result<Arc<Self>> {
@@ -241,21 +246,22 @@ impl Modules {
 
     fn load(
         device: &Device,
-        sources: &'static [Source],
+        sources: &'static [KernelSource],
         cache: Option<&Path>,
         recorded: bool,
     ) -> Result<Self> {
         let mut options = options(device.compute_capability());
         options.extend(recorded.then(|| RECORDED.to_owned()));
         let images: Vec<Result<(Vec<u8>, bool)>> = std::thread::scope(|scope| {
-            let image = |source: &'static Source| image_of(source, &options, cache);
+            let image = |source: &'static KernelSource| image_of(source, &options, cache);
             let threads: Vec<_> = sources.iter().map(|source| scope.spawn(move || image(source))).collect();
             let lost = |_| Err(Error::invalid("kernels", "the thread that compiled them panicked"));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
         });
         let images = images.into_iter().collect::<Result<Vec<_>>>()?;
-        let load =
-            |((name, _), (image, _)): (&Source, &(Vec<u8>, bool))| Ok((*name, Module::load(device, image)?));
+        let load = |((name, _), (image, _)): (&KernelSource, &(Vec<u8>, bool))| {
+            Ok((*name, Module::load(device, image)?))
+        };
         let modules = sources.iter().zip(&images).map(load);
         Ok(Self {
             modules: modules.collect::<Result<_>>()?,
@@ -273,7 +279,8 @@ impl Modules {
     }
 }
 
-/// Compiles everything for devices of compute capability `capability`, into the cache `folder`. Needs NVRTC, and no device.
+/// Compiles everything for devices of compute capability `capability`, into the cache `folder`. Needs NVRTC,
+/// and no device.
 #[cfg(feature = "bench-support")]
 pub(crate) fn compile_into(folder: &Path, capability: (u32, u32)) -> Result<()> {
     let options = options(capability);
@@ -290,7 +297,7 @@ fn options((major, minor): (u32, u32)) -> Vec<String> {
 }
 
 /// The code of one source: from the cache or the compiler, or (false) as it was built in.
-fn image_of(source: &Source, options: &[String], cache: Option<&Path>) -> Result<(Vec<u8>, bool)> {
+fn image_of(source: &KernelSource, options: &[String], cache: Option<&Path>) -> Result<(Vec<u8>, bool)> {
     // No compiler, or one that is older than the device.
     let error = match compiled(source, options, cache) {
         Ok(image) => return Ok((image, true)),
@@ -310,13 +317,13 @@ fn image_of(source: &Source, options: &[String], cache: Option<&Path>) -> Result
 /// The error of who can neither compile a kernel nor use the one that was built in.
 fn damaged(error: &Error, problem: &str) -> Error {
     let problem = format!(
-        "{error}; and the PTX that was built in is damaged: {problem}. Hint: build or install symmem anew, or install NVRTC"
+        "{error}; and the PTX that was built in is damaged: {problem}. Hint: build or install symmem again, or install NVRTC"
     );
     Error::invalid("kernels", problem)
 }
 
 /// The code of one source from the cache, or from the compiler.
-fn compiled(source: &Source, options: &[String], cache: Option<&Path>) -> Result<Vec<u8>> {
+fn compiled(source: &KernelSource, options: &[String], cache: Option<&Path>) -> Result<Vec<u8>> {
     let (name, text) = *source;
     let texts = HEADERS.iter().flat_map(|(name, text)| [name.as_bytes(), text.as_bytes()]);
     let key: Vec<&[u8]> = [name.as_bytes(), text.as_bytes()]
@@ -349,8 +356,9 @@ mod tests {
 
     #[test]
     fn every_kernel_has_its_source() {
-        let has =
-            |sources: &[Source], stem: &str| sources.iter().any(|(name, _)| *name == format!("{stem}.cu"));
+        let has = |sources: &[KernelSource], stem: &str| {
+            sources.iter().any(|(name, _)| *name == format!("{stem}.cu"))
+        };
         assert!(Routine::ALL.iter().all(|routine| has(ENGINE, routine.name())));
         assert!(Routine::MULTIMEM.iter().all(|routine| has(MULTIMEM, routine.name())));
         assert!(has(ENGINE, "signals") && has(ENGINE, "marks") && has(MULTIMEM, "barrier_multimem"));

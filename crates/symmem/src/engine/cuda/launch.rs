@@ -1,34 +1,34 @@
 //! The way of an operation to its device: the checks that all share, then one launch.
 //!
-//! Called by `ops`. Nothing here allocates, waits or logs while all is well; the only lock is the lane's, which nobody
-//! contends for unless two threads of a rank use one lane.
+//! Called by `ops`. Nothing here allocates, waits or logs while all is well; the only lock is the lane's,
+//! which nobody contends for unless two threads of a rank use one lane.
 
 #![allow(unsafe_code, reason = "kernel launches on device memory")]
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::control::{Launch, NEXT_EARLY, RECORDED};
 use super::kernels::Kernel;
-use super::lane::{Behind, Keep, Lane};
+use super::launch_terms::LaunchTerms;
 use super::recorded::Recording;
-use super::statement::Statement;
 use super::{Engine, EngineInner};
 use crate::cuda::device::Bound;
-use crate::cuda::owner::{Owner, Place};
+use crate::cuda::owner::{OwnedAddress, Owner};
 use crate::cuda::{Device, Stream, nvtx, queues};
+use crate::device::control::{Launch, NEXT_EARLY, RECORDED};
+use crate::device::lane::{Behind, Lane, LaunchKeep};
 use crate::operation::Op;
 use crate::sys::fork;
 use crate::{Error, Result};
 
 /// What differs from launch to launch.
 #[derive(Clone, Copy)]
-pub(crate) struct Call<'a> {
-    pub(crate) statement: Statement,
+pub(crate) struct LaunchArguments<'a> {
+    pub(crate) statement: LaunchTerms,
     pub(crate) count: u64,
     /// Private memory, or what else the kernel understands by it.
-    pub(crate) input: Place<'a>,
-    pub(crate) output: Place<'a>,
+    pub(crate) input: OwnedAddress<'a>,
+    pub(crate) output: OwnedAddress<'a>,
     pub(crate) peer: usize,
     pub(crate) mode: u32,
     /// Everybody's memory, or pads.
@@ -37,7 +37,8 @@ pub(crate) struct Call<'a> {
     pub(crate) multicast: u64,
     /// Who owns `data`.
     pub(crate) memory: Option<&'a dyn Owner>,
-    /// Whether it takes so little of the device that it may be there beside another launch of its lane: of kernels that take a turn.
+    /// Whether it takes so little of the device that it may be there beside another launch of its lane: of
+    /// kernels that take a turn.
     pub(crate) is_small: bool,
 }
 
@@ -77,29 +78,30 @@ struct Manner {
 
 impl Manner {
     /// One after the other, and not recorded.
-    fn plain(call: &Call<'_>) -> Self {
-        let Statement { grid, threads, .. } = call.statement;
+    fn plain(call: &LaunchArguments<'_>) -> Self {
+        let LaunchTerms { grid, threads, .. } = call.statement;
         Self { early: Early::No, mode: 0, shape: (grid, threads) }
     }
 
     /// Of one thread before or after `call`.
-    fn mark(call: &Call<'_>) -> Self {
+    fn mark(call: &LaunchArguments<'_>) -> Self {
         Self { shape: (1, 1), ..Self::plain(call) }
     }
 }
 
-impl<'a> Call<'a> {
+impl<'a> LaunchArguments<'a> {
     fn uses(&self) -> Uses<'a> {
         [self.memory, self.input.owner, self.output.owner]
     }
 
     /// A launch that is told nothing but what it is.
-    pub(crate) fn plain(statement: Statement) -> Self {
+    #[inline]
+    pub(crate) fn plain(statement: LaunchTerms) -> Self {
         Self {
             statement,
             count: 0,
-            input: Place::bare(0),
-            output: Place::bare(0),
+            input: OwnedAddress::bare(0),
+            output: OwnedAddress::bare(0),
             peer: 0,
             mode: 0,
             data: &[],
@@ -109,7 +111,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call returns.
+    /// Puts `kernel` on `stream`, with a copy of `template` filled in, which is copied again before the call
+    /// returns.
     #[inline]
     fn launch<const N: usize>(
         &self,
@@ -130,9 +133,10 @@ impl<'a> Call<'a> {
         launch.set_data(self.data);
         launch.multicast = self.multicast;
         let mut parameters = [(&raw mut launch).cast::<c_void>()];
-        // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that the ranks
-        // exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph is gone (`needs`). Kernels
-        // of which a launch may be early wait for the one before when they take their turn, before anything else.
+        // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that
+        // the ranks exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph
+        // is gone (`needs`). Kernels of which a launch may be early wait for the one before when they take
+        // their turn, before anything else.
         unsafe {
             let is_early = early == Early::Yes;
             kernel.function.launch_in(bound, stream, shape, is_early, &mut parameters)
@@ -141,7 +145,8 @@ impl<'a> Call<'a> {
 }
 
 impl Engine {
-    /// The checks of every operation: this process is the rank, the group is whole, the stream is the device's.
+    /// The checks of every operation: this process is the rank, the group is whole, the stream is the
+    /// device's.
     #[inline]
     pub(crate) fn check(&self, op: Op, channel: Option<usize>, stream: &Stream) -> Result<()> {
         if fork::is_child() {
@@ -170,9 +175,9 @@ impl Engine {
 
     /// Launches `kernel` on this handle's lane.
     #[inline]
-    pub(crate) fn launch(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
-        if !self.inner.is_direct || call.data.contains(&0) {
-            return Err(self.not_direct(call));
+    pub(crate) fn launch(&self, stream: &Stream, kernel: &Kernel, call: &LaunchArguments<'_>) -> Result<()> {
+        if call.data.contains(&0) {
+            return Err(self.out_of_reach(call));
         }
         let lane = self.inner.lane(self.lane);
         let recording = self.recording(&call.statement);
@@ -196,7 +201,7 @@ impl Engine {
         &self,
         kernel: &Kernel,
         stream: (&Stream, &Bound<'_>),
-        call: &Call<'_>,
+        call: &LaunchArguments<'_>,
         manner: Manner,
     ) -> Result<()> {
         let lane = self.inner.lane(self.lane);
@@ -220,7 +225,7 @@ impl Engine {
 
     /// The error for a kernel that would need memory out of reach.
     #[cold]
-    fn not_direct(&self, call: &Call<'_>) -> Error {
+    fn out_of_reach(&self, call: &LaunchArguments<'_>) -> Error {
         let rank = self.group().rank();
         let peer =
             call.data.iter().position(|address| *address == 0).unwrap_or((rank + 1) % self.group().size());
@@ -231,28 +236,41 @@ impl Engine {
         Error::NoPeerAccess { rank, peer, problem }
     }
 
-    /// On this handle's lane, whose turn it is: records in the order of `stream` that work of another library begins or ends, by `kernel`.
+    /// On this handle's lane, whose turn it is: records in the order of `stream` that work of another library
+    /// begins or ends, by `kernel`.
     pub(super) fn note(&self, op: Op, kernel: &Kernel, stream: (&Stream, &Bound<'_>)) -> Result<()> {
-        let call = Call::plain(Statement::plain(op, None, (0, 0), 1));
+        let call = LaunchArguments::plain(LaunchTerms::plain(op, None, (0, 0), 1));
         put(self.inner.lane(self.lane), kernel, stream, &call, Manner::plain(&call))
     }
 
     /// Launches `kernel`, which waits for nobody, beside the lane.
-    pub(crate) fn launch_beside(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
+    pub(crate) fn launch_beside(
+        &self,
+        stream: &Stream,
+        kernel: &Kernel,
+        call: &LaunchArguments<'_>,
+    ) -> Result<()> {
         let lane = self.inner.lane(self.lane);
         self.beside(stream, &call.uses(), |bound| {
             put(lane, kernel, (stream, bound), call, Manner::plain(call))
         })
     }
 
-    /// Launches `kernel`, which waits for nobody and is waited for at once, on the device's own stream for that.
-    pub(super) fn launch_at_once(&self, stream: &Stream, kernel: &Kernel, call: &Call<'_>) -> Result<()> {
+    /// Launches `kernel`, which waits for nobody and is waited for at once, on the device's own stream for
+    /// that.
+    pub(super) fn launch_at_once(
+        &self,
+        stream: &Stream,
+        kernel: &Kernel,
+        call: &LaunchArguments<'_>,
+    ) -> Result<()> {
         let bound = self.inner.device.bind()?;
         put(self.inner.lane(self.lane), kernel, (stream, &bound), call, Manner::plain(call))?;
         self.inner.body.activity.copied(stream)
     }
 
-    /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this engine's memory.
+    /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this
+    /// engine's memory.
     pub(crate) fn beside(
         &self,
         stream: &Stream,
@@ -271,9 +289,22 @@ impl Engine {
         give(&bound)
     }
 
+    /// Runs `give`, which gives `stream` something that waits for nobody, on this handle's lane: after what
+    /// was given to the lane before, on any stream, and before what comes.
+    pub(crate) fn in_turn(
+        &self,
+        op: Op,
+        stream: &Stream,
+        uses: &Uses<'_>,
+        give: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let needs = || self.needs(uses);
+        self.inner.lane(self.lane).run(stream, op, &self.inner.watched, &needs, |_, _| give())
+    }
+
     /// What a captured operation needs alive: this engine, and all memory it works on.
-    pub(super) fn needs(&self, uses: &Uses<'_>) -> Vec<Keep> {
-        let engine: Keep = Arc::<EngineInner>::clone(&self.inner);
+    pub(super) fn needs(&self, uses: &Uses<'_>) -> Vec<LaunchKeep> {
+        let engine: LaunchKeep = Arc::<EngineInner>::clone(&self.inner);
         [engine].into_iter().chain(uses.iter().flatten().filter_map(|owner| owner.keep())).collect()
     }
 }
@@ -290,12 +321,13 @@ fn put(
     lane: &Lane,
     kernel: &Kernel,
     stream: (&Stream, &Bound<'_>),
-    call: &Call<'_>,
+    call: &LaunchArguments<'_>,
     manner: Manner,
 ) -> Result<()> {
     match &lane.small {
         Some(template) if !kernel.is_large => call.launch(template, kernel, stream, manner),
-        // The copy has small parameters in a large group too; it looks at nothing behind what both have in common.
+        // The copy has small parameters in a large group too; it looks at nothing behind what both have in
+        // common.
         _ => call.launch(&lane.large, kernel, stream, manner),
     }
 }

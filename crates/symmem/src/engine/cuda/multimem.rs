@@ -1,21 +1,22 @@
-//! What an engine needs for multicast besides the user's memory: control blocks that are all reached at once, and kernels.
+//! What an engine needs for multicast besides the user's memory: control blocks that are all reached at once,
+//! and kernels.
 //!
-//! Made when an engine is, as far as the ranks can. What it guarantees: all ranks have it, or none has, and those without
-//! know why, in the same words.
+//! Made when an engine is, as far as the ranks can. What it guarantees: all ranks have it, or none has, and
+//! those without know why, in the same words.
 
 use serde::{Deserialize, Serialize};
 
 use super::agree::multiprocessors;
 use super::kernels::{Kernel, MultimemKernels};
-use super::plan::{Algorithm, Limits, NUMBERS, Routine, limit};
+use super::plan::{Algorithm, Limits, REDUCED_DTYPES, Routine, limit};
 use super::{Engine, EngineInner};
 use crate::cuda::Device;
 use crate::group::Running;
 use crate::table::Column;
 use crate::{Error, Result};
 
-/// Blocks that one launch of each kernel may have: by [`Routine::MULTIMEM`], then by [`NUMBERS`].
-type Rows = [[u32; NUMBERS.len()]; Routine::MULTIMEM.len()];
+/// Blocks that one launch of each kernel may have: by [`Routine::MULTIMEM`], then by [`REDUCED_DTYPES`].
+type BlockLimits = [[u32; REDUCED_DTYPES.len()]; Routine::MULTIMEM.len()];
 
 /// All of it.
 #[derive(Debug)]
@@ -27,13 +28,14 @@ pub(super) struct Multimem {
 
 /// What a rank says after it has loaded its kernels.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Loaded {
-    limits: Rows,
+struct MultimemProposal {
+    limits: BlockLimits,
     /// Why it could not.
     problem: Option<String>,
 }
 
-/// Collective: everything for the ranks whose control blocks are `peers`, `recorded` or not, or why there is nothing. Enters what the ranks agree on in `limits`.
+/// Collective: everything for the ranks whose control blocks are `peers`, `recorded` or not, or why there is
+/// nothing. Enters what the ranks agree on in `limits`.
 pub(super) fn set_up(
     running: &Running<'_>,
     device: &Device,
@@ -51,8 +53,8 @@ pub(super) fn set_up(
     let kernels = MultimemKernels::load(device, running.inner().world, cache, recorded);
     let loaded = kernels.and_then(|kernels| Ok((rows(&kernels, device, lanes)?, kernels)));
     let mine = match &loaded {
-        Ok((limits, _)) => Loaded { limits: *limits, problem: None },
-        Err(error) => Loaded { problem: Some(error.to_string()), ..Loaded::default() },
+        Ok((limits, _)) => MultimemProposal { limits: *limits, problem: None },
+        Err(error) => MultimemProposal { problem: Some(error.to_string()), ..MultimemProposal::default() },
     };
     let all = running.all_brought(running.op(), &mine)?;
     for (rank, said) in all.iter().enumerate() {
@@ -69,12 +71,12 @@ pub(super) fn set_up(
 }
 
 /// What this rank can do. No two ranks of a multicast object share a device.
-fn rows(kernels: &MultimemKernels, device: &Device, lanes: u32) -> Result<Rows> {
-    let mut rows = Rows::default();
+fn rows(kernels: &MultimemKernels, device: &Device, lanes: u32) -> Result<BlockLimits> {
+    let mut rows = BlockLimits::default();
     let (_, share) = multiprocessors(device);
     for (routine, row) in Routine::MULTIMEM.iter().copied().zip(&mut rows) {
-        for (number, most) in row.iter_mut().enumerate() {
-            let kernel = kernels.routine(routine, number).ok_or_else(|| unknown(routine))?;
+        for (dtype_index, most) in row.iter_mut().enumerate() {
+            let kernel = kernels.routine(routine, dtype_index).ok_or_else(|| unknown(routine))?;
             *most = limit(kernel.function.occupancy(routine.most_threads(), 0)?, share, lanes);
         }
     }
@@ -94,7 +96,7 @@ impl EngineInner {
 
 impl Engine {
     /// Whether operations that can use multicast are to.
-    pub(super) fn uses_multimem(&self) -> bool {
+    pub(crate) fn uses_multimem(&self) -> bool {
         self.forced == Some(Algorithm::Multimem)
     }
 
@@ -103,13 +105,13 @@ impl Engine {
         self.inner.multimem().map(drop)
     }
 
-    /// The kernel of `routine` for elements of the `number`th type.
+    /// The kernel of `routine` for elements of the type at `dtype_index`.
     #[inline]
-    pub(super) fn routine(&self, routine: Routine, number: usize) -> Result<&Kernel> {
+    pub(super) fn routine(&self, routine: Routine, dtype_index: usize) -> Result<&Kernel> {
         if !Routine::MULTIMEM.contains(&routine) {
-            return Ok(self.inner.body.kernels.routine(routine, number));
+            return Ok(self.inner.body.kernels.routine(routine, dtype_index));
         }
-        self.inner.multimem()?.kernels.routine(routine, number).ok_or_else(|| unknown(routine))
+        self.inner.multimem()?.kernels.routine(routine, dtype_index).ok_or_else(|| unknown(routine))
     }
 
     /// The barrier.

@@ -1,26 +1,28 @@
 //! The dispatcher: which kernel carries a message, and in which shape it is launched.
 //!
-//! Called by the operations and by `Engine::plan`. A pure function of what the ranks agreed on when the engine was made and
-//! of what an operation's signature holds, so that every rank comes to the same answer without asking.
-
-use std::fmt;
+//! Called by the operations and by `Engine::plan`. A pure function of what the ranks agreed on when the
+//! engine was made and of what an operation's signature holds, so that every rank comes to the same answer
+//! without asking.
 
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
 pub(crate) use super::sources::Routine;
-use super::sources::{ANY, Bounds, Room, WORLDS, device_table};
+use super::sources::{ANY, BuiltInBounds, MessageLimit, WORLDS, device_table};
+use crate::named::{find_named, named};
 use crate::numeric::DType;
-use crate::operation::named;
+
+use crate::tuning::DeviceBounds;
 use crate::{Error, Result};
 
 /// Blocks of a launch unless the settings say otherwise.
 pub(super) const DEFAULT_BLOCKS: u32 = 64;
-/// Blocks up to which a message goes in small blocks: the more multiprocessors share it, the sooner it is out. With more to do, large ones
-/// start sooner.
+/// Blocks up to which a message goes in small blocks: the more multiprocessors share it, the sooner it is
+/// out. With more to do, large ones start sooner.
 const SMALL_BLOCKS: u32 = 32;
 /// A launch is small if it takes at most one in so many of the places that its limit allows.
 const SMALL: u32 = 4;
-/// One in so many places of a rank's multiprocessors is taken at most by launches of one engine that wait, on all lanes together: kernels that peers
-/// wait for need room beside them. Small ones that are launched early come on top ([`SMALL`]).
+/// One in so many places of a rank's multiprocessors is taken at most by launches of one engine that wait, on
+/// all lanes together: kernels that peers wait for need room beside them. Small ones that are launched early
+/// come on top ([`SMALL`]).
 const FILLED: u32 = 2;
 
 /// Bytes of a unit, as in `kernels/units.cuh`.
@@ -48,18 +50,19 @@ macro_rules! algorithms {
 
         impl Algorithm {
             /// The kernel of each form that it has, and what limits it.
-            const fn forms(self) -> [Option<(Routine, Room)>; 3] {
-                use Room::*;
+            const fn forms(self) -> [Option<(Routine, MessageLimit)>; 3] {
+                use MessageLimit::*;
                 use Routine::*;
                 match self {
                     $($(Self::$algorithm => $forms,)*)*
                 }
             }
 
-            /// Up to how many KB it is chosen, where all ranks are on one device, and apart; for none if it never is. Measured on an H200;
-            /// apart it is a guess: measured on one device, with kernels that do not know that it takes longer to publish what a block wrote.
-            const fn bounds(self) -> &'static [Bounds; 2] {
-                let all: &'static [[Bounds; 2]] = match self {
+            /// Up to how many KB it is chosen, where all ranks are on one device, and apart; for none if it
+            /// never is. Measured on an H200; apart it is a guess: measured on one device, with kernels that
+            /// do not know that it takes longer to publish what a block wrote.
+            const fn bounds(self) -> &'static [BuiltInBounds; 2] {
+                let all: &'static [[BuiltInBounds; 2]] = match self {
                     $($(Self::$algorithm => &[[[[0; 3]; WORLDS.len()]; 2], $([$together, $apart])?],)*)*
                 };
                 &all[all.len() - 1]
@@ -79,34 +82,19 @@ impl Algorithm {
     }
 }
 
-/// Where an all-reduce finds its elements, and where it leaves the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Form {
-    /// Both in the symmetric memory.
-    InPlace,
-    /// From the symmetric memory to memory of this rank's own.
-    Out,
-    /// From and to memory of this rank's own; the symmetric memory is a place to work in.
-    Private,
-}
-
-impl Form {
-    /// Every one.
-    pub const ALL: [Self; 3] = [Self::InPlace, Self::Out, Self::Private];
-
-    /// Its name in messages and rows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::InPlace => "in_place",
-            Self::Out => "out",
-            Self::Private => "private",
+named! {
+    /// Where an all-reduce finds its elements, and where it leaves the result.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Form read as "form" {
+        /// Every one.
+        ALL: {
+            /// Both in the symmetric memory.
+            InPlace = "in_place",
+            /// From the symmetric memory to memory of this rank's own.
+            Out = "out",
+            /// From and to memory of this rank's own; the symmetric memory is a place to work in.
+            Private = "private",
         }
-    }
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -156,11 +144,11 @@ impl Routine {
 }
 
 /// The element types that kernels know, in the order of their tables.
-pub(crate) const NUMBERS: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
+pub(crate) const REDUCED_DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 
-/// Where `dtype` is in [`NUMBERS`].
-pub(crate) fn number_of(dtype: DType) -> Result<usize> {
-    NUMBERS.iter().position(|number| *number == dtype).ok_or_else(|| {
+/// Where `dtype` is in [`REDUCED_DTYPES`].
+pub(crate) fn dtype_index_of(dtype: DType) -> Result<usize> {
+    REDUCED_DTYPES.iter().position(|one| *one == dtype).ok_or_else(|| {
         let problem = format!(
             "{dtype} is not reduced on devices. Hint: bf16, f16 and f32 are; convert, or reduce in host memory"
         );
@@ -168,12 +156,40 @@ pub(crate) fn number_of(dtype: DType) -> Result<usize> {
     })
 }
 
-/// Blocks that one launch of each kernel may have: by [`Routine`], then by [`NUMBERS`].
-pub(crate) type Limits = [[u32; NUMBERS.len()]; Routine::COUNT];
+/// Blocks that one launch of each kernel may have: by [`Routine`], then by [`REDUCED_DTYPES`].
+pub(crate) type Limits = [[u32; REDUCED_DTYPES.len()]; Routine::COUNT];
+
+/// Up to how many bytes each of [`Algorithm::ALL`] is chosen, in each [`Form`].
+pub(crate) type Crossovers = [[usize; Form::ALL.len()]; Algorithm::ALL.len()];
+
+/// Those that are built in.
+pub(crate) fn built_in(world: usize, one_device: bool) -> Crossovers {
+    let class = WORLDS.iter().position(|most| world <= *most).unwrap_or(WORLDS.len() - 1);
+    let of = |algorithm: Algorithm| algorithm.bounds()[usize::from(!one_device)][class].map(|kib| kib << 10);
+    Algorithm::ALL.map(of)
+}
+
+/// `crossovers` with what was measured in their place. An error where that is about what the dispatcher does
+/// not know, or must not choose.
+pub(crate) fn measured(mut crossovers: Crossovers, bounds: &DeviceBounds) -> Result<Crossovers> {
+    for (form, algorithms) in bounds {
+        let form: Form = form.parse()?;
+        for (algorithm, bytes) in algorithms {
+            let algorithm = find_named(&Algorithm::ALL, Algorithm::name, algorithm, "algorithm")?;
+            crossovers[algorithm as usize][form as usize] = *bytes;
+        }
+    }
+    Ok(crossovers)
+}
+
+/// What devices of that name are called in a tuning: where ranks share one, other algorithms are the best.
+pub(crate) fn kind(name: &str, one_device: bool) -> String {
+    format!("{name}, {}", if one_device { "all ranks on one" } else { "ranks on several" })
+}
 
 /// What all ranks agreed on when the engine was made.
 #[derive(Clone, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct AgreedEngine {
     pub(crate) world: usize,
     /// Whether all ranks are on the same device.
     pub(crate) one_device: bool,
@@ -182,17 +198,19 @@ pub(crate) struct Agreed {
     pub(crate) max_blocks: u32,
     /// What comes before the table, wherever it can carry a message.
     pub(crate) preferred: Option<Algorithm>,
+    /// The table: built in, or rank 0's.
+    pub(crate) crossovers: Crossovers,
     /// For forward progress; the smallest of all ranks.
     pub(crate) limits: Limits,
 }
 
-/// Blocks of a kernel that are sure to run at once beside those of the other `lanes`: `occupancy` blocks fit a
-/// multiprocessor, and the rank has `multiprocessors` of them.
+/// Blocks of a kernel that are sure to run at once beside those of the other `lanes`: `occupancy` blocks fit
+/// a multiprocessor, and the rank has `multiprocessors` of them.
 pub(crate) fn limit(occupancy: u32, multiprocessors: u32, lanes: u32) -> u32 {
     (occupancy * multiprocessors / (lanes.max(1) * FILLED)).clamp(1, MAX_BLOCKS as u32)
 }
 
-impl Agreed {
+impl AgreedEngine {
     /// The algorithm for a message of `bytes`, and its kernel: the `forced` one, or the table's.
     pub(crate) fn choose(
         &self,
@@ -208,12 +226,12 @@ impl Agreed {
         }
     }
 
-    /// The preferred algorithm if it can, else the first one that may and can carry it; else the last one that can.
+    /// The preferred algorithm if it can, else the first one that may and can carry it; else the last one
+    /// that can.
     fn table(&self, form: Form, bytes: usize, tune: &Tune) -> Algorithm {
-        let class = WORLDS.iter().position(|most| self.world <= *most).unwrap_or(WORLDS.len() - 1);
         let may = |algorithm: &&Algorithm| match (**algorithm, tune.low_latency_max) {
             (Algorithm::LowLatency, Some(most)) => bytes <= most,
-            _ => bytes <= algorithm.bounds()[usize::from(!self.one_device)][class][form as usize] << 10,
+            (algorithm, _) => bytes <= self.crossovers[algorithm as usize][form as usize],
         };
         let can = |algorithm: &&Algorithm| match self.kernel_of(**algorithm, form, bytes) {
             // Alone there is nobody to share the work with.
@@ -235,27 +253,27 @@ impl Agreed {
         })?;
         let slice = self.slice(bytes);
         match room {
-            Room::Slot if bytes > self.slot => Err(format!(
+            MessageLimit::Slot if bytes > self.slot => Err(format!(
                 "packets carry at most {} bytes in a group of {}, not {bytes}",
                 self.slot, self.world
             )),
-            Room::Scratch if slice > SCRATCH => {
+            MessageLimit::Scratch if slice > SCRATCH => {
                 Err(format!("its slices have at most {SCRATCH} bytes, not {slice}"))
             }
-            Room::HalfSlots => self.two_trip_problem(bytes).map_or(Ok(kernel), Err),
+            MessageLimit::HalfSlots => self.two_trip_problem(bytes).map_or(Ok(kernel), Err),
             _ => Ok(kernel),
         }
     }
 
-    /// Why a message cannot go in slices by packets. There are two trips in one staging; and each rank must own a part, because it hears from
-    /// the others only about that.
+    /// Why a message cannot go in slices by packets. There are two trips in one staging; and each rank must
+    /// own a part, because it hears from the others only about that.
     fn two_trip_problem(&self, bytes: usize) -> Option<String> {
         let slice = self.slice(bytes);
         if 2 * slice > self.slot {
             return Some(format!("its slices have at most {} bytes, not {slice}", self.slot / 2));
         }
         let is_shared = (self.world - 1) * slice < bytes;
-        (!is_shared).then(|| format!("{bytes} bytes are no slice for each of {} ranks", self.world))
+        (!is_shared).then(|| format!("{bytes} bytes do not give a slice to each of {} ranks", self.world))
     }
 
     /// Bytes of the largest slice of a message.
@@ -263,21 +281,21 @@ impl Agreed {
         bytes.div_ceil(UNIT).div_ceil(self.world) * UNIT
     }
 
-    /// Blocks, and threads of each, for `kernel` on the `number`th element type.
-    pub(crate) fn shape(&self, kernel: Routine, number: usize, bytes: usize, tune: &Tune) -> (u32, u32) {
+    /// Blocks, and threads of each, for `kernel` on the element type at `dtype_index`.
+    pub(crate) fn shape(&self, kernel: Routine, dtype_index: usize, bytes: usize, tune: &Tune) -> (u32, u32) {
         let units = if kernel.traits().sliced { self.slice(bytes) / UNIT } else { bytes.div_ceil(UNIT) };
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         // A thread for each peer spares the meetings a second round.
         let least = (self.world as u32).next_multiple_of(WARP);
         let most = tune.blocks.unwrap_or(self.max_blocks).clamp(1, MAX_BLOCKS as u32);
-        let most = most.min(self.limits[kernel as usize][number]);
+        let most = most.min(self.limits[kernel as usize][dtype_index]);
         let wanted = tune.threads.unwrap_or_else(|| kernel.threads(units, most, self.world));
         let threads = wanted.min(kernel.most_threads()).next_multiple_of(WARP).max(least);
         (units.div_ceil(threads).clamp(1, most), threads)
     }
 
-    /// The kernel that a rank runs for `kernel` in this shape, if its elements lie at `places`: they may lie otherwise elsewhere, so this is no matter of
-    /// agreement, and what peers see is the same.
+    /// The kernel that a rank runs for `kernel` in this shape, if its elements lie at `places`: they may lie
+    /// otherwise elsewhere, so this is no matter of agreement, and what peers see is the same.
     #[inline]
     pub(crate) fn kernel_for(
         &self,
@@ -295,30 +313,39 @@ impl Agreed {
         }
     }
 
-    /// Whether a launch in this shape takes so little of what it may that another one beside it leaves peers their room ([`FILLED`]).
+    /// Whether a launch in this shape takes so little of what it may that another one beside it leaves peers
+    /// their room ([`FILLED`]).
     #[inline]
-    pub(crate) fn is_small(&self, kernel: Routine, number: usize, (grid, threads): (u32, u32)) -> bool {
-        let most = u64::from(self.limits[kernel as usize][number]) * u64::from(kernel.most_threads());
+    pub(crate) fn is_small(&self, kernel: Routine, dtype_index: usize, (grid, threads): (u32, u32)) -> bool {
+        let most = u64::from(self.limits[kernel as usize][dtype_index]) * u64::from(kernel.most_threads());
         u64::from(grid * threads) * u64::from(SMALL) <= most
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::control::Layout;
+    use super::super::control::ControlLayout;
     use super::*;
 
-    fn agreed(world: usize) -> Agreed {
-        let slot = Layout::new(world, 1).slot;
-        let limits = [[128; 3]; Routine::COUNT];
-        Agreed { world, one_device: false, slot, max_blocks: DEFAULT_BLOCKS, preferred: None, limits }
+    fn agreed(world: usize) -> AgreedEngine {
+        let slot = ControlLayout::new(world, 1).slot;
+        AgreedEngine {
+            world,
+            one_device: false,
+            slot,
+            max_blocks: DEFAULT_BLOCKS,
+            preferred: None,
+            crossovers: built_in(world, false),
+            limits: [[128; 3]; Routine::COUNT],
+        }
     }
 
     const KIB: usize = 1 << 10;
     const PLAIN: Tune = Tune { low_latency_max: None, blocks: None, threads: None };
 
-    /// What the table says must be so: up to where each form goes in packets, by one trip and by two, and up to where it is read by everybody.
-    fn check_table(agreed: &Agreed, one_trip: [usize; 3], two_trips: [usize; 3], one_shot: usize) {
+    /// What the table says must be so: up to where each form goes in packets, by one trip and by two, and up
+    /// to where it is read by everybody.
+    fn check_table(agreed: &AgreedEngine, one_trip: [usize; 3], two_trips: [usize; 3], one_shot: usize) {
         let world = agreed.world;
         for form in Form::ALL {
             let (one, two) = (one_trip[form as usize] * KIB, two_trips[form as usize] * KIB);
@@ -367,8 +394,29 @@ mod tests {
             (8, [64, 64, 64], [0, 0, 256], 256),
             (9, [32, 32, 32], [0, 0, 0], 0),
         ] {
-            check_table(&Agreed { one_device: true, ..agreed(world) }, one_trip, two_trips, one_shot);
+            let crossovers = built_in(world, true);
+            let agreed = AgreedEngine { one_device: true, crossovers, ..agreed(world) };
+            check_table(&agreed, one_trip, two_trips, one_shot);
         }
+    }
+
+    #[test]
+    fn what_was_measured_moves_the_crossovers_and_never_beyond_what_can_be_carried() {
+        let mut agreed = agreed(2);
+        let row = |form: &str, algorithm: &str, bytes| {
+            DeviceBounds::from([(form.to_owned(), [(algorithm.to_owned(), bytes)].into())])
+        };
+        for (form, algorithm, bytes) in
+            [("out", "low_latency", 100), ("out", "one_shot", 1000), ("private", "low_latency", usize::MAX)]
+        {
+            agreed.crossovers = measured(agreed.crossovers, &row(form, algorithm, bytes)).unwrap();
+        }
+        let choose = |form, bytes| agreed.choose(form, bytes, None, &PLAIN).unwrap().0;
+        let chosen = [100, 101, 1000, 1001].map(|bytes| choose(Form::Out, bytes));
+        let (packets, all) = (Algorithm::LowLatency, Algorithm::OneShot);
+        assert_eq!(chosen, [packets, all, all, Algorithm::TwoShot]);
+        assert_eq!((choose(Form::Private, agreed.slot), choose(Form::InPlace, 101)), (packets, packets));
+        assert_eq!(choose(Form::Private, agreed.slot + 1), Algorithm::TwoShot);
     }
 
     #[test]
@@ -386,13 +434,13 @@ mod tests {
         assert_eq!(shape(Routine::TwoShot, 1024 * KIB), (32, 512));
         assert_eq!(shape(Routine::Pull, 16 * KIB), (2, 512));
         // Where there may be few blocks they are larger.
-        let few = Agreed { limits: [[8; 3]; Routine::COUNT], ..agreed(4) };
+        let few = AgreedEngine { limits: [[8; 3]; Routine::COUNT], ..agreed(4) };
         assert_eq!(few.shape(Routine::LowLatency, 0, 16 * KIB, &PLAIN), (8, 128));
     }
 
     #[test]
     fn only_whole_messages_have_the_kernel_for_them() {
-        let agreed = Agreed { one_device: false, ..agreed(4) };
+        let agreed = AgreedEngine { one_device: false, ..agreed(4) };
         let kernel_for = |bytes, places| agreed.kernel_for(Routine::LowLatency, bytes, (8, 64), places);
         assert_eq!(kernel_for(8 * KIB, [32, 48]), Routine::LowLatencyWhole);
         assert_eq!(kernel_for(16, [0, 0]), Routine::LowLatencyWhole);
@@ -400,7 +448,7 @@ mod tests {
             assert_eq!(kernel_for(bytes, places), Routine::LowLatency, "{bytes} at {places:?}");
         }
         assert_eq!(agreed.kernel_for(Routine::TwoShot, 16, (8, 64), [0, 0]), Routine::TwoShot);
-        let together = Agreed { one_device: true, ..agreed };
+        let together = AgreedEngine { one_device: true, ..agreed };
         assert_eq!(
             together.kernel_for(Routine::LowLatency, 16, (8, 64), [0, 0]),
             Routine::LowLatencyTogether
@@ -409,7 +457,7 @@ mod tests {
 
     #[test]
     fn small_is_what_leaves_most_of_its_limit() {
-        let agreed = Agreed { limits: [[32; 3]; Routine::COUNT], ..agreed(4) };
+        let agreed = AgreedEngine { limits: [[32; 3]; Routine::COUNT], ..agreed(4) };
         let is_small = |grid, threads| agreed.is_small(Routine::LowLatency, 0, (grid, threads));
         assert!(is_small(8, 64) && is_small(8, 256) && is_small(32, 64));
         assert!(!is_small(9, 256) && !is_small(33, 64));
@@ -437,7 +485,7 @@ mod tests {
     #[test]
     fn a_preferred_algorithm_carries_what_it_can() {
         for algorithm in Algorithm::EVERY.iter().filter(|algorithm| !algorithm.needs_multicast()) {
-            let agreed = Agreed { preferred: Some(*algorithm), ..agreed(2) };
+            let agreed = AgreedEngine { preferred: Some(*algorithm), ..agreed(2) };
             for (form, bytes) in Form::ALL.into_iter().flat_map(|form| [(form, 4 * KIB), (form, 1 << 30)]) {
                 let (chosen, kernel) = agreed.choose(form, bytes, None, &PLAIN).unwrap();
                 match agreed.kernel_of(*algorithm, form, bytes) {
@@ -480,7 +528,7 @@ mod tests {
 
     #[test]
     fn types_that_kernels_do_not_know_are_told() {
-        assert_eq!(number_of(DType::F16).unwrap(), 1);
-        assert!(number_of(DType::F64).unwrap_err().to_string().contains("Hint"));
+        assert_eq!(dtype_index_of(DType::F16).unwrap(), 1);
+        assert!(dtype_index_of(DType::F64).unwrap_err().to_string().contains("Hint"));
     }
 }

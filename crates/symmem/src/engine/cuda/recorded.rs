@@ -1,26 +1,29 @@
 //! Recording of what kernels of an engine do, for `trace`.
 //!
-//! An engine that is made while its group is recorded loads kernels that record themselves, if they can be compiled; every other engine loads
-//! kernels without it, and pays nothing. When its group is recorded later, or nothing can be compiled, a kernel of one thread before each launch and one
-//! after it record that (`kernels/marks.cu`). Those are there from the start: whatever is loaded while kernels wait for peers may have to wait for them.
+//! An engine that is made while its group is recorded loads kernels that record themselves, if they can be
+//! compiled; every other engine loads kernels without it, and pays nothing. When its group is recorded later,
+//! or nothing can be compiled, a kernel of one thread before each launch and one after it record that
+//! (`kernels/marks.cu`). Those are there from the start: anything that is loaded while kernels wait for peers
+//! may have to wait for them.
 //!
-//! The first recorded launch of a lane makes the lane's ring, and a kernel tells the lane where the ring is. Kernels write the ring; those
-//! of a graph that was captured meanwhile write it with every replay. If there is no ring to be had, the lane stays unrecorded, with a warning.
+//! The first recorded launch of a lane makes the lane's ring, and a kernel tells the lane where the ring is.
+//! Kernels write the ring; those of a graph that was captured meanwhile write it with every replay. If there
+//! is no ring to be had, the lane stays unrecorded, with a warning.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::host_block::HostBlock;
-use super::launch::Call;
-use super::statement::Statement;
+use super::launch::LaunchArguments;
+use super::launch_terms::LaunchTerms;
 use crate::Result;
 use crate::cuda::Stream;
 use crate::cuda::capture::Relaxed;
-use crate::cuda::owner::Place;
+use crate::cuda::owner::OwnedAddress;
+use crate::device::HostBlock;
 use crate::operation::Op;
 use crate::sync::record::OnDevice;
-use crate::sync::record::device::{DeviceRing, Launched};
+use crate::sync::record::device::{DeviceRing, RecordedLaunch};
 use crate::sys::clock::boottime_ns;
 
 /// How often the clocks of host and device are compared; the quickest answer counts.
@@ -32,7 +35,7 @@ const ROUND: u64 = 1 << 12;
 
 /// The rings of an engine's lanes.
 #[derive(Debug)]
-pub(super) struct Rings(Vec<OnceLock<Option<LaneRing>>>);
+pub(super) struct LaneRings(Vec<OnceLock<Option<LaneRing>>>);
 
 #[derive(Debug)]
 struct LaneRing {
@@ -41,7 +44,7 @@ struct LaneRing {
     has_clock: bool,
 }
 
-impl Rings {
+impl LaneRings {
     pub(super) fn new(lanes: usize) -> Self {
         Self((0..lanes).map(|_| OnceLock::new()).collect())
     }
@@ -61,7 +64,7 @@ pub(super) enum Recording {
 impl Engine {
     /// Who records a launch that is made now on this handle's lane.
     #[inline]
-    pub(super) fn recording(&self, statement: &Statement) -> Recording {
+    pub(super) fn recording(&self, statement: &LaunchTerms) -> Recording {
         if !self.group().inner.is_recorded() || !self.know(statement) {
             return Recording::No;
         }
@@ -73,7 +76,7 @@ impl Engine {
 
     /// Notes what the launch is, for who reads the records. False if there are none.
     #[cold]
-    fn know(&self, statement: &Statement) -> bool {
+    fn know(&self, statement: &LaunchTerms) -> bool {
         let ring = self.inner.body.rings.0[self.lane].get_or_init(|| {
             self.make_ring()
                 .inspect_err(|error| tracing::warn!(%error, "operations of the device are not recorded"))
@@ -108,14 +111,19 @@ impl Engine {
         Ok(Some(LaneRing { block, has_clock }))
     }
 
-    /// Tells the lane where its ring is, and notes there what both clocks show. False if the device does not answer.
+    /// Tells the lane where its ring is, and notes there what both clocks show. False if the device does not
+    /// answer.
     fn open(&self, block: &HostBlock<DeviceRing>) -> Result<bool> {
         // Not a stream of its own, which would take one of the queues that the ranks' own streams need.
         let stream = Stream::service(self.device())?;
         let ring = block.memory();
         let [input, output] = [DeviceRing::RECORDS, DeviceRing::CLOCK]
-            .map(|offset| Place::bare(block.address() + offset as u64));
-        let call = Call { input, output, ..Call::plain(Statement::plain(Op::Copy, None, (0, 0), 1)) };
+            .map(|offset| OwnedAddress::bare(block.address() + offset as u64));
+        let call = LaunchArguments {
+            input,
+            output,
+            ..LaunchArguments::plain(LaunchTerms::plain(Op::Copy, None, (0, 0), 1))
+        };
         let mut best: Option<(u64, u64, u64)> = None;
         'looks: for _ in 0..LOOKS {
             ring.reset_clock();
@@ -140,9 +148,9 @@ impl Engine {
 }
 
 /// What a launch is recorded as.
-fn launched(statement: &Statement) -> Launched {
+fn launched(statement: &LaunchTerms) -> RecordedLaunch {
     let (reduce, dtype) =
         statement.reduction.map_or((0, 0), |(reduce, dtype)| (reduce as u8 + 1, dtype as u8 + 1));
     let algorithm = statement.algorithm.map_or(0, |algorithm| algorithm as u8 + 1);
-    Launched { op: statement.op, dtype, reduce, algorithm, channel: statement.channel }
+    RecordedLaunch { op: statement.op, dtype, reduce, algorithm, channel: statement.channel }
 }

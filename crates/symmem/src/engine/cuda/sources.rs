@@ -1,15 +1,17 @@
 //! The one table of device algorithms and of their kernels: everything that names either follows from it.
 //!
-//! The dispatcher chooses from it (`plan.rs`), and so do `SYMMEM_DEVICE_ALGORITHM`, the bench and Python; the engine compiles and loads its
-//! kernels (`kernels.rs`). `cargo xtask kernels` compiles this file too: it checks that each `*.cu` of the folder `kernels` is here, that its
-//! code has the steps that its row says, and packs its PTX (`embedded.rs`). A new algorithm is a file there, a row here, and
-//! `cargo xtask kernels --write`.
+//! The dispatcher chooses from it (`plan.rs`), and so do `SYMMEM_DEVICE_ALGORITHM`, the bench,
+//! `symmem tune --device` and Python; the engine compiles and loads its kernels (`kernels.rs`).
+//! `cargo xtask kernels` compiles this file too: it checks that each `*.cu` of the folder `kernels` is here,
+//! that its code has the steps that its row says, and packs its PTX (`embedded.rs`). A new algorithm is a
+//! file there, a row here, and `cargo xtask kernels --write`.
 
 /// A file: its name, and its text.
-pub(crate) type Source = (&'static str, &'static str);
+pub(crate) type KernelSource = (&'static str, &'static str);
 
-/// Up to how many KB an algorithm is chosen, in groups of at most [`WORLDS`] ranks: each in place, out of place and from private memory.
-pub(crate) type Bounds = [[usize; 3]; WORLDS.len()];
+/// Up to how many KB an algorithm is chosen, in groups of at most [`WORLDS`] ranks: each in place, out of
+/// place and from private memory.
+pub(crate) type BuiltInBounds = [[usize; 3]; WORLDS.len()];
 
 /// The sizes of groups that have bounds of their own.
 pub(crate) const WORLDS: [usize; 4] = [2, 4, 8, usize::MAX];
@@ -20,7 +22,7 @@ pub(crate) const ANY: usize = usize::MAX >> 10;
 
 /// What limits the messages that a kernel can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum MessageLimit {
     /// Nothing does.
     Any,
     /// The message must fit the slots of packets.
@@ -46,16 +48,18 @@ pub(crate) struct Traits {
 
 /// Gives the table to the macro `$make`.
 ///
-/// An algorithm has a list (`ALL`: the dispatcher chooses from those, by their bounds, the first that may; `ASKED_FOR`: it does not), a name, the kernel of
-/// each form with its room (in place, out of place, from private memory), up to which KB it is chosen (ranks on one device, and apart), and kernels. A
-/// kernel has its source, which is the head of its entries' names, the steps of its protocol in their order (`xtask/src/commands/kernels/rules.rs`), and
-/// [`Traits`].
+/// An algorithm has a list (`ALL`: the dispatcher chooses from those, by their bounds, the first that may;
+/// `ASKED_FOR`: it does not), a name, the kernel of each form with its room (in place, out of place, from
+/// private memory), up to which KB it is chosen (ranks on one device, and apart), and kernels. A kernel has
+/// its source, which is the head of its entries' names, the steps of its protocol in their order
+/// (`xtask/src/commands/kernels/rules.rs`), and [`Traits`].
 macro_rules! device_table {
     ($make:ident) => { $make! { {
         ALL {
             /// Every one that the dispatcher chooses from; they give the same bits.
         } = {
-            /// Every rank sends its elements to everybody in packets that carry their own flag. One trip, twice the bytes.
+            /// Every rank sends its elements to everybody in packets that carry their own flag. One trip,
+            /// twice the bytes.
             LowLatency = "low_latency", [Some((LowLatency, Slot)), Some((LowLatency, Slot)), Some((LowLatency, Slot))],
             // Private memory goes in packets for longer, since the other algorithms must copy it first.
             up to [[256, 512, 512], [128, 128, 256], [64, 64, 64], [32, 32, 32]], [[512, 512, 512], [128, 128, 128], [32, 32, 128], [32, 32, 32]] => {
@@ -85,12 +89,13 @@ macro_rules! device_table {
         ASKED_FOR {
             /// Those that are used only where they are asked for.
         } = {
-            /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum of a slice and gives that to everybody, else
-            /// every rank asks it for all sums.
+            /// The NVLink switch adds and copies, through multicast: in place every rank asks it for the sum
+            /// of a slice and gives that to everybody, else every rank asks it for all sums.
             ///
-            /// Only where it is asked for (`Engine::using`), and only where all ranks have mapped the memory for multicast; else
-            /// [`Error::NoMulticast`]. The dispatcher never chooses it: the order and rounding of the sums are the switch's, not those of
-            /// `docs/numerics.md` (in place, all ranks still get the same bits; otherwise they may differ between ranks), and it has not been
+            /// Only where it is asked for (`Engine::using`), and only where all ranks have mapped the memory
+            /// for multicast; else [`Error::NoMulticast`]. The dispatcher never chooses it: the order and
+            /// rounding of the sums are the switch's, not those of `docs/numerics.md` (in place, all ranks
+            /// still get the same bits; otherwise they may differ between ranks), and it has not been
             /// measured.
             Multimem = "multimem", [Some((MultimemTwoShot, Any)), Some((MultimemOneShot, Any)), Some((MultimemOneShot, Any))] => {}
         } }
@@ -99,8 +104,8 @@ macro_rules! device_table {
             Portion = "reduce_portion" [tell hear publish hear] {},
             Pull = "pull" [tell hear publish hear] {bytes: true},
         } "signals" "marks"
-        // What is compiled where there is multicast: it may touch multicast addresses. Its PTX is not built in, for it is for few machines,
-        // which can have the compiler.
+        // What is compiled where there is multicast: it may touch multicast addresses. Its PTX is not built
+        // in, for it is for few machines, which can have the compiler.
         multimem: {
             MultimemOneShot = "all_reduce_multimem_one_shot" [meet_all sum meet_all] {},
             MultimemTwoShot = "all_reduce_multimem_two_shot" [meet_all sum copy meet_all] {sliced: true},
@@ -176,16 +181,16 @@ macro_rules! kernels {
         }
 
         /// What every engine has, each file compiled for itself. Its PTX is built in.
-        pub(crate) const ENGINE: &[Source] =
+        pub(crate) const ENGINE: &[KernelSource] =
             &[$($($(source!($stem ".cu"),)*)*)* $(source!($e_stem ".cu"),)* $(source!($plain ".cu"),)*];
 
         /// What is compiled where there is multicast.
-        pub(crate) const MULTIMEM: &[Source] = &[$(source!($m_stem ".cu"),)* $(source!($m_plain ".cu"),)*];
+        pub(crate) const MULTIMEM: &[KernelSource] = &[$(source!($m_stem ".cu"),)* $(source!($m_plain ".cu"),)*];
 
         /// The name of each algorithm, and the kernel and room of each of its forms.
         #[allow(dead_code, reason = "the engine has them by their enum")]
-        pub(crate) const FORMS: &[(&str, [Option<(Routine, Room)>; 3])] = {
-            use Room::*;
+        pub(crate) const FORMS: &[(&str, [Option<(Routine, MessageLimit)>; 3])] = {
+            use MessageLimit::*;
             use Routine::*;
             &[$($(($name, $forms),)*)*]
         };
@@ -195,10 +200,10 @@ device_table!(kernels);
 
 /// The bench's own kernels: they touch memory of one rank only.
 #[allow(dead_code, reason = "the library has no bench without its feature")]
-pub(crate) const BENCH: Source = source!("bench" ".cu");
+pub(crate) const BENCH: KernelSource = source!("bench" ".cu");
 
 /// What [`ENGINE`] and [`MULTIMEM`] include.
-pub(crate) const HEADERS: [Source; 12] = [
+pub(crate) const HEADERS: [KernelSource; 12] = [
     source!("control" ".cuh"),
     source!("entries" ".cuh"),
     source!("multimem" ".cuh"),

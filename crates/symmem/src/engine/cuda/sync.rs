@@ -16,10 +16,11 @@ const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mi
 const DRAIN: Duration = Duration::from_millis(200);
 
 impl Engine {
-    /// Waits until all work on `stream` is done, but not longer than `within`, and not for a group that has failed. Then says
-    /// whether the group is whole: work that was done by a failed group is not right.
+    /// Waits until all work on `stream` is done, but not longer than `within`, and not for a group that has
+    /// failed. Then says whether the group is whole: work that was done by a failed group is not right.
     ///
-    /// [`Error::Timeout`] means that the stream is still at work; nothing has changed, and the call can be repeated.
+    /// [`Error::Timeout`] means that the stream is still at work; nothing has changed, and the call can be
+    /// repeated.
     pub fn sync(&self, stream: &Stream, within: Duration) -> Result<()> {
         if fork::is_child() {
             return Err(Error::Forked { op: Op::StreamSync.name() });

@@ -9,20 +9,20 @@ use symmem_store::Wait;
 use super::proof::NO_SECRET;
 use super::{Join, Joining};
 use crate::error::Halt;
-use crate::group::inner::Member;
-use crate::group::seal::{Claim, GroupId, Kind, Unsealed};
+use crate::group::membership::Member;
+use crate::group::seal::{Claim, GroupId, SealKind, Unsealed};
 use crate::sync::control::{self, MAX_WORLD};
 use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
-use crate::sys::life::{Life, ProcessId};
+use crate::sys::life::{ProcessId, ProcessLife};
 use crate::sys::{clock, ids};
 use crate::tuning::Tuning;
 use crate::{Error, Result};
 
 /// What the ranks' hellos must agree on, in words.
 const FINGERPRINT: &str = "world size, version or protocol";
-/// How long rank 0 waits for the others once it knows that they disagree, so that all get the same answer. (A death
-/// under a fresh name needs no waiting: there, ranks heed a refusal whether it names them or not.)
+/// How long rank 0 waits for the others once it knows that they disagree, so that all get the same answer. (A
+/// death under a fresh name needs no waiting: there, ranks heed a refusal whether it names them or not.)
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What a rank says first. Everything the others must know or agree on.
@@ -75,7 +75,7 @@ pub(super) struct Answer {
     salt: String,
     hellos: Vec<Option<Hello>>,
     tuning: Tuning,
-    refusal: Option<Refusal>,
+    refusal: Option<JoinRefusal>,
 }
 
 impl Answer {
@@ -86,7 +86,7 @@ impl Answer {
 
 /// Why rank 0 will not make a group.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Refusal {
+pub(super) enum JoinRefusal {
     Mismatch { values: Vec<String> },
     Died { rank: usize, pid: u32 },
     Unproven { ranks: Vec<usize>, problem: String },
@@ -138,7 +138,7 @@ impl Joining<'_> {
     }
 
     fn hello_claim(&self, rank: usize) -> Claim<'_> {
-        Claim::once(Kind::Hello, &self.join.boot, rank)
+        Claim::once(SealKind::Hello, &self.join.boot, rank)
     }
 
     /// The id that the answer `body` leads to.
@@ -167,8 +167,9 @@ impl Joining<'_> {
                 self.read_hellos(&mut hellos)?;
                 let complete = hellos.iter().all(Option::is_some);
                 let Some(refusal) = self.refusal(&hellos)? else { return Ok(complete.then_some(None)) };
-                // Who says hello later is to get the same answer, so wait a little; a death in a fresh run cannot change.
-                let settled = complete || (self.join.fresh && matches!(refusal, Refusal::Died { .. }));
+                // Who says hello later is to get the same answer, so wait a little; a death in a fresh run
+                // cannot change.
+                let settled = complete || (self.join.fresh && matches!(refusal, JoinRefusal::Died { .. }));
                 let patient = !settled && disagreed.get_or_insert_with(Instant::now).elapsed() < grace;
                 Ok(if patient { None } else { Some(Some(refusal)) })
             })
@@ -184,7 +185,7 @@ impl Joining<'_> {
     }
 
     fn answer_claim(&self) -> Claim<'_> {
-        Claim::once(Kind::Answer, &self.join.boot, 0)
+        Claim::once(SealKind::Answer, &self.join.boot, 0)
     }
 
     /// The answer that is there now, if there is one.
@@ -208,7 +209,8 @@ impl Joining<'_> {
         self.nap(&[&key], slice)
     }
 
-    /// Reads the hellos that are missing; also those of ranks beyond the end, if any rank thinks that there are some.
+    /// Reads the hellos that are missing; also those of ranks beyond the end, if any rank thinks that there
+    /// are some.
     fn read_hellos(&self, hellos: &mut Vec<Option<Hello>>) -> Result<()> {
         if self.read_hello(self.join.world)?.is_some() && hellos.len() == self.join.world {
             hellos.push(None);
@@ -251,16 +253,17 @@ impl Joining<'_> {
         if !self.join.fresh {
             return Ok(None);
         }
-        // The launcher has no secret. A forged word ends the join, which whoever writes the store can do anyway.
+        // The launcher has no secret. A forged word ends the join, which whoever writes the store can do
+        // anyway.
         let said = self.peek_bytes(&self.key(GONE))?;
         let gone = said.and_then(|said| serde_json::from_slice::<Gone>(&said).ok());
         Ok(gone.filter(|gone| gone.rank < self.join.world).map(|gone| (gone.rank, gone.pid)))
     }
 
     /// Why the hellos that came so far cannot become a group, if they cannot.
-    fn refusal(&self, hellos: &[Option<Hello>]) -> Result<Option<Refusal>> {
+    fn refusal(&self, hellos: &[Option<Hello>]) -> Result<Option<JoinRefusal>> {
         if let Some((rank, pid)) = self.gone()? {
-            return Ok(Some(Refusal::Died { rank, pid }));
+            return Ok(Some(JoinRefusal::Died { rank, pid }));
         }
         let said: Vec<(usize, &Hello)> =
             hellos.iter().enumerate().filter_map(|(rank, hello)| Some((rank, hello.as_ref()?))).collect();
@@ -271,32 +274,32 @@ impl Joining<'_> {
                     hello.world, hello.version, hello.protocol
                 )
             });
-            return Ok(Some(Refusal::Mismatch { values: values.collect() }));
+            return Ok(Some(JoinRefusal::Mismatch { values: values.collect() }));
         }
         let dead = said.iter().find(|(_, hello)| self.is_proof_of_death(hello));
         if let Some((rank, hello)) = dead {
-            return Ok(Some(Refusal::Died { rank: *rank, pid: hello.pid }));
+            return Ok(Some(JoinRefusal::Died { rank: *rank, pid: hello.pid }));
         }
         // Under a name that others may have used, what is not believed may be a leftover that goes.
         if let Some((ranks, problem)) = self.doubt().filter(|_| self.join.fresh) {
-            return Ok(Some(Refusal::Unproven { ranks, problem }));
+            return Ok(Some(JoinRefusal::Unproven { ranks, problem }));
         }
         Ok(self.unproven_host(&said))
     }
 
     /// The refusal of ranks that say that they are on other hosts, where nothing proves them.
-    fn unproven_host(&self, said: &[(usize, &Hello)]) -> Option<Refusal> {
+    fn unproven_host(&self, said: &[(usize, &Hello)]) -> Option<JoinRefusal> {
         // Where members of a group are is known.
         if self.join.known.is_some() || self.sealer.proves() || self.takes_claims() {
             return None;
         }
         let elsewhere = said.iter().filter(|(_, hello)| hello.host != self.hello.host);
         let ranks: Vec<usize> = elsewhere.map(|(rank, _)| *rank).collect();
-        (!ranks.is_empty()).then(|| Refusal::Unproven { ranks, problem: NO_SECRET.to_owned() })
+        (!ranks.is_empty()).then(|| JoinRefusal::Unproven { ranks, problem: NO_SECRET.to_owned() })
     }
 
-    /// Whether `hello` belongs to this attempt and its process is dead. A dead process' hello may also be a leftover
-    /// that its successor is about to replace.
+    /// Whether `hello` belongs to this attempt and its process is dead. A dead process' hello may also be a
+    /// leftover that its successor is about to replace.
     fn is_proof_of_death(&self, hello: &Hello) -> bool {
         let of_this_attempt = self.join.fresh || hello.published_ns >= self.hello.published_ns;
         of_this_attempt && self.is_dead(hello)
@@ -304,7 +307,7 @@ impl Joining<'_> {
 
     /// Whether `hello` is of a process of this host that is dead.
     fn is_dead(&self, hello: &Hello) -> bool {
-        hello.host == self.hello.host && Life::from_proc(hello.process()).is_dead()
+        hello.host == self.hello.host && ProcessLife::from_proc(hello.process()).is_dead()
     }
 
     /// Other ranks: waits for an answer with this rank's nonce.
@@ -318,8 +321,8 @@ impl Joining<'_> {
                 self.nap(&[&key], slice)?;
             }
             if let Some((id, answer)) = self.peek_answer()? {
-                // Nothing under a fresh name is a leftover, so a refusal there is meant for all, also for a rank whose
-                // hello rank 0 had not read when it refused.
+                // Nothing under a fresh name is a leftover, so a refusal there is meant for all, also for a
+                // rank whose hello rank 0 had not read when it refused.
                 let refused = self.join.fresh && answer.refusal.is_some();
                 if refused || answer.is_for(&self.hello.nonce) {
                     return Ok(Some((id, answer)));
@@ -356,7 +359,7 @@ impl Joining<'_> {
     fn check_outsider(&self, answer: &Answer) -> Result<()> {
         let Some(Some(first)) = answer.hellos.first() else { return Ok(()) };
         let outside = self.join.rank >= answer.hellos.len();
-        if !outside || first.host != self.hello.host || Life::from_proc(first.process()).is_dead() {
+        if !outside || first.host != self.hello.host || ProcessLife::from_proc(first.process()).is_dead() {
             return Ok(());
         }
         let values = vec![
@@ -371,9 +374,13 @@ impl Joining<'_> {
         let context = self.context();
         match answer.refusal {
             None => Ok(answer),
-            Some(Refusal::Mismatch { values }) => Err(Error::Mismatch { context, what: FINGERPRINT, values }),
-            Some(Refusal::Died { rank, pid }) => Err(Error::PeerLost { context, rank, pid }),
-            Some(Refusal::Unproven { ranks, problem }) => Err(Error::Unproven { context, ranks, problem }),
+            Some(JoinRefusal::Mismatch { values }) => {
+                Err(Error::Mismatch { context, what: FINGERPRINT, values })
+            }
+            Some(JoinRefusal::Died { rank, pid }) => Err(Error::PeerLost { context, rank, pid }),
+            Some(JoinRefusal::Unproven { ranks, problem }) => {
+                Err(Error::Unproven { context, ranks, problem })
+            }
         }
     }
 
@@ -408,7 +415,7 @@ impl Joining<'_> {
             return Ok(Member { address: String::new(), ..known[rank].clone() });
         }
         let elsewhere = hello.host != self.hello.host || hello.process() == self.hello.process();
-        let life = if elsewhere { Life::unknown() } else { Life::from_proc(hello.process()) };
+        let life = if elsewhere { ProcessLife::unknown() } else { ProcessLife::from_proc(hello.process()) };
         Ok(Member {
             process: hello.process(),
             host: hello.host.clone(),
@@ -417,7 +424,7 @@ impl Joining<'_> {
         })
     }
 
-    /// Publishes this rank's address and waits for everybody's; `None` when rank 0 has answered anew.
+    /// Publishes this rank's address and waits for everybody's; `None` when rank 0 has answered again.
     fn all_accepted(
         &self,
         id: &GroupId,
@@ -425,7 +432,7 @@ impl Joining<'_> {
         address: &Result<&str, String>,
     ) -> Result<Option<Vec<String>>> {
         let key = |rank: usize| self.key(&format!("{}/address/{rank}", id.text));
-        let claim = |rank: usize| Claim::once(Kind::Address, &id.text, rank);
+        let claim = |rank: usize| Claim::once(SealKind::Address, &id.text, rank);
         self.set(&key(self.join.rank), &claim(self.join.rank), address)?;
         let keys: Vec<String> = (0..self.join.world).map(key).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

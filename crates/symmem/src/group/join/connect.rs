@@ -10,9 +10,9 @@ use symmem_store::{Interrupt, Wait};
 use super::Joining;
 use super::agree::Accepted;
 use crate::error::{Cause, Halt};
-use crate::group::inner::{self, IDLE, Inner, Member, wait_for_a_death};
-use crate::group::reading::Reading;
-use crate::group::seal::{Claim, Kind};
+use crate::group::membership::{self, IDLE, Member, Membership, wait_for_a_death};
+use crate::group::reading::RemoteReading;
+use crate::group::seal::{Claim, SealKind};
 use crate::group::vote::{GaveUp, Vote};
 use crate::group::worker::Worker;
 use crate::group::{Group, recording};
@@ -21,10 +21,10 @@ use crate::sync::about::Seated;
 use crate::sync::control::{ControlMap, PREFIX, Verdict};
 use crate::sync::ladder::Ladder;
 use crate::sync::protocol::Owed;
-use crate::sync::team::Crew;
+use crate::sync::team::RankThreads;
 use crate::sys::channel::Endpoint;
 use crate::sys::fault::{self, Point};
-use crate::sys::life::{self, Life};
+use crate::sys::life::{self, ProcessLife};
 use crate::sys::limits;
 use crate::sys::memfd::{Mapping, Segment};
 use crate::tuning::Choices;
@@ -51,13 +51,14 @@ impl Joining<'_> {
             Err(Halt::Failed(error)) => Vote::no(error),
             Err(Halt::Interrupted(_)) => Vote::waited_in_vain(),
         };
-        // The group exists before the vote: should this rank fail or panic from here on, then those who have counted its
-        // vote see it leave. Without a group it goes on listening, so that nobody fails for want of an answer.
+        // The group exists before the vote: should this rank fail or panic from here on, then those who have
+        // counted its vote see it leave. Without a group it goes on listening, so that nobody fails for want
+        // of an answer.
         let (outcome, _listening) = match outcome {
             Ok(segments) => (Ok(self.group(accepted, segments)), None),
             Err(halt) => (Err(halt), Some(accepted)),
         };
-        let claim = Claim::once(Kind::Vote, &id, self.join.rank);
+        let claim = Claim::once(SealKind::Vote, &id, self.join.rank);
         let voted = self.set(&self.vote_key(&id, self.join.rank), &claim, &vote);
         fault::point(Point::Voted);
         let settled = voted.and_then(|()| match &outcome {
@@ -110,7 +111,7 @@ impl Joining<'_> {
             let mapping = Mapping::import(control, ControlMap::bytes(world))?;
             controls[peer] = Some(ControlMap::adopt(mapping, peer, world).ok_or_else(|| no_segment(peer))?);
             if let Some(pidfd) = fds.next() {
-                members[peer].life = Arc::new(Life::from_pidfd(pidfd, members[peer].process)?);
+                members[peer].life = Arc::new(ProcessLife::from_pidfd(pidfd, members[peer].process)?);
             }
         }
         fault::point(Point::Mapped);
@@ -130,7 +131,8 @@ impl Joining<'_> {
         let disabled = self.join.known.is_some() || !*self.join.context.config().pidfd;
         let pidfd: Option<OwnedFd> = life::own_pidfd(disabled);
         for peer in local {
-            // A rank in the same process shares our fate: its death is ours, its thread's end is its left word.
+            // A rank in the same process shares our fate: its death is ours, its thread's end is its left
+            // word.
             let same_process = members[*peer].process == self.hello.process();
             let pidfd = pidfd.as_ref().filter(|_| !same_process).map(AsFd::as_fd);
             let fds: Vec<_> = std::iter::once(segment.fd()).chain(pidfd).collect();
@@ -185,7 +187,7 @@ impl Joining<'_> {
         let values = values
             .map_err(|error| self.failed(Halt::Failed(self.store_failed(error)), self.absent(&keys)))?;
         let open = |(rank, value): (usize, Vec<u8>)| {
-            let vote = self.sealer.open(&Claim::once(Kind::Vote, id, rank), &value);
+            let vote = self.sealer.open(&Claim::once(SealKind::Vote, id, rank), &value);
             vote.map(<[u8]>::to_vec).map_err(|why| self.unproven(vec![rank], why.to_string()))
         };
         values.into_iter().enumerate().map(open).collect()
@@ -195,8 +197,8 @@ impl Joining<'_> {
     fn tally(&self, votes: &[Vec<u8>]) -> Result<()> {
         match Vote::tally(votes) {
             None => Ok(()),
-            // Somebody may have voted no only because a third rank is gone. Who is gone after a failure of its own, or of
-            // another, is not the cause.
+            // Somebody may have voted no only because a third rank is gone. Who is gone after a failure of
+            // its own, or of another, is not the cause.
             Some((rank, message)) => {
                 Err(match self.find_gone().filter(|_| Vote::is_secondary(&votes[rank])) {
                     Some(stop) => self.interrupted(Interrupt::Watch(Box::new(stop)), Vec::new()),
@@ -214,7 +216,7 @@ impl Joining<'_> {
         for (rank, member) in members.iter().enumerate() {
             map.seat(rank).set(Seated { process: member.process, is_here: member.host == self.hello.host });
         }
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(Membership {
             name: self.join.name.clone(),
             id: accepted.id.text,
             sealer: self.sealer.clone(),
@@ -234,7 +236,8 @@ impl Joining<'_> {
             epoch: AtomicU64::new(fault::start_epoch()),
             owed: Owed::default(),
             choices: Choices::new(&accepted.tuning, self.join.world),
-            reading: Reading::default(),
+            devices: accepted.tuning.devices,
+            reading: RemoteReading::default(),
             sequence: AtomicU64::new(0),
             fd_tag: AtomicU64::new(JOIN_TAG + fault::start_tag()),
             engines: AtomicU64::new(0),
@@ -242,18 +245,19 @@ impl Joining<'_> {
             electing: AtomicBool::new(false),
             subgroups: Mutex::default(),
             worker: Worker::default(),
-            crew: Crew::new(self.join.rank, local, self.join.context.config()),
+            threads: RankThreads::new(self.join.rank, local, self.join.context.config()),
             recording: AtomicBool::new(false),
             recorder: OnceLock::new(),
         });
         recording::start_if_asked(&inner);
-        inner::leave_on_exit(&inner);
+        membership::leave_on_exit(&inner);
         inner.context.remember_group(&inner);
         Group { inner, terms: self.join.terms.clone(), base: IDLE, shape: Shape::ANY }
     }
 
-    /// Meets everybody in memory for the first time. All ranks agree on whether that succeeded, even if somebody dies
-    /// meanwhile: those who have a group can go on with `survivors`, and must not wait for one who has none.
+    /// Meets everybody in memory for the first time. All ranks agree on whether that succeeded, even if
+    /// somebody dies meanwhile: those who have a group can go on with `survivors`, and must not wait for one
+    /// who has none.
     fn meet(&self, group: &Group) -> Result<()> {
         let met = group.operate(Op::Join, None, |running| running.meet(signature(Op::Join, 0, 0)));
         let inner = &group.inner;
@@ -265,8 +269,8 @@ impl Joining<'_> {
         }
     }
 
-    /// Ends the join: after the meeting everybody has read all its keys, and each rank deletes its own. Ranks on several
-    /// hosts do not meet in memory and leave their few keys behind.
+    /// Ends the join: after the meeting everybody has read all its keys, and each rank deletes its own. Ranks
+    /// on several hosts do not meet in memory and leave their few keys behind.
     fn clean_up(&self, group: &Group, id: &str) -> Result<()> {
         if !group.inner.is_local() {
             return Ok(());

@@ -1,19 +1,21 @@
 //! How ranks that know nothing but a store become a group.
 //!
-//! 1. Each rank publishes a *hello* with a random nonce under the boot name. Rank 0 collects them and publishes an
-//!    *answer*: a fresh group id and all hellos. A rank accepts only an answer that holds its own nonce, so keys left
-//!    over from an earlier attempt cannot fool it; rank 0 answers anew when a hello changes under it.
+//! 1. Each rank publishes a *hello* with a random nonce under the boot name. Rank 0 collects them and
+//!    publishes an *answer*: a fresh group id and all hellos. A rank accepts only an answer that holds its
+//!    own nonce, so keys left over from an earlier attempt cannot fool it; rank 0 answers again when a hello
+//!    changes under it.
 //! 2. Each rank publishes where its fd channel listens under the group id; once all have, all have accepted.
-//! 3. Ranks on one host send each other their control segment and a pidfd of themselves, map, and vote through
-//!    the store: either all succeed or all get the same error.
+//! 3. Ranks on one host send each other their control segment and a pidfd of themselves, map, and vote
+//!    through the store: either all succeed or all get the same error.
 //!
 //! Ranks that disagree on protocol, version or world size all get the same refusal from rank 0.
 //!
-//! What is in the store is a claim: strangers may be able to write it. What makes a rank a member is a proof. Ranks of this
-//! host prove themselves over the fd channel, to each other, all of them (`sys::channel`). Ranks of other hosts prove that
-//! they hold the job secret: with one, everything below is sealed (`group::seal`), and what is not sealed right is ignored.
-//! Without one, and unless a setting allows it, a group that claims to span hosts is refused (`proof.rs`). Members of a group
-//! that exists are known to it: where they are and which process they are is taken from there, not from the store.
+//! What is in the store is a claim: strangers may be able to write it. What makes a rank a member is a proof.
+//! Ranks of this host prove themselves over the fd channel, to each other, all of them (`sys::channel`).
+//! Ranks of other hosts prove that they hold the job secret: with one, everything below is sealed
+//! (`group::seal`), and what is not sealed right is ignored. Without one, and unless a setting allows it, a
+//! group that claims to span hosts is refused (`proof.rs`). Members of a group that exists are known to it:
+//! where they are and which process they are is taken from there, not from the store.
 
 mod agree;
 mod connect;
@@ -29,9 +31,9 @@ use symmem_store::{Deadline, Interrupt, Store, StoreError, TcpStoreServer, Wait,
 
 use self::agree::Hello;
 pub(super) use self::agree::{GONE, Gone};
-use super::inner::{Inner, Member, wait_for_a_death};
+use super::membership::{Member, Membership, wait_for_a_death};
 use super::running::Stop;
-use super::seal::{Claim, Kind, Sealer, Unsealed};
+use super::seal::{Claim, SealKind, Sealer, Unsealed};
 use super::vote::GaveUp;
 use super::{Group, Notice, Terms};
 use crate::error::{Cause, Context, Halt};
@@ -40,10 +42,11 @@ use crate::operation::Op;
 use crate::sync::control::{MAX_WORLD, Verdict};
 use crate::sys::fault::{self, Point};
 use crate::sys::fork;
-use crate::sys::life::{self, Life};
+use crate::sys::life::{self, ProcessLife};
 use crate::{Error, Result};
 
-/// How long a rank that has failed waits for the others to learn of it. Its own error is not to be lost for that.
+/// How long a rank that has failed waits for the others to learn of it. Its own error is not to be lost for
+/// that.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Everything a rank brings to a join.
@@ -56,7 +59,8 @@ pub(crate) struct Join {
     pub(crate) name: String,
     /// The key prefix all ranks of this join share.
     pub(crate) boot: String,
-    /// Whether nobody can have used `boot` before: then a hello of a dead process is proof that the rank died.
+    /// Whether nobody can have used `boot` before: then a hello of a dead process is proof that the rank
+    /// died.
     pub(crate) fresh: bool,
     /// The members, when they are members of a group already.
     pub(crate) known: Option<Vec<Member>>,
@@ -66,10 +70,11 @@ pub(crate) struct Join {
     pub(crate) terms: Terms,
 }
 
-/// The group that a subgroup is made from. Making one is an operation of the parent: it ends when the parent fails,
-/// whoever the culprit is, because members may have noticed that before they came here and will never come.
+/// The group that a subgroup is made from. Making one is an operation of the parent: it ends when the parent
+/// fails, whoever the culprit is, because members may have noticed that before they came here and will never
+/// come.
 pub(crate) struct Parent {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Membership>,
     /// Its ranks that are to be members.
     pub(crate) members: Vec<usize>,
 }
@@ -77,8 +82,9 @@ pub(crate) struct Parent {
 impl Parent {
     /// One look at the parent, in whose ranks the answer is.
     fn look(&self) -> Result<(), Stop> {
-        // Who has left the parent did so outside of `subgroup`. If all members are on this host it has not joined either:
-        // a join only succeeds after all have met in memory, and nobody who still watches has been there.
+        // Who has left the parent did so outside of `subgroup`. If all members are on this host it has not
+        // joined either: a join only succeeds after all have met in memory, and nobody who still watches has
+        // been there.
         let local = self.members.iter().all(|member| self.inner.controls[*member].is_some());
         self.inner.look(&|rank| local && self.members.contains(&rank))
     }
@@ -133,7 +139,7 @@ impl Watch for JoinWatch<'_> {
     }
 }
 
-fn first_dead(lives: &[Arc<Life>]) -> Option<usize> {
+fn first_dead(lives: &[Arc<ProcessLife>]) -> Option<usize> {
     life::any_dead(&lives.iter().map(|life| &**life).collect::<Vec<_>>())
 }
 
@@ -202,17 +208,17 @@ struct Joining<'a> {
     hello: Hello,
     sealer: Sealer,
     /// Whose last value of which kind in the store was not believed, and why.
-    doubts: Mutex<BTreeMap<(usize, Kind), Unsealed>>,
+    doubts: Mutex<BTreeMap<(usize, SealKind), Unsealed>>,
     entered: Instant,
     /// Known lives, by rank: the parent group's, or what the hellos say once they are trusted.
-    lives: Vec<Arc<Life>>,
+    lives: Vec<Arc<ProcessLife>>,
     pids: Vec<u32>,
 }
 
 impl<'a> Joining<'a> {
     fn new(join: &'a Join) -> Result<Self> {
         let hello = Hello::new(join)?;
-        let unknown = || (0..join.world).map(|_| Arc::new(Life::unknown())).collect();
+        let unknown = || (0..join.world).map(|_| Arc::new(ProcessLife::unknown())).collect();
         let lives = |known: &Vec<Member>| known.iter().map(|member| Arc::clone(&member.life)).collect();
         Ok(Self {
             join,
@@ -347,7 +353,8 @@ impl<'a> Joining<'a> {
         self.join.store.set(key, &sealed, &self.unwatched()).map_err(|error| self.store_failed(error))
     }
 
-    /// The value of `key` if it is there now, is what it claims to be, and can be read; else it is somebody's leftover.
+    /// The value of `key` if it is there now, is what it claims to be, and can be read; else it is somebody's
+    /// leftover.
     fn peek<T: for<'de> Deserialize<'de>>(&self, key: &str, claim: &Claim<'_>) -> Result<Option<T>> {
         let body = self.peek_sealed(key, claim)?;
         Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
 use super::Joining;
-use crate::group::inner::Member;
-use crate::group::seal::{Claim, Kind, Unsealed};
-use crate::sys::channel::Peers;
+use crate::group::membership::Member;
+use crate::group::seal::{Claim, SealKind, Unsealed};
+use crate::sys::channel::ChannelPeers;
 use crate::sys::user;
 use crate::{Error, Result};
 
@@ -37,11 +37,11 @@ impl Joining<'_> {
         Err(self.unproven(ranks, NO_SECRET))
     }
 
-    /// Whom the fd channel takes for the ranks of this host. Where uids prove nothing, they are the processes that hellos
-    /// name: sealed ones, or those of this very process, which needs no proof.
-    pub(super) fn peers(&self, members: &[Member]) -> Result<Peers> {
+    /// Whom the fd channel takes for the ranks of this host. Where uids prove nothing, they are the processes
+    /// that hellos name: sealed ones, or those of this very process, which needs no proof.
+    pub(super) fn peers(&self, members: &[Member]) -> Result<ChannelPeers> {
         if user::uid_is_proof() {
-            return Ok(Peers::OfThisUser);
+            return Ok(ChannelPeers::OfThisUser);
         }
         let local = || (0..members.len()).filter(|rank| members[*rank].host == self.hello.host);
         let others: Vec<usize> =
@@ -49,7 +49,7 @@ impl Joining<'_> {
         if !others.is_empty() && !self.sealer.proves() {
             return Err(self.unproven(others, NO_UID));
         }
-        Ok(Peers::Known(local().map(|rank| members[rank].process).collect()))
+        Ok(ChannelPeers::Known(local().map(|rank| members[rank].process).collect()))
     }
 
     /// Remembers whether the last value of that kind and sender was believed.
@@ -62,7 +62,8 @@ impl Joining<'_> {
         };
     }
 
-    /// The error for a join that waits for ranks whose values are there and are not believed, if there are such.
+    /// The error for a join that waits for ranks whose values are there and are not believed, if there are
+    /// such.
     pub(super) fn doubted(&self) -> Option<Error> {
         let (ranks, problem) = self.doubt()?;
         Some(self.unproven(ranks, problem))
@@ -77,7 +78,7 @@ impl Joining<'_> {
         Some((ranks.into_iter().collect(), format!("{why}{hint}")))
     }
 
-    fn doubts(&self) -> MutexGuard<'_, BTreeMap<(usize, Kind), Unsealed>> {
+    fn doubts(&self) -> MutexGuard<'_, BTreeMap<(usize, SealKind), Unsealed>> {
         self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

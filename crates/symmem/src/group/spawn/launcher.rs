@@ -1,8 +1,9 @@
-//! What every launcher of rank processes does: tells each process which rank it is, keeps it on its cores, and takes it along when
-//! it dies.
+//! What every launcher of rank processes does: tells each process which rank it is, keeps it on its cores,
+//! and takes it along when it dies.
 //!
-//! [`ProcessSpawner`](super::ProcessSpawner) and the program `symmem run` start their ranks through this. The environment is that of
-//! `torchrun`, whose scripts need no other; the store must be served already, for no rank serves it.
+//! [`ProcessSpawner`](super::ProcessSpawner) and the program `symmem run` start their ranks through this. The
+//! environment is that of `torchrun`, whose scripts need no other; the store must be served already, for no
+//! rank serves it.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -30,7 +31,8 @@ pub struct Seat {
     pub local_world: usize,
 }
 
-/// Starts processes as ranks that join by [`Group::from_env`](crate::Group::from_env), or by `torch.distributed`.
+/// Starts processes as ranks that join by [`Group::from_env`](crate::Group::from_env), or by
+/// `torch.distributed`.
 ///
 /// ```no_run
 /// use std::process::Command;
@@ -55,7 +57,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Of a new run, whose store is served at `host` and `port`. `placement` is for the ranks of this machine.
+    /// Of a new run, whose store is served at `host` and `port`. `placement` is for the ranks of this
+    /// machine.
     pub fn new(host: &str, port: u16, placement: Placement) -> Result<Self> {
         Ok(Self { host: host.to_owned(), port, run: ids::hex(&ids::random::<16>()?), placement })
     }
@@ -73,7 +76,8 @@ impl Launcher {
 
     /// Makes `command` the rank of `seat`. Variables that `command` sets already stay as they are.
     ///
-    /// The kernel kills the process when the thread that starts it ends, so start it from one that lives until the ranks have ended.
+    /// The kernel kills the process when the thread that starts it ends, so start it from one that lives
+    /// until the ranks have ended.
     pub fn prepare(&self, command: &mut Command, seat: Seat) {
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with(OF_ANOTHER_SPAWNER) && !sets(command, &name) {

@@ -23,7 +23,7 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
 
 /// A rank's failure, as the launcher compares them.
 #[derive(Debug)]
-struct Failure {
+struct RankFailure {
     rank: usize,
     message: String,
     /// The failure is that another rank failed.
@@ -31,7 +31,7 @@ struct Failure {
 }
 
 /// The error to report: the first failure in time that does not just blame another rank, else the first one.
-fn first_failure(failures: Vec<Failure>) -> Option<Error> {
+fn first_failure(failures: Vec<RankFailure>) -> Option<Error> {
     let at = failures.iter().position(|failure| !failure.secondary).unwrap_or(0);
     let failure = failures.into_iter().nth(at)?;
     Some(Error::Spawned { rank: failure.rank, message: failure.message })

@@ -1,12 +1,13 @@
-//! Where the ranks of one machine run: the processors that each is kept on, and how many threads its math libraries take.
+//! Where the ranks of one machine run: the processors that each is kept on, and how many threads its math
+//! libraries take.
 //!
-//! Used by the launchers of this crate, by Python's, by `symmem run`, and by the bench. BLAS and OpenMP take all cores of the machine in every
-//! process unless they are told; ranks that do that stand in each other's way, which costs small products a factor of a hundred.
+//! Used by the launchers of this crate, by Python's, by `symmem run`, and by the bench. BLAS and OpenMP take
+//! all cores of the machine in every process unless they are told; ranks that do that stand in each other's
+//! way, which costs small products a factor of a hundred.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Once;
 
+use crate::named::named;
 use crate::sys::cores::{self, Core};
 use crate::sys::limits;
 use crate::{Error, Result};
@@ -21,39 +22,19 @@ const THREAD_VARIABLES: [&str; 6] = [
     "NUMEXPR_NUM_THREADS",
 ];
 
-/// How ranks are kept on cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Pin {
-    /// Each rank on its own part of the physical cores, as large as everybody's. Ranks that outnumber them take turns: the
-    /// first on the first core, and so on.
-    Cores,
-    /// Each rank on all cores of one NUMA node; ranks that follow each other share one.
-    Numa,
-}
-
-impl Pin {
-    /// Its name in Python.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cores => "cores",
-            Self::Numa => "numa",
+named! {
+    /// How ranks are kept on cores.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum Pin read as "pin" {
+        /// Every one.
+        ALL: {
+            /// Each rank on its own part of the physical cores, as large as everybody's. Ranks that outnumber
+            /// them take turns: the first on the first core, and so on.
+            Cores = "cores",
+            /// Each rank on all cores of one NUMA node; ranks that follow each other share one.
+            Numa = "numa",
         }
-    }
-}
-
-impl fmt::Display for Pin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Pin {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let unknown = || Error::invalid("pin", format!("{name:?} is not one of \"cores\", \"numa\""));
-        [Self::Cores, Self::Numa].into_iter().find(|pin| pin.name() == name).ok_or_else(unknown)
     }
 }
 
@@ -119,9 +100,9 @@ impl Placement {
         }
     }
 
-    /// What to add to the environment of ranks that are processes, where `is_set` says which variables the user has set: the
-    /// thread counts of math libraries (none, where the user has set OpenMP's, which the others follow), and for ranks that
-    /// are kept on a part of the cores, how many all of them have.
+    /// What to add to the environment of ranks that are processes, where `is_set` says which variables the
+    /// user has set: the thread counts of math libraries (none, where the user has set OpenMP's, which the
+    /// others follow), and for ranks that are kept on a part of the cores, how many all of them have.
     pub fn environment(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
         let follows = is_set(THREAD_VARIABLES[0]);
         let counts = THREAD_VARIABLES.into_iter().filter(|variable| !follows && !is_set(variable));

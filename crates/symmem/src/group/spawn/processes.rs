@@ -1,8 +1,9 @@
 //! Ranks as processes: this program, started again `n` times.
 //!
-//! The launcher serves the store and sets the environment as `torchrun` does, plus the name of the call. A child runs
-//! the program from its start until it comes to the call of that name, is a rank there, sends its result through a
-//! pipe (`sys/pipe.rs`), and exits: nothing after the call runs in it. Children die with their launcher (`PR_SET_PDEATHSIG`).
+//! The launcher serves the store and sets the environment as `torchrun` does, plus the name of the call. A
+//! child runs the program from its start until it comes to the call of that name, is a rank there, sends its
+//! result through a pipe (`sys/pipe.rs`), and exits: nothing after the call runs in it. Children die with
+//! their launcher (`PR_SET_PDEATHSIG`).
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -18,12 +19,12 @@ use symmem_store::{ServerLimits, Store, TcpStore, TcpStoreServer, Wait};
 
 use super::launcher::ATTEMPT;
 use super::threads::is_secondary;
-use super::{Failure, Launcher, Pin, Placement, Seat, first_failure, panic_message};
+use super::{Launcher, Pin, Placement, RankFailure, Seat, first_failure, panic_message};
 use crate::config::{Config, SPAWN_NAME as NAME};
 use crate::group::Group;
 use crate::group::env::world_boot;
 use crate::group::join::{GONE, Gone};
-use crate::sys::pipe::{self, Reading, Writing};
+use crate::sys::pipe::{self, LauncherPipe, Writing};
 use crate::{Error, Result};
 
 const RESULT_FD: &str = "SYMMEM_SPAWN_RESULT_FD";
@@ -38,17 +39,19 @@ enum Report<R> {
     Failed { message: String, secondary: bool },
 }
 
-/// Runs `f` on `n` ranks, each a new process that runs this program again, and returns their results in rank order.
+/// Runs `f` on `n` ranks, each a new process that runs this program again, and returns their results in rank
+/// order.
 ///
-/// The program must come to this call again when it is started with the same arguments, before it does anything that
-/// must not happen `n` more times. Inside `cargo test`, `name` must be the test's full name (optionally followed by
-/// `#` and a word, to tell several calls of one test apart); the child then runs that test only, up to this call.
+/// The program must come to this call again when it is started with the same arguments, before it does
+/// anything that must not happen `n` more times. Inside `cargo test`, `name` must be the test's full name
+/// (optionally followed by `#` and a word, to tell several calls of one test apart); the child then runs that
+/// test only, up to this call.
 ///
-/// `f` is the child's own: what it captures is what the child computed on its way here. Use [`ProcessSpawner::env`]
-/// to hand something over.
+/// `f` is the child's own: what it captures is what the child computed on its way here. Use
+/// [`ProcessSpawner::env`] to hand something over.
 ///
-/// The ranks' math libraries are told to take their share of the cores ([`Placement`]), unless the environment already says
-/// how many threads they take.
+/// The ranks' math libraries are told to take their share of the cores ([`Placement`]), unless the
+/// environment already says how many threads they take.
 ///
 /// ```no_run
 /// let pids = symmem::spawn_processes("pids", 4, |_group| Ok(std::process::id()))?;
@@ -113,7 +116,8 @@ impl ProcessSpawner {
         })
     }
 
-    /// Runs `f` on every rank and returns each rank's own outcome, in rank order: for tests that expect some to die.
+    /// Runs `f` on every rank and returns each rank's own outcome, in rank order: for tests that expect some
+    /// to die.
     pub fn run_all<R, F>(&self, f: F) -> Result<Vec<Result<R>>>
     where
         R: Serialize + DeserializeOwned,
@@ -121,14 +125,14 @@ impl ProcessSpawner {
     {
         let mut results = self.run_each(f)?;
         results.sort_by_key(|(rank, _)| *rank);
-        let outcome = |result: Result<R, Failure>| {
+        let outcome = |result: Result<R, RankFailure>| {
             result.map_err(|failure| Error::Spawned { rank: failure.rank, message: failure.message })
         };
         Ok(results.into_iter().map(|(_, result)| outcome(result)).collect())
     }
 
     /// Every rank's outcome, in the order in which they ended.
-    fn run_each<R, F>(&self, f: F) -> Result<Vec<(usize, Result<R, Failure>)>>
+    fn run_each<R, F>(&self, f: F) -> Result<Vec<(usize, Result<R, RankFailure>)>>
     where
         R: Serialize + DeserializeOwned,
         F: FnOnce(Group) -> Result<R>,
@@ -143,8 +147,8 @@ impl ProcessSpawner {
         let launcher = Launcher::new("127.0.0.1", server.port(), placement)?;
         // Warns of misspelt settings, once for all ranks. Settings that are wrong are the ranks' errors.
         let _ = Config::from_env();
-        // All start before any is waited for; if one cannot, dropping the others' `Rank` kills them.
-        let ranks: Result<Vec<Rank>> =
+        // All start before any is waited for; if one cannot, dropping the others' `RankProcess` kills them.
+        let ranks: Result<Vec<RankProcess>> =
             (0..self.ranks).map(|rank| self.start(rank, depth, &launcher)).collect();
         let ended = Mutex::new(Vec::new());
         let (run, port) = (launcher.run_id(), server.port());
@@ -170,8 +174,8 @@ impl ProcessSpawner {
             .collect())
     }
 
-    /// The report's pipe, if this process is a rank of this call. A process that a rank has started has the rank's
-    /// environment, but not its pipe: it is no rank.
+    /// The report's pipe, if this process is a rank of this call. A process that a rank has started has the
+    /// rank's environment, but not its pipe: it is no rank.
     fn pipe_of_a_rank(&self) -> Result<Option<Writing>> {
         if std::env::var(NAME).ok().as_deref() != Some(&*self.name) {
             return Ok(None);
@@ -182,8 +186,9 @@ impl ProcessSpawner {
         }
     }
 
-    /// How many launchers there are above the ranks of this call, itself included. A program whose ranks never come to their own
-    /// call, but to another one first, would start ranks without end: it is stopped here.
+    /// How many launchers there are above the ranks of this call, itself included. A program whose ranks
+    /// never come to their own call, but to another one first, would start ranks without end: it is stopped
+    /// here.
     fn depth(&self) -> Result<usize> {
         let depth = std::env::var(DEPTH).ok().and_then(|depth| depth.parse::<usize>().ok()).unwrap_or(0) + 1;
         if depth <= MOST_DEPTH {
@@ -197,7 +202,7 @@ impl ProcessSpawner {
         Err(Error::invalid("spawn", problem))
     }
 
-    fn start(&self, rank: usize, depth: usize, launcher: &Launcher) -> Result<Rank> {
+    fn start(&self, rank: usize, depth: usize, launcher: &Launcher) -> Result<RankProcess> {
         let program = std::env::current_exe().map_err(|error| Error::sys("finding this program", error))?;
         let (reader, writer) = pipe::new()?;
         let mut command = Command::new(program);
@@ -217,7 +222,7 @@ impl ProcessSpawner {
         launcher.prepare(&mut command, Seat { rank, world: ranks, local_rank: rank, local_world: ranks });
         writer.hand_down(&mut command);
         let child = command.spawn().map_err(|error| Error::sys("starting a rank's process", error))?;
-        Ok(Rank { rank, child, reader })
+        Ok(RankProcess { rank, child, reader })
     }
 
     /// The test this call is part of, when the program is a test harness.
@@ -241,13 +246,13 @@ fn tell_the_others(port: u16, run: &str, gone: Gone) {
 }
 
 /// A started process. Dropping it kills what still runs.
-struct Rank {
+struct RankProcess {
     rank: usize,
     child: Child,
-    reader: Reading,
+    reader: LauncherPipe,
 }
 
-impl Rank {
+impl RankProcess {
     /// Its report and how it ended.
     fn wait(mut self) -> (usize, Vec<u8>, String) {
         let report = self.reader.until_it_ends(&mut self.child);
@@ -262,18 +267,18 @@ impl Rank {
     }
 }
 
-impl Drop for Rank {
+impl Drop for RankProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn read_report<R: DeserializeOwned>(rank: usize, report: &[u8], status: &str) -> Result<R, Failure> {
+fn read_report<R: DeserializeOwned>(rank: usize, report: &[u8], status: &str) -> Result<R, RankFailure> {
     match serde_json::from_slice(report) {
         Ok(Report::Done(result)) => Ok(result),
-        Ok(Report::Failed { message, secondary }) => Err(Failure { rank, message, secondary }),
-        Err(_) => Err(Failure { rank, message: status.to_owned(), secondary: false }),
+        Ok(Report::Failed { message, secondary }) => Err(RankFailure { rank, message, secondary }),
+        Err(_) => Err(RankFailure { rank, message: status.to_owned(), secondary: false }),
     }
 }
 

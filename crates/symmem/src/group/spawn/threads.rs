@@ -6,15 +6,15 @@ use std::thread;
 
 use symmem_store::{CancelToken, HashStore, Store};
 
-use super::{Failure, Pin, Placement, first_failure, panic_message};
+use super::{Pin, Placement, RankFailure, first_failure, panic_message};
 use crate::group::join::Join;
 use crate::group::{Group, RankContext};
 use crate::{Error, Result};
 
 /// Runs `f` on `n` ranks, each a thread of this process, and returns their results in rank order.
 ///
-/// The threads may borrow from the caller. If ranks fail, the error is [`Error::Spawned`] with the first one that
-/// failed by itself; a panic counts as a failure, and ends the others' waits.
+/// The threads may borrow from the caller. If ranks fail, the error is [`Error::Spawned`] with the first one
+/// that failed by itself; a panic counts as a failure, and ends the others' waits.
 ///
 /// ```
 /// let words = ["a", "b"];
@@ -83,9 +83,9 @@ where
         let failure = match outcome {
             Ok(Ok(result)) => return Some(result),
             Ok(Err(error)) => {
-                Failure { rank, secondary: is_secondary(&error, rank), message: error.to_string() }
+                RankFailure { rank, secondary: is_secondary(&error, rank), message: error.to_string() }
             }
-            Err(panic) => Failure { rank, secondary: false, message: panic_message(&*panic) },
+            Err(panic) => RankFailure { rank, secondary: false, message: panic_message(&*panic) },
         };
         failures.lock().unwrap_or_else(|poison| poison.into_inner()).push(failure);
         None

@@ -8,62 +8,48 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::handle::SymmetricMemory;
-use super::rendezvous::Table;
-use crate::config::{Config, Place, Provider};
+use crate::Result;
+use crate::config::{Config, Provider};
 use crate::cuda::activity::all_idle;
 use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, buffer, deferred};
-use crate::engine::cuda::{Engine, Fate};
+use crate::device::{DeviceTable, Fate};
+use crate::engine::cuda::Engine;
 use crate::group::RankContext;
 use crate::memory::context::bytes_of;
 use crate::numeric::Element;
 use crate::provider::registry;
-use crate::{Error, Result};
 
 /// The memory behind an allocation, and its state, which is as the host's.
 #[derive(Debug)]
-pub(super) struct Block {
-    state: crate::memory::Block<Table>,
-    device: Device,
-    provider: Provider,
+pub(super) struct DeviceBlock {
+    state: crate::memory::Block<DeviceTable>,
+    pub(super) device: Device,
+    pub(super) provider: Provider,
     /// The engines on which this memory has no table any more, and whose work on it may still go on.
     past: Mutex<Vec<Fate>>,
 }
 
-impl Deref for Block {
-    type Target = crate::memory::Block<Table>;
+impl Deref for DeviceBlock {
+    type Target = crate::memory::Block<DeviceTable>;
 
     fn deref(&self) -> &Self::Target {
         &self.state
     }
 }
 
-impl Block {
-    pub(super) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    pub(super) fn provider(&self) -> Provider {
-        self.provider
-    }
-
-    /// Whether this process may use the memory: it is the rank's own, and no group failed that worked on it. Operations are
-    /// over before anybody on the host knows how, so this looks at the groups of all its tables, and of those that were closed while
-    /// they worked.
+impl DeviceBlock {
+    /// Whether this process may use the memory: it is the rank's own, and no group failed that worked on it.
+    /// Operations are over before anybody on the host knows how, so this looks at the groups of all its
+    /// tables, and of those that were closed while they worked.
     pub(super) fn check_usable(&self, op: &'static str) -> Result<()> {
         self.state.check_usable(op)?;
-        if let Some(cause) = self.tables.all().iter().find_map(|table| table.fate.failure()) {
-            self.poison(cause);
-        }
+        self.tables
+            .all()
+            .iter()
+            .filter_map(|table| table.fate.failure())
+            .for_each(|cause| self.poison(cause));
         self.settle();
         self.state.check_usable(op)
-    }
-
-    /// Poisons the memory if an engine failed whose table is gone. An engine that has done its work is forgotten.
-    pub(super) fn settle(&self) {
-        if let Some(cause) = self.past_failure() {
-            self.poison(cause);
-        }
     }
 
     /// Keeps the fate of an engine whose table goes, until that engine has done its work.
@@ -71,17 +57,15 @@ impl Block {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).push(fate.clone());
     }
 
-    /// Why an engine failed whose table is gone. An engine that has done its work is forgotten.
-    fn past_failure(&self) -> Option<String> {
-        let mut failure = None;
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        past.retain(|fate| {
+    /// Poisons the memory if an engine failed whose table is gone. An engine that has done its work is
+    /// forgotten.
+    pub(super) fn settle(&self) {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner).retain(|fate| {
             // Idle first, failure second: work that is done has stored its failure before.
             let is_idle = fate.is_idle();
-            failure = failure.take().or_else(|| fate.failure());
+            fate.failure().into_iter().for_each(|cause| self.poison(cause));
             !is_idle
         });
-        failure
     }
 
     /// Lets go of the tables of engines that are gone: nobody can find or close them any more.
@@ -90,7 +74,8 @@ impl Block {
         gone.iter().for_each(|table| self.remember(&table.fate));
     }
 
-    /// Writes `len` elements from byte `start` on, after the work that is on `stream`, and waits until they are there.
+    /// Writes `len` elements from byte `start` on, after the work that is on `stream`, and waits until they
+    /// are there.
     pub(super) fn write<T: Element>(
         &self,
         start: usize,
@@ -99,33 +84,25 @@ impl Block {
         stream: &Stream,
     ) -> Result<()> {
         self.check_usable("write")?;
-        self.check_stream(stream)?;
+        stream.check_memory(&self.device)?;
         // SAFETY: this memory's own, which allocations and handles count their elements in.
         unsafe { buffer::write((self.address() + start) as u64, len, elements, stream) }
     }
 
-    /// Reads `len` elements from byte `start` on, after the work that is on `stream`, whatever the state of the memory.
+    /// Reads `len` elements from byte `start` on, after the work that is on `stream`, whatever the state of
+    /// the memory.
     pub(super) fn salvage<T: Element>(&self, start: usize, len: usize, stream: &Stream) -> Result<Vec<T>> {
-        self.check_stream(stream)?;
+        stream.check_memory(&self.device)?;
         // SAFETY: this memory's own, which allocations and handles count their elements in.
         unsafe { buffer::read((self.address() + start) as u64, len, stream) }
     }
-
-    /// Copies run on the memory's own device, the only one that reaches it.
-    fn check_stream(&self, stream: &Stream) -> Result<()> {
-        if *stream.device() == self.device {
-            return Ok(());
-        }
-        let problem = format!("it is on {}, the memory on {}", stream.device(), self.device);
-        Err(Error::invalid("stream", problem))
-    }
 }
 
-impl Drop for Block {
+impl Drop for DeviceBlock {
     fn drop(&mut self) {
         // A kernel may have been given it as private memory, and unmapping does not wait.
         let device = self.device.ordinal();
-        deferred::bury_until(Box::new(move || all_idle(device)), Box::new(self.memory().cloned()));
+        deferred::drop_when(Box::new(move || all_idle(device)), Box::new(self.memory().cloned()));
     }
 }
 
@@ -143,30 +120,39 @@ impl Drop for Block {
 /// ```
 #[derive(Debug)]
 pub struct Allocation<T: Element> {
-    block: Arc<Block>,
+    pub(super) block: Arc<DeviceBlock>,
     len: usize,
     element: PhantomData<T>,
 }
 
 impl Device {
-    /// Local. Allocates `len` zeroed elements on this device, that can become symmetric, as the environment says
-    /// (`SYMMEM_PROVIDER`, `SYMMEM_SIGNAL_PAD_SIZE`). Not while this thread captures.
+    /// Local. Allocates `len` zeroed elements on this device, that can become symmetric, as the environment
+    /// says (`SYMMEM_PROVIDER`, `SYMMEM_SIGNAL_PAD_SIZE`). Not while this thread captures.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
         Allocation::new(self, len)
     }
 }
 
+impl Engine {
+    /// Local. Allocates `len` zeroed elements on this engine's device, from its provider, with a signal pad
+    /// of the size that the group's context says now.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
+        let pad_bytes = self.group().context().signal_pad_size();
+        Allocation::make(self.device(), len, self.provider(), pad_bytes)
+    }
+}
+
 impl RankContext {
-    /// Local. Allocates `len` zeroed elements on `device`, that can become symmetric: from the provider that the configuration names,
-    /// with a signal pad of [`RankContext::signal_pad_size`].
+    /// Local. Allocates `len` zeroed elements on `device`, that can become symmetric: from
+    /// [`RankContext::device_provider`], with a signal pad of [`RankContext::signal_pad_size`].
     pub fn alloc_on<T: Element>(&self, device: &Device, len: usize) -> Result<Allocation<T>> {
-        Allocation::make(device, len, self.config().provider_of(Place::Device), self.signal_pad_size())
+        self.with_device_provider(|provider| Allocation::make(device, len, provider, self.signal_pad_size()))
     }
 }
 
 impl<T: Element> Allocation<T> {
-    /// Local. Allocates `len` zeroed elements on `device`, as the environment says, and waits until they are zero. It does not see what a
-    /// program sets in code; [`RankContext::alloc_on`] and [`Engine::alloc`] do.
+    /// Local. Allocates `len` zeroed elements on `device`, as the environment says, and waits until they are
+    /// zero. It does not see what a program sets in code; [`RankContext::alloc_on`] and [`Engine::alloc`] do.
     pub fn new(device: &Device, len: usize) -> Result<Self> {
         RankContext::from_env()?.alloc_on(device, len)
     }
@@ -178,11 +164,11 @@ impl<T: Element> Allocation<T> {
     }
 
     /// With a pad of `pad_bytes`, once it is symmetric.
-    pub(crate) fn make(device: &Device, len: usize, provider: Provider, pad_bytes: usize) -> Result<Self> {
+    fn make(device: &Device, len: usize, provider: Provider, pad_bytes: usize) -> Result<Self> {
         let bytes = bytes_of::<T>(len)?;
         let memory = registry::on_device(provider, device)?.alloc(bytes)?;
         let state = crate::memory::Block::new(memory, bytes, pad_bytes);
-        let block = Block { state, device: device.clone(), provider, past: Mutex::default() };
+        let block = DeviceBlock { state, device: device.clone(), provider, past: Mutex::default() };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }
 
@@ -211,8 +197,8 @@ impl<T: Element> Allocation<T> {
         self.block.signal_pad_size()
     }
 
-    /// First byte on the device; the same for the life of the allocation. Work of your own that uses it must be done
-    /// before the allocation and its handles are dropped.
+    /// First byte on the device; the same for the life of the allocation. Work of your own that uses it must
+    /// be done before the allocation and its handles are dropped.
     pub fn device_ptr(&self) -> u64 {
         self.block.address() as u64
     }
@@ -222,7 +208,8 @@ impl<T: Element> Allocation<T> {
         self.block.write(0, self.len, elements, stream)
     }
 
-    /// Reads all elements, after the work that is on `stream`. [`Error::Poisoned`] once a group has failed that worked on them.
+    /// Reads all elements, after the work that is on `stream`. [`Error::Poisoned`](crate::Error::Poisoned)
+    /// once a group has failed that worked on them.
     pub fn read(&self, stream: &Stream) -> Result<Vec<T>> {
         self.block.check_usable("read")?;
         self.salvage(stream)
@@ -243,34 +230,5 @@ impl<T: Element> Allocation<T> {
     pub fn as_slice_mut(&mut self) -> Result<DeviceSliceMut<'_, T>> {
         // SAFETY: the allocation's own memory.
         unsafe { DeviceSliceMut::from_parts(self.device_ptr(), self.len, self.device(), Some(&self.block)) }
-    }
-
-    /// Collective over the engine's group: everybody maps everybody's allocation, which must agree in size, element
-    /// type and pad size, and be on the engine's device. Either all ranks succeed or all get the same error, and the allocation can be
-    /// tried again. Not while this thread captures.
-    ///
-    /// The result is kept with the allocation: a second call for the same engine is local and gives another handle. What peers
-    /// exported stays mapped, and so their memory is not freed, until [`SymmetricMemory::close`], or until the allocation and its last
-    /// handle go; where the engine is gone, until the next rendezvous of the allocation. All ranks bring the same allocations again, or
-    /// none does: one with a new allocation would wait for ranks that are done already.
-    pub fn rendezvous(&self, engine: &Engine) -> Result<SymmetricMemory<T>> {
-        SymmetricMemory::rendezvous(&self.block, engine, self.len)
-    }
-
-    /// Collective, each time. [`Allocation::rendezvous`] with a handle that starts at element `offset`; ranks may differ in it.
-    pub fn rendezvous_at(&self, engine: &Engine, offset: usize) -> Result<SymmetricMemory<T>> {
-        SymmetricMemory::rendezvous_at(&self.block, engine, offset, self.len)
-    }
-
-    /// Collective, each time. [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them from byte `start` on, which
-    /// must be a multiple of their size. For allocations whose element type is known only at run time: the ranks compare
-    /// `U`, not `T`. Ranks may differ in `start`, not in `len`.
-    pub fn rendezvous_as<U: Element>(
-        &self,
-        engine: &Engine,
-        start: usize,
-        len: usize,
-    ) -> Result<SymmetricMemory<U>> {
-        SymmetricMemory::rendezvous_part(&self.block, engine, start, len)
     }
 }

@@ -1,6 +1,8 @@
-//! Memory on devices: a local [`Allocation`], and after a collective rendezvous the handle [`SymmetricMemory`].
+//! Memory on devices: a local [`Allocation`], and after a collective rendezvous the handle
+//! [`SymmetricMemory`].
 //!
-//! Users find both in `symmem::cuda`. The handle holds the engine that works on it, and the engine's operations take the handle.
+//! Users find both in `symmem::cuda`. The handle holds the engine that works on it; operations are above
+//! both, in `collective/device`.
 
 mod allocation;
 mod handle;

@@ -10,9 +10,9 @@ use crate::numeric::minifloat::{self, Format};
 use crate::numeric::number::Number;
 
 /// f16.
-pub(in crate::numeric) struct Halves;
+pub(in crate::numeric) struct F16Lanes;
 
-impl Lanes for Halves {
+impl Lanes for F16Lanes {
     const ELEMENTS: usize = 32;
     type Raw = [__m256i; 2];
     type Accumulators = [F32x8; 4];
@@ -45,10 +45,11 @@ unsafe fn from_halves([a, b]: [__m256i; 2]) -> [F32x8; 4] {
     }
 }
 
-/// Rounds and keeps subnormals as IEEE 754 says. A NaN keeps its sign and the upper bits of its payload, so the canonical one
-/// becomes the canonical one.
+/// Rounds and keeps subnormals as IEEE 754 says. A NaN keeps its sign and the upper bits of its payload, so
+/// the canonical one becomes the canonical one.
 ///
-/// The results are put together in registers: for the store of a part, the compiler would convert anew at each destination.
+/// The results are put together in registers: for the store of a part, the compiler would convert again at
+/// each destination.
 ///
 /// # Safety
 /// As above.
@@ -64,7 +65,8 @@ unsafe fn to_halves([a, b, c, d]: [F32x8; 4]) -> [__m256i; 2] {
     }
 }
 
-/// Canonical NaN, by a branch, as there hardly ever is a NaN. Where conversions keep the processor busy that is faster.
+/// Canonical NaN, by a branch, as there hardly ever is a NaN. Where conversions keep the processor busy that
+/// is faster.
 ///
 /// # Safety
 /// As above.
@@ -83,11 +85,11 @@ unsafe fn canonical([a, b, c, d]: [F32x8; 4]) -> [F32x8; 4] {
     }
 }
 
-/// bf16, taken as pairs in a word: both halves become an f32 by a shift or a mask, with no shuffle, and go back the same
-/// way. Accumulators are those of the lower and of the upper halves in turn.
-pub(in crate::numeric) struct Brains;
+/// bf16, taken as pairs in a word: both halves become an f32 by a shift or a mask, with no shuffle, and go
+/// back the same way. Accumulators are those of the lower and of the upper halves in turn.
+pub(in crate::numeric) struct Bf16Lanes;
 
-impl Lanes for Brains {
+impl Lanes for Bf16Lanes {
     const ELEMENTS: usize = 32;
     type Raw = [__m256i; 2];
     type Accumulators = [F32x8; 4];
@@ -103,7 +105,7 @@ impl Lanes for Brains {
         // SAFETY: the caller's duty.
         unsafe {
             let [a, b, c, d] = canonical(accumulators);
-            [to_brains(a, b), to_brains(c, d)]
+            [to_bf16(a, b), to_bf16(c, d)]
         }
     }
 }
@@ -124,14 +126,14 @@ unsafe fn upper(words: __m256i) -> F32x8 {
     F32x8(unsafe { _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0 << 16))) })
 }
 
-/// The nearest bf16, in 16-bit arithmetic for both halves together: one more than the upper half of the f32 if its lower
-/// half is more than a half, or just a half where the upper one is odd. No carry makes a number of the canonical NaN, as its
-/// lower half is zero.
+/// The nearest bf16, in 16-bit arithmetic for both halves together: one more than the upper half of the f32
+/// if its lower half is more than a half, or just a half where the upper one is odd. No carry makes a number
+/// of the canonical NaN, as its lower half is zero.
 ///
 /// # Safety
 /// As above.
 #[inline(always)]
-unsafe fn to_brains(lower: F32x8, upper: F32x8) -> __m256i {
+unsafe fn to_bf16(lower: F32x8, upper: F32x8) -> __m256i {
     // SAFETY: the caller's duty.
     unsafe {
         let (lower, upper) = (_mm256_castps_si256(lower.0), _mm256_castps_si256(upper.0));
@@ -144,9 +146,9 @@ unsafe fn to_brains(lower: F32x8, upper: F32x8) -> __m256i {
 }
 
 /// f8 E5M2, the upper byte of an f16.
-pub(in crate::numeric) struct E5M2;
+pub(in crate::numeric) struct E5M2Lanes;
 
-impl Lanes for E5M2 {
+impl Lanes for E5M2Lanes {
     const ELEMENTS: usize = 32;
     type Raw = __m256i;
     type Accumulators = [F32x8; 4];
@@ -183,9 +185,9 @@ unsafe fn e5m2_of_half(halves: __m256i) -> __m256i {
 }
 
 /// f8 E4M3. In the places of an f16 it is 256 times too small.
-pub(in crate::numeric) struct E4M3;
+pub(in crate::numeric) struct E4M3Lanes;
 
-impl Lanes for E4M3 {
+impl Lanes for E4M3Lanes {
     const ELEMENTS: usize = 32;
     type Raw = __m256i;
     type Accumulators = [F32x8; 4];
@@ -259,9 +261,9 @@ unsafe fn to_upper_bytes(bytes: __m256i) -> [__m256i; 2] {
     }
 }
 
-/// The nearest number of the format, ties to even, as an f32: adds and takes away a number whose last bit is worth what the
-/// format's last bit is worth for such an exponent, so that the adder rounds. What lies beyond the format stays beyond,
-/// infinity and NaN stay what they are.
+/// The nearest number of the format, ties to even, as an f32: adds and takes away a number whose last bit is
+/// worth what the format's last bit is worth for such an exponent, so that the adder rounds. What lies beyond
+/// the format stays beyond, infinity and NaN stay what they are.
 ///
 /// # Safety
 /// As above.
@@ -271,7 +273,8 @@ unsafe fn round<F: Format>(values: F32x8) -> F32x8 {
     unsafe {
         let exponent = _mm256_and_si256(_mm256_castps_si256(values.0), constant(0x7f80_0000));
         let mut exponent = _mm256_max_epi32(exponent, constant(F::SMALLEST_NORMAL));
-        // An exponent too large for an f32 would make NaN, or change nothing: right where NaN is what lies beyond.
+        // An exponent too large for an f32 would make NaN, or change nothing: right where NaN is what lies
+        // beyond.
         if F::HAS_INFINITY {
             exponent = _mm256_min_epi32(exponent, constant(F::BEYOND_ALL));
         }

@@ -34,8 +34,9 @@ macro_rules! register {
                 Self(unsafe { $mul(self.0, other.0) })
             }
 
-            /// The instruction gives its second operand if one is NaN or both are zero. Or-ing both orders gives -0.0 of
-            /// two different zeros, and some NaN: the exponent is all ones and the mantissa not zero.
+            /// The instruction gives its second operand if one is NaN or both are zero. Or-ing both orders
+            /// gives -0.0 of two different zeros, and some NaN: the exponent is all ones and the mantissa not
+            /// zero.
             #[inline(always)]
             fn least(self, other: Self) -> Self {
                 // SAFETY: as above.

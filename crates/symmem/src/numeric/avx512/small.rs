@@ -10,9 +10,9 @@ use crate::numeric::lanes::Lanes;
 use crate::numeric::number::Number;
 
 /// f16.
-pub(in crate::numeric) struct Halves;
+pub(in crate::numeric) struct F16Lanes;
 
-impl Lanes for Halves {
+impl Lanes for F16Lanes {
     const ELEMENTS: usize = 64;
     type Raw = [Bytes; 2];
     type Accumulators = [F32x16; 4];
@@ -50,8 +50,8 @@ unsafe fn from_halves([a, b]: [__m512i; 2]) -> [F32x16; 4] {
     }
 }
 
-/// Rounds and keeps subnormals as IEEE 754 says. A NaN keeps its sign and the upper bits of its payload, so the canonical one
-/// becomes the canonical one.
+/// Rounds and keeps subnormals as IEEE 754 says. A NaN keeps its sign and the upper bits of its payload, so
+/// the canonical one becomes the canonical one.
 ///
 /// # Safety
 /// As above.
@@ -69,7 +69,8 @@ unsafe fn to_halves([a, b, c, d]: [F32x16; 4]) -> [__m512i; 2] {
     }
 }
 
-/// Canonical NaN, by a branch, as there hardly ever is a NaN. Where conversions keep the processor busy that is faster.
+/// Canonical NaN, by a branch, as there hardly ever is a NaN. Where conversions keep the processor busy that
+/// is faster.
 ///
 /// # Safety
 /// As above.
@@ -87,11 +88,11 @@ unsafe fn canonical([a, b, c, d]: [F32x16; 4]) -> [F32x16; 4] {
     }
 }
 
-/// bf16, taken as pairs in a word: both halves become an f32 by a shift or a mask, with no shuffle, and go back the same
-/// way. Accumulators are those of the lower and of the upper halves in turn.
-pub(in crate::numeric) struct Brains;
+/// bf16, taken as pairs in a word: both halves become an f32 by a shift or a mask, with no shuffle, and go
+/// back the same way. Accumulators are those of the lower and of the upper halves in turn.
+pub(in crate::numeric) struct Bf16Lanes;
 
-impl Lanes for Brains {
+impl Lanes for Bf16Lanes {
     const ELEMENTS: usize = 64;
     type Raw = [Bytes; 2];
     type Accumulators = [F32x16; 4];
@@ -107,7 +108,7 @@ impl Lanes for Brains {
         // SAFETY: the caller's duty.
         unsafe {
             let [a, b, c, d] = canonical(accumulators);
-            [Bytes(to_brains(a, b)), Bytes(to_brains(c, d))]
+            [Bytes(to_bf16(a, b)), Bytes(to_bf16(c, d))]
         }
     }
 }
@@ -128,14 +129,14 @@ unsafe fn upper(words: __m512i) -> F32x16 {
     F32x16(unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0 << 16))) })
 }
 
-/// The nearest bf16, in 16-bit arithmetic for both halves together: one more than the upper half of the f32 if its lower
-/// half is more than a half, or just a half where the upper one is odd. No carry makes a number of the canonical NaN, as its
-/// lower half is zero.
+/// The nearest bf16, in 16-bit arithmetic for both halves together: one more than the upper half of the f32
+/// if its lower half is more than a half, or just a half where the upper one is odd. No carry makes a number
+/// of the canonical NaN, as its lower half is zero.
 ///
 /// # Safety
 /// As above.
 #[inline(always)]
-unsafe fn to_brains(lower: F32x16, upper: F32x16) -> __m512i {
+unsafe fn to_bf16(lower: F32x16, upper: F32x16) -> __m512i {
     const ODD: u32 = 0xaaaa_aaaa;
     // SAFETY: the caller's duty.
     unsafe {

@@ -1,14 +1,14 @@
 //! How the ranks of a group become a communicator: rank 0's id travels through the group, and a vote ends it.
 //!
-//! What it guarantees: a rank that has no NCCL, or another one, or fails to start, is the same error on every rank; whoever
-//! is still in NCCL then comes back and lets go of what it has begun.
+//! What it guarantees: a rank that has no NCCL, or another one, or fails to start, is the same error on every
+//! rank; whoever is still in NCCL then comes back and lets go of what it has begun.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::Device;
 use crate::cuda::capture::check_no_capture;
 use crate::error::Halt;
-use crate::group::{Brought, Group, Running};
+use crate::group::{Group, Proposal, Running};
 use crate::nccl::{self, Communicator, UniqueId};
 use crate::operation::Op;
 use crate::sys::ids;
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// What a rank says before NCCL is called.
 #[derive(Debug, Serialize, Deserialize)]
-struct Said {
+struct NcclProposal {
     version: String,
     /// Rank 0's id, in hexadecimal digits.
     id: Option<String>,
@@ -24,7 +24,7 @@ struct Said {
     error: Option<String>,
 }
 
-impl Said {
+impl NcclProposal {
     fn new(rank: usize) -> Self {
         let said = check_no_capture("communicator").and_then(|()| nccl::version()).and_then(|version| {
             let id = (rank == 0).then(UniqueId::new).transpose()?;
@@ -42,7 +42,7 @@ impl Said {
     }
 }
 
-impl Brought for Said {
+impl Proposal for NcclProposal {
     const WHAT: &str = "NCCL";
 
     fn error(&self) -> Option<&str> {
@@ -55,8 +55,9 @@ impl Brought for Said {
 }
 
 impl Communicator {
-    /// Collective. The ranks of `group` as a communicator, with the same numbers; this one is on `device`. Waits for at most
-    /// the group's timeout, which is also that of later calls. Either all ranks get one or all get the same error.
+    /// Collective. The ranks of `group` as a communicator, with the same numbers; this one is on `device`.
+    /// Waits for at most the group's timeout, which is also that of later calls. Either all ranks get one or
+    /// all get the same error.
     pub fn new(group: &Group, device: &Device) -> Result<Self> {
         let span = tracing::debug_span!("symmem.nccl", group = group.name(), device = device.ordinal());
         let _entered = span.enter();
@@ -66,7 +67,7 @@ impl Communicator {
     /// [`Communicator::new`] as part of another operation.
     pub(crate) fn join(running: &Running<'_>, device: &Device) -> Result<Self> {
         let tag = running.next_tag()?;
-        let all = running.compare(running.op(), &Said::new(running.inner().rank))?;
+        let all = running.compare(running.op(), &NcclProposal::new(running.inner().rank))?;
         let outcome = all[0].id().map_err(Halt::from).and_then(|id| Self::make(running, device, &id));
         running.conclude(tag, outcome)
     }

@@ -1,6 +1,7 @@
 //! The provider's memory: NCCL's, zeroed, with a mark at its end by which it is known again.
 //!
-//! What it guarantees: a pointer to a peer's memory is believed only after the mark that the peer left there was read through it.
+//! What it guarantees: a pointer to a peer's memory is believed only after the mark that the peer left there
+//! was read through it.
 
 #![allow(unsafe_code, reason = "calls of NCCL")]
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use crate::cuda::capture::{Relaxed, check_no_capture};
 use crate::cuda::{Device, Stream, buffer};
-use crate::nccl::memory::Memory;
+use crate::nccl::memory::NcclAllocation;
 use crate::provider::LocalMemory;
 use crate::sys::ids;
 use crate::{Error, Result};
@@ -22,7 +23,7 @@ const MARK_ALIGNMENT: usize = 16;
 /// Memory of this rank that NCCL has allocated, zeroed.
 #[derive(Debug)]
 pub(super) struct NcclMemory {
-    memory: Arc<Memory>,
+    memory: Arc<NcclAllocation>,
     /// Bytes that were asked for.
     bytes: usize,
     mark: Mark,
@@ -33,7 +34,7 @@ impl NcclMemory {
     pub(super) fn alloc(device: &Device, bytes: usize) -> Result<Arc<Self>> {
         check_no_capture("allocation of device memory")?;
         let mark = ids::random()?;
-        let memory = Arc::new(Memory::alloc(device, Self::total(bytes))?);
+        let memory = Arc::new(NcclAllocation::alloc(device, Self::total(bytes))?);
         let memory = Self { memory, bytes, mark };
         memory.begin()?;
         Ok(Arc::new(memory))
@@ -69,7 +70,7 @@ impl NcclMemory {
     }
 
     /// What NCCL registers: with the mark.
-    pub(super) fn whole(&self) -> &Arc<Memory> {
+    pub(super) fn whole(&self) -> &Arc<NcclAllocation> {
         &self.memory
     }
 

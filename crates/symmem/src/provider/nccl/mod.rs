@@ -1,8 +1,9 @@
-//! Device memory in NCCL's windows: ranks of one load and store domain reach each other's memory, all others through NCCL.
+//! Device memory in NCCL's windows: ranks of one load and store domain reach each other's memory, all others
+//! through NCCL.
 //!
-//! What it guarantees: either all ranks have a window or all get the same error, and then the group fails and its communicator
-//! is aborted, since nobody knows where it stopped, and the windows of other memory go with it; and a window goes before its
-//! memory, which goes before its communicator.
+//! What it guarantees: either all ranks have a window or all get the same error, and then the group fails and
+//! its communicator is aborted, since nobody knows where it stopped, and the windows of other memory go with
+//! it; and a window goes before its memory, which goes before its communicator.
 
 mod join;
 mod memory;
@@ -19,7 +20,7 @@ use crate::error::{Cause, Halt};
 use crate::group::Running;
 use crate::nccl::window::Window;
 use crate::nccl::{self, Communicator, Version};
-use crate::provider::{Export, Joined, LocalMemory, Provider, own, own_shared};
+use crate::provider::{Export, Joined, LocalMemory, MemoryProvider, own, own_shared};
 use crate::sync::control::Verdict;
 use crate::table::{Column, Keep};
 use crate::{Error, Result};
@@ -53,27 +54,27 @@ pub(crate) fn obstacle(ranks: usize) -> Result<Option<String>> {
 
 /// The provider of memory that NCCL allocates.
 #[derive(Clone, Debug)]
-pub(crate) struct Nccl {
+pub(crate) struct NcclProvider {
     device: Device,
     /// Where pads and control blocks come from.
-    pads: Arc<dyn Provider>,
+    pads: Arc<dyn MemoryProvider>,
     /// To be used instead of one of its own.
     communicator: Option<Communicator>,
 }
 
-impl Nccl {
+impl NcclProvider {
     /// With a communicator that is made when the ranks join.
-    pub(crate) fn new(device: &Device, pads: Arc<dyn Provider>) -> Self {
+    pub(crate) fn new(device: &Device, pads: Arc<dyn MemoryProvider>) -> Self {
         Self { device: device.clone(), pads, communicator: None }
     }
 
     /// With one that is there already, of the same ranks.
-    pub(crate) fn adopt(communicator: &Communicator, pads: Arc<dyn Provider>) -> Self {
+    pub(crate) fn adopt(communicator: &Communicator, pads: Arc<dyn MemoryProvider>) -> Self {
         Self { device: communicator.device().clone(), pads, communicator: Some(communicator.clone()) }
     }
 }
 
-impl Provider for Nccl {
+impl MemoryProvider for NcclProvider {
     fn name(&self) -> &'static str {
         "nccl"
     }
@@ -95,29 +96,29 @@ impl Provider for Nccl {
 /// A communicator, and what gives pads where kernels reach them.
 #[derive(Debug)]
 struct JoinedNccl {
-    nccl: Nccl,
+    nccl: NcclProvider,
     communicator: Communicator,
     pads: Arc<dyn Joined>,
 }
 
 /// A rank's memory as a window, and where NCCL says that everybody's is.
-struct Registered {
+struct RegisteredMemory {
     window: Window,
     memory: Arc<NcclMemory>,
     pointers: Vec<u64>,
 }
 
-fn registered(keep: &Keep) -> Result<&Registered> {
+fn registered(keep: &Keep) -> Result<&RegisteredMemory> {
     keep.downcast_ref().ok_or_else(|| Error::invalid("registration", "it is not NCCL's"))
 }
 
 impl Joined for JoinedNccl {
-    fn provider(&self) -> &dyn Provider {
+    fn provider(&self) -> &dyn MemoryProvider {
         &self.nccl
     }
 
     /// NCCL says so only of a window.
-    fn is_direct(&self) -> Option<bool> {
+    fn reaches_all(&self) -> Option<bool> {
         None
     }
 
@@ -136,7 +137,7 @@ impl Joined for JoinedNccl {
         let wait = |settled: &dyn Fn() -> Result<bool>| running.wait_in_step(settled);
         let window = Window::register(&self.communicator, memory.whole(), wait)?;
         let pointers = window.pointers()?;
-        Ok(Some(Arc::new(Registered { window, memory, pointers })))
+        Ok(Some(Arc::new(RegisteredMemory { window, memory, pointers })))
     }
 
     /// A pointer is believed only if the mark that the peer left in its memory is there.
@@ -147,7 +148,7 @@ impl Joined for JoinedNccl {
         registration: Option<&Keep>,
     ) -> Result<Option<(u64, Keep)>> {
         let Some(registration) = registration else { return Ok(None) };
-        let Registered { memory, pointers, .. } = registered(registration)?;
+        let RegisteredMemory { memory, pointers, .. } = registered(registration)?;
         let address = pointers.get(rank).copied().unwrap_or_default();
         if address == 0 {
             return Ok(None);
@@ -193,15 +194,17 @@ pub(crate) fn window_of(registration: Option<&Keep>) -> Option<*mut c_void> {
     registered(registration?).ok()?.window.raw()
 }
 
-/// Fails the group: some ranks may be left in a registration that will never end, so the communicator must be aborted, and
-/// every window on it is lost. The verdict comes first, so that nothing is launched on one any more; then the watchdog has
-/// kernels leave, and aborts. Returns when that is done, because the memory may be freed then.
+/// Fails the group: some ranks may be left in a registration that will never end, so the communicator must be
+/// aborted, and every window on it is lost. The verdict comes first, so that nothing is launched on one any
+/// more; then the watchdog has kernels leave, and aborts. Returns when that is done, because the memory may
+/// be freed then.
 #[cold]
 fn give_up(running: &Running<'_>, communicator: &Communicator, error: Error) -> Error {
     let inner = running.inner();
     let (culprit, reason) = match &error {
         Error::Rank { rank, message, .. } => {
-            // Everybody has heard of it before the verdict cuts anybody short. What comes of this meeting is no matter.
+            // Everybody has heard of it before the verdict cuts anybody short. What comes of this meeting is
+            // no matter.
             let _ = running.all_gather(running.op(), 0, 1, &[1]);
             (*rank, message.clone())
         }
@@ -213,10 +216,14 @@ fn give_up(running: &Running<'_>, communicator: &Communicator, error: Error) -> 
     }
     inner.convict(Verdict { culprit, cause: Cause::Failed });
     let start = Instant::now();
-    while !communicator.raw().is_null() && start.elapsed() < ENDING {
-        std::thread::sleep(NAP);
-    }
-    // Waits for an abort that is under way.
+    let nap_until = |is_done: &dyn Fn() -> bool| {
+        while !is_done() && start.elapsed() < ENDING {
+            std::thread::sleep(NAP);
+        }
+    };
+    nap_until(&|| communicator.raw().is_null());
+    // Waits for an abort that is under way, and for its end, which may come later.
     communicator.abort();
+    nap_until(&|| communicator.has_ended());
     error.of_failed_group()
 }

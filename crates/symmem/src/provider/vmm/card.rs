@@ -1,5 +1,5 @@
-//! What ranks must know of each other's devices before they exchange memory: which are the same, and which can reach
-//! which. Everything is decided from cards that all ranks have seen, so all ranks decide alike.
+//! What ranks must know of each other's devices before they exchange memory: which are the same, and which
+//! can reach which. Everything is decided from cards that all ranks have seen, so all ranks decide alike.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 /// A rank's device, as the others see it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Card {
+pub(super) struct DeviceCard {
     uuid: String,
     /// How people know it.
     label: String,
@@ -32,21 +32,22 @@ pub(super) struct Card {
     /// Whether other ranks can map its memory at all, those of its own process included.
     is_exportable: bool,
     /// The devices that the rank's process sees, and whether its own can reach them.
-    reaches: BTreeMap<String, Reach>,
+    reaches: BTreeMap<String, DeviceReach>,
 }
 
 /// How a device reaches the memory of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Reach {
+enum DeviceReach {
     /// As its own.
     Full,
-    /// By loads and stores only. Kernels that fail compare-and-swap words of their peers, so that is not enough.
+    /// By loads and stores only. Kernels that fail compare-and-swap words of their peers, so that is not
+    /// enough.
     NoAtomics,
     /// Not at all.
     None,
 }
 
-impl Reach {
+impl DeviceReach {
     /// What is in the way, if something is.
     fn problem(self) -> Option<&'static str> {
         match self {
@@ -59,7 +60,7 @@ impl Reach {
     }
 }
 
-impl Card {
+impl DeviceCard {
     pub(super) fn new(running: &Running<'_>, device: &Device) -> Result<Self> {
         let inner = running.inner();
         // Only where handles of the domain can be made: asking NVML takes a while.
@@ -103,14 +104,15 @@ impl Card {
         if self.is_mig || other.is_mig {
             return Some("a MIG instance reaches no other device; ranks can share one instance");
         }
-        // A device that a process does not see cannot be asked about; then the driver has the word when it maps.
+        // A device that a process does not see cannot be asked about; then the driver has the word when it
+        // maps.
         let problem = |from: &Self, to: &Self| from.reaches.get(&to.uuid).and_then(|reach| reach.problem());
         problem(self, other).or_else(|| problem(other, self))
     }
 }
 
 /// An error if ranks share a device and not all of them accept that.
-pub(super) fn check_overlap(cards: &[Card]) -> Result<()> {
+pub(super) fn check_overlap(cards: &[DeviceCard]) -> Result<()> {
     for card in cards {
         let ranks: Vec<usize> = (0..cards.len()).filter(|rank| cards[*rank].is_same_device(card)).collect();
         if ranks.len() > 1 && !ranks.iter().all(|rank| cards[*rank].may_overlap) {
@@ -121,7 +123,7 @@ pub(super) fn check_overlap(cards: &[Card]) -> Result<()> {
 }
 
 /// An error that names the first pair of ranks that cannot reach each other's memory.
-pub(super) fn check_reach(cards: &[Card]) -> Result<()> {
+pub(super) fn check_reach(cards: &[DeviceCard]) -> Result<()> {
     for (rank, card) in cards.iter().enumerate() {
         for (peer, other) in cards.iter().enumerate().skip(rank + 1) {
             if let Some(problem) = card.problem_with(other) {
@@ -134,8 +136,8 @@ pub(super) fn check_reach(cards: &[Card]) -> Result<()> {
 }
 
 /// Which visible devices `device` can reach. Asked once per device; no context is made on the others.
-fn reach_of(device: &Device) -> Result<BTreeMap<String, Reach>> {
-    static KNOWN: Mutex<Option<HashMap<usize, BTreeMap<String, Reach>>>> = Mutex::new(None);
+fn reach_of(device: &Device) -> Result<BTreeMap<String, DeviceReach>> {
+    static KNOWN: Mutex<Option<HashMap<usize, BTreeMap<String, DeviceReach>>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
     if let Some(reaches) = known.get(&device.ordinal()) {
@@ -160,29 +162,29 @@ fn peer_of(ordinal: usize) -> Result<(CUdevice, [u8; 16])> {
     Ok((raw, uuid.bytes.map(|byte| byte as u8)))
 }
 
-fn reach_between(device: &Device, peer: CUdevice) -> Result<Reach> {
+fn reach_between(device: &Device, peer: CUdevice) -> Result<DeviceReach> {
     if peer == device.raw() {
-        return Ok(Reach::Full);
+        return Ok(DeviceReach::Full);
     }
     let mut can = 0;
     // SAFETY: writes one integer; both are devices.
     check("cuDeviceCanAccessPeer", unsafe { sys::cuDeviceCanAccessPeer(&mut can, device.raw(), peer) })?;
     if can == 0 {
-        return Ok(Reach::None);
+        return Ok(DeviceReach::None);
     }
     let atomics = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
     // SAFETY: writes one integer; both are devices, and different ones.
     let code = unsafe { sys::cuDeviceGetP2PAttribute(&mut can, atomics, device.raw(), peer) };
     check("cuDeviceGetP2PAttribute", code)?;
-    Ok(if can == 0 { Reach::NoAtomics } else { Reach::Full })
+    Ok(if can == 0 { DeviceReach::NoAtomics } else { DeviceReach::Full })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn card(host: &str, uuid: &str) -> Card {
-        Card {
+    fn card(host: &str, uuid: &str) -> DeviceCard {
+        DeviceCard {
             uuid: uuid.to_owned(),
             label: format!("device {uuid}"),
             host: host.to_owned(),
@@ -194,8 +196,8 @@ mod tests {
         }
     }
 
-    fn domain(card: Card, clique: u32) -> Card {
-        Card { domain: Some(("cluster".to_owned(), clique)), ..card }
+    fn domain(card: DeviceCard, clique: u32) -> DeviceCard {
+        DeviceCard { domain: Some(("cluster".to_owned(), clique)), ..card }
     }
 
     #[test]
@@ -211,9 +213,10 @@ mod tests {
     fn one_refusal_is_enough_and_the_unknown_is_none() {
         let (mut a, b) = (card("x", "1"), card("x", "2"));
         assert_eq!(a.problem_with(&b), None);
-        a.reaches.insert("2".to_owned(), Reach::Full);
+        a.reaches.insert("2".to_owned(), DeviceReach::Full);
         assert_eq!(a.problem_with(&b), None);
-        for (reach, word) in [(Reach::NoAtomics, "native atomics"), (Reach::None, "peer access")] {
+        for (reach, word) in [(DeviceReach::NoAtomics, "native atomics"), (DeviceReach::None, "peer access")]
+        {
             a.reaches.insert("2".to_owned(), reach);
             for problem in [a.problem_with(&b), b.problem_with(&a)] {
                 assert!(problem.is_some_and(|problem| problem.contains(word)), "{problem:?}");
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_exported_is_no_others_not_even_on_one_device() {
-        let (a, b) = (card("x", "1"), Card { is_exportable: false, ..card("x", "1") });
+        let (a, b) = (card("x", "1"), DeviceCard { is_exportable: false, ..card("x", "1") });
         assert_eq!(a.problem_with(&a.clone()), None);
         assert!(a.problem_with(&b).is_some_and(|problem| problem.contains("exported")));
         assert!(b.problem_with(&a).is_some());
@@ -233,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_mig_instance_reaches_only_itself() {
-        let mig = Card { is_mig: true, ..card("x", "1") };
+        let mig = DeviceCard { is_mig: true, ..card("x", "1") };
         assert_eq!(mig.problem_with(&mig.clone()), None);
         assert!(mig.problem_with(&card("x", "2")).is_some_and(|problem| problem.contains("MIG")));
     }

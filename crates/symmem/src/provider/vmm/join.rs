@@ -1,33 +1,33 @@
 //! Device memory among the ranks of a group: who reaches whom, and how memory travels.
 //!
-//! The ranks show each other their cards once, when they join. A rank then exports every kind of handle that it can make; the
-//! importer takes a fabric handle where both ranks are in the same NVLink domain, else a file descriptor where both are on
-//! the same host.
+//! The ranks show each other their cards once, when they join. A rank then exports every kind of handle that
+//! it can make; the importer takes a fabric handle where both ranks are in the same NVLink domain, else a
+//! file descriptor where both are on the same host.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::card::{self, Card};
+use super::card::{self, DeviceCard};
 use super::shareable::{self, FabricHandle};
-use super::{DeviceMemory, Mapping, Vmm, multicast_setup};
+use super::{DeviceMapping, DeviceMemory, Vmm, multicast_setup};
 use crate::cuda::Device;
 use crate::cuda::capture::check_no_capture;
-use crate::group::{Brought, Running};
-use crate::provider::{Export, Joined, LocalMemory, Provider, own, own_shared};
+use crate::group::{Proposal, Running};
+use crate::provider::{Export, Joined, LocalMemory, MemoryProvider, own, own_shared};
 use crate::table::{Column, Keep};
 use crate::{Error, Result};
 
 /// A rank's device, as it introduces itself.
 #[derive(Debug, Serialize, Deserialize)]
-struct Introduction {
-    card: Option<Card>,
+struct DeviceProposal {
+    card: Option<DeviceCard>,
     /// Why this rank cannot take part after all.
     error: Option<String>,
 }
 
-impl Brought for Introduction {
+impl Proposal for DeviceProposal {
     const WHAT: &str = "the devices";
 
     fn error(&self) -> Option<&str> {
@@ -44,30 +44,30 @@ impl Brought for Introduction {
 pub(super) struct JoinedVmm {
     vmm: Vmm,
     /// Every rank's, in rank order.
-    pub(super) cards: Vec<Card>,
+    pub(super) cards: Vec<DeviceCard>,
     rank: usize,
     /// Whether all devices reach each other.
-    is_direct: bool,
+    reaches_all: bool,
 }
 
 impl JoinedVmm {
     /// Collective. Devices that are out of each other's reach are an error, unless `vmm` does without.
     pub(super) fn join(vmm: &Vmm, running: &Running<'_>) -> Result<Self> {
-        let mine = match Card::new(running, &vmm.device) {
-            Ok(card) => Introduction { card: Some(card), error: None },
-            Err(error) => Introduction { card: None, error: Some(error.to_string()) },
+        let mine = match DeviceCard::new(running, &vmm.device) {
+            Ok(card) => DeviceProposal { card: Some(card), error: None },
+            Err(error) => DeviceProposal { card: None, error: Some(error.to_string()) },
         };
         let all = running.compare(running.op(), &mine)?;
-        let cards: Option<Vec<Card>> = all.into_iter().map(|said| said.card).collect();
+        let cards: Option<Vec<DeviceCard>> = all.into_iter().map(|said| said.card).collect();
         let cards =
             cards.ok_or_else(|| Error::invalid("the devices", "a rank did not say which is its own"))?;
         card::check_overlap(&cards)?;
         let reach = card::check_reach(&cards);
-        let is_direct = reach.is_ok();
+        let reaches_all = reach.is_ok();
         if !vmm.may_be_apart {
             reach?;
         }
-        Ok(Self { vmm: vmm.clone(), cards, rank: running.inner().rank, is_direct })
+        Ok(Self { vmm: vmm.clone(), cards, rank: running.inner().rank, reaches_all })
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -104,19 +104,19 @@ impl JoinedVmm {
 }
 
 impl Joined for JoinedVmm {
-    fn provider(&self) -> &dyn Provider {
+    fn provider(&self) -> &dyn MemoryProvider {
         &self.vmm
     }
 
-    fn is_direct(&self) -> Option<bool> {
-        Some(self.is_direct)
+    fn reaches_all(&self) -> Option<bool> {
+        Some(self.reaches_all)
     }
 
     fn export(&self, local: &dyn LocalMemory) -> Result<Export> {
         check_no_capture("exchange of device memory")?;
         let memory = own::<DeviceMemory>(local)?;
         let mut export = Export { bytes: memory.mapped_bytes(), ..Export::default() };
-        if self.is_direct {
+        if self.reaches_all {
             let kinds = shareable::kinds(self.device())?;
             if shareable::includes_fd(kinds) {
                 export.fds.push(shareable::export_fd(memory.physical())?);
@@ -129,12 +129,12 @@ impl Joined for JoinedVmm {
     }
 
     fn import(&self, rank: usize, export: Export, _: Option<&Keep>) -> Result<Option<(u64, Keep)>> {
-        if !self.is_direct {
+        if !self.reaches_all {
             return Ok(None);
         }
         let fabric = FabricHandle::try_from(export.note).ok();
         let physical = self.take(rank, export.bytes, fabric.as_ref(), export.fds.first())?;
-        let mapping = Mapping::new(self.device(), Arc::new(physical))?;
+        let mapping = DeviceMapping::new(self.device(), Arc::new(physical))?;
         Ok(Some((mapping.address(), Arc::new(mapping))))
     }
 

@@ -15,13 +15,13 @@ use crate::cuda::driver::check;
 
 /// Mapped memory. Goes in the order that the driver wants: unmap, release, free the addresses.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct DeviceMapping {
     /// Before `reservation`: fields are dropped in this order, after `drop` has unmapped.
     physical: Arc<Physical>,
     reservation: Reservation,
 }
 
-impl Mapping {
+impl DeviceMapping {
     /// Maps all of `physical`, which may be memory of another device, for `device`.
     pub(crate) fn new(device: &Device, physical: Arc<Physical>) -> Result<Self> {
         let reservation = Reservation::new(device, physical.bytes())?;
@@ -64,14 +64,14 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for DeviceMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by this owner; kernels that may use it kept it alive (see `cuda/deferred.rs`).
         let unmapped = give_back(self.device(), "cuMemUnmap", || unsafe {
             sys::cuMemUnmap(self.address(), self.bytes())
         });
-        // A range with something in it must not be freed. When a context is lost nothing can be unmapped any more, and
-        // the addresses stay with the process.
+        // A range with something in it must not be freed. When a context is lost nothing can be unmapped any
+        // more, and the addresses stay with the process.
         if !unmapped {
             self.reservation.abandon();
         }

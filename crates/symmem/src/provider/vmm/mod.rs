@@ -1,9 +1,10 @@
-//! Device memory through the driver's virtual memory management: physical memory, address ranges, and mappings.
+//! Device memory through the driver's virtual memory management: physical memory, address ranges, and
+//! mappings.
 //!
-//! A [`Provider`]: memory for allocations and pads, and for the control blocks of engines.
-//! What it guarantees: whatever is made is given back in the only right order (unmap, release, free the addresses;
-//! multicast before all of that), by ownership and on every path of failure; memory that kernels may still use waits
-//! in [`deferred`]; a forked child gives nothing back, since the driver is not its own.
+//! A [`MemoryProvider`]: memory for allocations and pads, and for the control blocks of engines. What it
+//! guarantees: anything that is made is given back in the only right order (unmap, release, free the
+//! addresses; multicast before all of that), by ownership and on every path of failure; memory that kernels
+//! may still use waits in [`deferred`]; a forked child gives nothing back, since the driver is not its own.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -21,14 +22,14 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUdevice_attribute, CUresult};
 
 use self::join::JoinedVmm;
-use self::mapping::Mapping;
+use self::mapping::DeviceMapping;
 use self::multicast::Multicast;
 use self::physical::Physical;
 use crate::cuda::capture::{Relaxed, check_no_capture};
 use crate::cuda::driver::trace_release;
 use crate::cuda::{Device, Stream, buffer, deferred};
 use crate::group::Running;
-use crate::provider::{Joined, LocalMemory, Provider};
+use crate::provider::{Joined, LocalMemory, MemoryProvider};
 use crate::sys::fork;
 use crate::{Error, Result};
 
@@ -52,7 +53,7 @@ impl Vmm {
     }
 }
 
-impl Provider for Vmm {
+impl MemoryProvider for Vmm {
     fn name(&self) -> &'static str {
         "vmm"
     }
@@ -66,7 +67,7 @@ impl Provider for Vmm {
         // Another thread may be capturing; that is no concern of this memory.
         let _relaxed = Relaxed::enter();
         let physical = Physical::create(device, bytes)?;
-        let mapping = Mapping::new(device, Arc::new(physical))?;
+        let mapping = DeviceMapping::new(device, Arc::new(physical))?;
         let memory = DeviceMemory { mapping, bytes };
         memory.clear()?;
         Ok(Arc::new(memory))
@@ -80,7 +81,7 @@ impl Provider for Vmm {
 /// Memory of this rank on its device, mapped, not yet known to anybody else.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
-    mapping: Mapping,
+    mapping: DeviceMapping,
     bytes: usize,
 }
 
@@ -128,14 +129,15 @@ fn check_supported(device: &Device) -> Result<()> {
     ))
 }
 
-/// Runs the driver call `give` that gives something back; true if it did. Nobody can be told of a failure, and the
-/// first error must not be hidden by it, so it is only written down.
+/// Runs the driver call `give` that gives something back; true if it did. Nobody can be told of a failure,
+/// and the first error must not be hidden by it, so it is only written down.
 fn give_back(device: &Device, call: &'static str, give: impl FnOnce() -> CUresult) -> bool {
     // What a forked child inherited belongs to the rank.
     if fork::is_child() {
         return false;
     }
-    // Most of these calls need no context; a context that cannot be made current must not keep memory from going.
+    // Most of these calls need no context; a context that cannot be made current must not keep memory from
+    // going.
     let _bound = device.bind();
     let code = give();
     trace_release(call, code);

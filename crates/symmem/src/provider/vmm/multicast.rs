@@ -1,7 +1,8 @@
-//! Multicast: one address range whose stores reach the memory of every device of a group, and whose loads reduce.
+//! Multicast: one address range whose stores reach the memory of every device of a group, and whose loads
+//! reduce.
 //!
-//! The steps are collective and blocking in the driver (binding waits until every device was added), so the exchange
-//! puts a vote between them; each step here is local and undone by dropping what it made.
+//! The steps are collective and blocking in the driver (binding waits until every device was added), so the
+//! exchange puts a vote between them; each step here is local and undone by dropping what it made.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -11,7 +12,7 @@ use cudarc::driver::sys::{
     self, CUmemAllocationHandleType, CUmulticastGranularity_flags, CUmulticastObjectProp,
 };
 
-use super::{DeviceMemory, Mapping, Physical, give_back};
+use super::{DeviceMapping, DeviceMemory, Physical, give_back};
 use crate::Result;
 use crate::cuda::Device;
 use crate::cuda::driver::check;
@@ -67,11 +68,11 @@ pub(crate) fn add_device(object: &Physical, device: &Device) -> Result<()> {
     check("cuMulticastAddDevice", unsafe { sys::cuMulticastAddDevice(object.raw(), device.raw()) })
 }
 
-/// This rank's memory as part of a multicast object, and the object mapped. Goes in the order that drivers need: unmap,
-/// unbind, release, and only then may the memory go.
+/// This rank's memory as part of a multicast object, and the object mapped. Goes in the order that drivers
+/// need: unmap, unbind, release, and only then may the memory go.
 #[derive(Debug)]
 pub(crate) struct Multicast {
-    mapping: Mapping,
+    mapping: DeviceMapping,
     /// After `mapping`: fields are dropped in this order.
     _binding: Binding,
 }
@@ -96,7 +97,7 @@ impl Multicast {
             check("cuMulticastBindMem", code)?;
             Binding { object: Arc::clone(object), memory: Arc::clone(memory) }
         };
-        let mapping = Mapping::new(device, Arc::clone(object))?;
+        let mapping = DeviceMapping::new(device, Arc::clone(object))?;
         Ok(Self { mapping, _binding: binding })
     }
 

@@ -1,9 +1,9 @@
 //! The collective part of multicast: all ranks have it, or none has, and nobody waits for ever.
 //!
-//! Rank 0 makes the object, everybody (rank 0 too) imports it and adds its device; only when all have done that may
-//! anybody bind, because binding waits in the driver until all devices were added. Rank 0 keeps the object it made until
-//! all have bound: if it went earlier, a late import would give a fresh and empty one. Failures are no error of the
-//! operation that wanted multicast: it goes on without.
+//! Rank 0 makes the object, everybody (rank 0 too) imports it and adds its device; only when all have done
+//! that may anybody bind, because binding waits in the driver until all devices were added. Rank 0 keeps the
+//! object it made until all have bound: if it went earlier, a late import would give a fresh and empty one.
+//! Failures are no error of the operation that wanted multicast: it goes on without.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::shareable::{self, FabricHandle};
 use super::{DeviceMemory, Multicast, Physical, multicast};
 use crate::cuda::Device;
 use crate::error::Halt;
-use crate::group::{Refusal, Running};
+use crate::group::{Running, SetupRefusal};
 use crate::provider::LocalMemory;
 use crate::sys::ids;
 use crate::{Error, Result};
@@ -26,14 +26,15 @@ const HANDLE: &str = "multicast object";
 
 /// What a rank could bring to a multicast object.
 #[derive(Debug, Serialize, Deserialize)]
-struct Ability {
+struct MulticastProposal {
     /// Why not, if not.
     problem: Option<String>,
     mapped: usize,
     has_fds: bool,
 }
 
-/// Collective: one address that reaches everybody's `memory`, or why that cannot be, which is the same on every rank.
+/// Collective: one address that reaches everybody's `memory`, or why that cannot be, which is the same on
+/// every rank.
 pub(super) fn share_multicast(
     running: &Running<'_>,
     joined: &JoinedVmm,
@@ -59,15 +60,15 @@ pub(super) fn share_multicast(
         }
     };
     let outcome = attempt(running, device, memory, tag, way)?;
-    Ok(outcome.map_err(|Refusal { rank, message }| {
+    Ok(outcome.map_err(|SetupRefusal { rank, message }| {
         tracing::warn!(rank, message, "multicast could not be set up, going on without");
         format!("rank {rank}: {message}")
     }))
 }
 
-fn ability(running: &Running<'_>, device: &Device, memory: &Arc<DeviceMemory>) -> Ability {
+fn ability(running: &Running<'_>, device: &Device, memory: &Arc<DeviceMemory>) -> MulticastProposal {
     let kinds = shareable::kinds(device).unwrap_or(CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE);
-    Ability {
+    MulticastProposal {
         problem: problem(running, device, memory, kinds),
         mapped: memory.mapped_bytes(),
         has_fds: shareable::includes_fd(kinds),
@@ -89,19 +90,21 @@ fn problem(
     }
     match multicast::granularity(device, running.inner().world, memory.mapped_bytes(), kinds) {
         Ok(granularity) if memory.mapped_bytes().is_multiple_of(granularity) => None,
-        Ok(granularity) => Some(format!("{} bytes are no multiple of {granularity}", memory.mapped_bytes())),
+        Ok(granularity) => {
+            Some(format!("{} bytes are not a multiple of {granularity}", memory.mapped_bytes()))
+        }
         Err(error) => Some(error.to_string()),
     }
 }
 
 /// How the object travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum HandleKind {
     Fd,
     Fabric,
 }
 
-impl Way {
+impl HandleKind {
     fn kind(self) -> CUmemAllocationHandleType {
         match self {
             Self::Fd => CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -111,7 +114,11 @@ impl Way {
 }
 
 /// How the object can travel to everybody, or why there will be none. The same on every rank.
-fn way(running: &Running<'_>, joined: &JoinedVmm, abilities: &[Ability]) -> Result<Way, String> {
+fn way(
+    running: &Running<'_>,
+    joined: &JoinedVmm,
+    abilities: &[MulticastProposal],
+) -> Result<HandleKind, String> {
     for (rank, ability) in abilities.iter().enumerate() {
         if let Some(problem) = &ability.problem {
             return Err(format!("rank {rank}: {problem}"));
@@ -129,8 +136,8 @@ fn way(running: &Running<'_>, joined: &JoinedVmm, abilities: &[Ability]) -> Resu
     let fds = (0..abilities.len()).all(|rank| abilities[rank].has_fds && running.is_on_this_host(rank))
         && cards.iter().all(|card| card.host == cards[0].host);
     match (fds, cards.iter().all(|card| card.shares_domain(&cards[0]))) {
-        (true, _) => Ok(Way::Fd),
-        (false, true) => Ok(Way::Fabric),
+        (true, _) => Ok(HandleKind::Fd),
+        (false, true) => Ok(HandleKind::Fabric),
         (false, false) => Err("the ranks have no kind of handle in common".to_owned()),
     }
 }
@@ -145,7 +152,7 @@ struct Made {
 
 /// What rank 0 says about its object; the others say nothing.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Announcement {
+struct MulticastObject {
     error: Option<String>,
     /// The fabric handle in hexadecimal digits, if it travels so.
     fabric: String,
@@ -156,10 +163,10 @@ fn attempt(
     device: &Device,
     memory: &Arc<DeviceMemory>,
     tag: u64,
-    way: Way,
-) -> Result<Result<Multicast, Refusal>> {
+    way: HandleKind,
+) -> Result<Result<Multicast, SetupRefusal>> {
     let bytes = memory.mapped_bytes();
-    let mut announcement = Announcement::default();
+    let mut announcement = MulticastObject::default();
     let mut made = None;
     if running.inner().rank == 0 {
         match make(running, device, bytes, tag, way) {
@@ -173,10 +180,10 @@ fn attempt(
     }
     // Before anybody looks for the object: it has been sent, or there is none.
     let mut said = running.all_brought(running.op(), &announcement)?;
-    let Announcement { error, fabric } = said.swap_remove(0);
+    let MulticastObject { error, fabric } = said.swap_remove(0);
     if let Some(message) = error {
         running.inner().endpoint.discard(tag);
-        return Ok(Err(Refusal { rank: 0, message }));
+        return Ok(Err(SetupRefusal { rank: 0, message }));
     }
     let fabric = ids::unhex(&fabric).and_then(|bytes| bytes.try_into().ok());
     let object = match running.vote(tag, join(running, device, bytes, tag, made.as_ref(), fabric))? {
@@ -190,10 +197,16 @@ fn attempt(
 }
 
 /// Rank 0: makes the object and sends it to everybody.
-fn make(running: &Running<'_>, device: &Device, bytes: usize, tag: u64, way: Way) -> Result<Made, Halt> {
+fn make(
+    running: &Running<'_>,
+    device: &Device,
+    bytes: usize,
+    tag: u64,
+    way: HandleKind,
+) -> Result<Made, Halt> {
     let world = running.inner().world;
     let object = multicast::create(device, world, bytes, way.kind())?;
-    if way == Way::Fabric {
+    if way == HandleKind::Fabric {
         let fabric = Some(shareable::export_fabric(&object)?);
         return Ok(Made { _object: object, fabric, fd: None });
     }

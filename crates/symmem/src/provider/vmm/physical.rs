@@ -1,7 +1,7 @@
 //! A handle of physical memory, or of a multicast object, which the driver treats alike.
 //!
-//! Made by [`Physical::create`], by an import (`shareable.rs`) or as a multicast object; released when the last owner
-//! goes. Mappings own the handle they map, so it goes after them.
+//! Made by [`Physical::create`], by an import (`shareable.rs`) or as a multicast object; released when the
+//! last owner goes. Mappings own the handle they map, so it goes after them.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -36,7 +36,8 @@ impl Physical {
         Self::create_with(device, rounded, &prop)
     }
 
-    /// `bytes`, whole granules, with the given properties; without reach for network cards where only that is refused.
+    /// `bytes`, whole granules, with the given properties; without reach for network cards where only that is
+    /// refused.
     pub(super) fn create_with(device: &Device, bytes: usize, prop: &CUmemAllocationProp) -> Result<Self> {
         let _bound = device.bind()?;
         let mut handle = 0;

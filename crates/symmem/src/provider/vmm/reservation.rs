@@ -53,7 +53,8 @@ impl Drop for Reservation {
         if self.abandoned {
             return;
         }
-        // SAFETY: the range was reserved by this owner, and whoever mapped something into it has unmapped that.
+        // SAFETY: the range was reserved by this owner, and whoever mapped something into it has unmapped
+        // that.
         give_back(&self.device, "cuMemAddressFree", || unsafe {
             sys::cuMemAddressFree(self.address, self.bytes)
         });

@@ -1,7 +1,8 @@
-//! How memory travels between processes: as a file descriptor within a host, as a fabric handle within an NVLink domain.
+//! How memory travels between processes: as a file descriptor within a host, as a fabric handle within an
+//! NVLink domain.
 //!
-//! The device attribute for fabric handles is set on machines where none can be made (it takes a running IMEX service
-//! and its channel), so what counts is one that was made.
+//! The device attribute for fabric handles is set on machines where none can be made (it takes a running IMEX
+//! service and its channel), so what counts is one that was made.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
@@ -23,8 +24,8 @@ const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HAND
 /// A fabric handle: plain bytes, valid in the whole NVLink domain.
 pub(crate) type FabricHandle = [u8; 64];
 
-/// Every kind of handle that memory of `device` can be exported as. None at all is no error here: a rank alone needs none, and
-/// ranks that meet are told which of them cannot (`card.rs`).
+/// Every kind of handle that memory of `device` can be exported as. None at all is no error here: a rank
+/// alone needs none, and ranks that meet are told which of them cannot (`card.rs`).
 pub(crate) fn kinds(device: &Device) -> Result<CUmemAllocationHandleType> {
     let fd = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
     Ok(match (device.attribute(fd)? != 0, has_fabric(device)) {

@@ -6,7 +6,8 @@ pub(crate) use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Each place whose memory order, or whose being there at all, a proof relies on. The models remove one at a time and must fail.
+/// Each place whose memory order, or whose being there at all, a proof relies on. The models remove one at a
+/// time and must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(loom), allow(dead_code))]
 pub(crate) enum Site {

@@ -1,13 +1,13 @@
-//! The ballot: a few words that one rank writes and others read whole, however often it writes them anew.
+//! The ballot: a few words that one rank writes and others read whole, however often it writes them again.
 //!
-//! In the control segment; `group::survivors` says what the words mean. One thread of the owner writes; anybody reads at
-//! any time, also after the owner died in the middle of a write.
+//! In the control segment; `group::survivors` says what the words mean. One thread of the owner writes;
+//! anybody reads at any time, also after the owner died in the middle of a write.
 //!
 //! # Memory ordering
-//! A sequence lock. The writer makes `round` odd, stores the words, and makes it even with Release. A reader that loads an
-//! even round (Acquire) sees at least that round's words. If it sees a word of a later round, the Release fence before
-//! that word and the reader's Acquire fence behind its loads make the later, odd round visible to its second look at
-//! `round`: it has read a mix, and gets nothing.
+//! A sequence lock. The writer makes `round` odd, stores the words, and makes it even with Release. A reader
+//! that loads an even round (Acquire) sees at least that round's words. If it sees a word of a later round,
+//! the Release fence before that word and the reader's Acquire fence behind its loads make the later, odd
+//! round visible to its second look at `round`: it has read a mix, and gets nothing.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering, Site, fence, order};
 

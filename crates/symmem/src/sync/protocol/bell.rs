@@ -1,22 +1,25 @@
 //! The bell: the one futex a rank sleeps on, whatever it waits for.
 //!
-//! A rank waits for words that peers store into (slots, pads, abort and left words). It sleeps on the bell of its
-//! own control segment; whoever stored something that the rank may wait for calls [`Bell::ring_if_waited`].
+//! A rank waits for words that peers store into (slots, pads, abort and left words). It sleeps on the bell of
+//! its own control segment; whoever stored something that the rank may wait for calls
+//! [`Bell::ring_if_waited`].
 //!
 //! # Memory ordering
-//! Store-buffering (Dekker) between two words: the publisher stores the word, then loads `waiters`; the sleeper
-//! stores `waiters`, then loads the word. A `fence(SeqCst)` between store and load on *both* sides makes it
-//! impossible that both loads miss: either the publisher sees a waiter and rings, or the sleeper's last look sees
-//! the word. Between that look and the futex the bell's count covers: a ring changes it, so the futex does not sleep.
+//! Store-buffering (Dekker) between two words: the publisher stores the word, then loads `waiters`; the
+//! sleeper stores `waiters`, then loads the word. A `fence(SeqCst)` between store and load on *both* sides
+//! makes it impossible that both loads miss: either the publisher sees a waiter and rings, or the sleeper's
+//! last look sees the word. Between that look and the futex the bell's count covers: a ring changes it, so
+//! the futex does not sleep.
 //!
-//! Who rings leaves the number of its core, for the sleeper's guess where its peers run; nothing depends on it.
+//! Who rings leaves the number of its core, for the sleeper's guess where its peers run; nothing depends on
+//! it.
 
 use std::time::Duration;
 
 use super::atomic::{AtomicU32, Ordering, Site, fence};
 
-/// A futex word and the number of sleepers, alone in a cache line: publishers read it on every op, and it must not
-/// bounce when something else is written.
+/// A futex word and the number of sleepers, alone in a cache line: publishers read it on every op, and it
+/// must not bounce when something else is written.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Bell {
@@ -55,7 +58,8 @@ impl Bell {
         self.futex_wake();
     }
 
-    /// Sleeps until the bell rings or `timeout` passes, unless `ready` holds already; returns whether it holds.
+    /// Sleeps until the bell rings or `timeout` passes, unless `ready` holds already; returns whether it
+    /// holds.
     pub(crate) fn sleep(&self, timeout: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let seen = self.count.load(Ordering::Relaxed);
         self.waiters.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +75,8 @@ impl Bell {
 
 #[cfg(not(loom))]
 impl Bell {
-    /// Whether the last ring came from the core that the caller runs on; none if there was no ring since it last asked.
+    /// Whether the last ring came from the core that the caller runs on; none if there was no ring since it
+    /// last asked.
     pub(crate) fn was_rung_here(&self) -> Option<bool> {
         // A ring between the two is not looked at, which does no harm.
         let ringer = self.ringer.load(Ordering::Relaxed).checked_sub(1)?;
@@ -94,8 +99,8 @@ impl Bell {
     }
 }
 
-/// A futex as the kernel does it: compare and go to sleep under one lock. It never times out, so that a lost wake-up
-/// is a deadlock that loom reports.
+/// A futex as the kernel does it: compare and go to sleep under one lock. It never times out, so that a lost
+/// wake-up is a deadlock that loom reports.
 #[cfg(loom)]
 impl Bell {
     pub(crate) fn new() -> Self {

@@ -1,14 +1,17 @@
-//! The consumed-wait: a rank that need not hear from everybody goes on at once, and its next operation waits for the rest.
+//! The consumed-wait: a rank that need not hear from everybody goes on at once, and its next operation waits
+//! for the rest.
 //!
-//! Used by `group::Running` alone, for one operation of a rank at a time. *Ready* proves that a peer produced; only its next
-//! announcement proves that it consumed (see [`meet`](super::meet)). So a rank learns the number of its next epoch, and with
-//! it which half of slots, parcels and staging it may write, only when it has heard from every rank in the current one.
+//! Used by `group::Running` alone, for one operation of a rank at a time. *Ready* proves that a peer
+//! produced; only its next announcement proves that it consumed (see [`meet`](super::meet)). So a rank learns
+//! the number of its next epoch, and with it which half of slots, parcels and staging it may write, only when
+//! it has heard from every rank in the current one.
 //!
 //! How a rank waits, and what a wait that fails means, is the caller's: the functions here take it as `wait`.
 //!
 //! # Memory ordering
-//! The epoch and what is owed are private to the rank, and whatever lets one operation run after the other orders them
-//! (`busy`, of the group). What a peer wrote and read before it announced comes with the announcement, which `wait` acquires.
+//! The epoch and what is owed are private to the rank, and whatever lets one operation run after the other
+//! orders them (`busy`, of the group). What a peer wrote and read before it announced comes with the
+//! announcement, which `wait` acquires.
 
 use super::atomic::{AtomicU64, Ordering, Site, is_kept};
 use crate::operation::Signature;
@@ -58,8 +61,9 @@ impl Owed {
     }
 }
 
-/// The epoch after `epoch`. Before that, `hear` waits for all ranks at `epoch` with the signature that is owed there, if
-/// one is. Once the next epoch is known, nobody reads what this rank laid out for the last but one any more.
+/// The epoch after `epoch`. Before that, `hear` waits for all ranks at `epoch` with the signature that is
+/// owed there, if one is. Once the next epoch is known, nobody reads what this rank laid out for the last but
+/// one any more.
 #[inline(always)]
 pub(crate) fn next_epoch<E>(
     epoch: &AtomicU64,
@@ -75,8 +79,8 @@ pub(crate) fn next_epoch<E>(
     Ok(epoch + 1)
 }
 
-/// Hears, by `wait`, what every rank of `who` but `me` announced; whether all of them said `signature`. If there are others,
-/// they are owed: [`next_epoch`] waits for them.
+/// Hears, by `wait`, what every rank of `who` but `me` announced; whether all of them said `signature`. If
+/// there are others, they are owed: [`next_epoch`] waits for them.
 #[inline(always)]
 pub(crate) fn hear<E>(
     world: usize,

@@ -1,12 +1,12 @@
 //! The signal pad protocol: a slot is 0 (idle) or 1 (signal pending), as in PyTorch.
 //!
-//! A put waits until the previous signal was consumed. Each slot has one writer and one reader, so plain loads and
-//! stores do what a compare-and-swap does, and foreign kernels that do use one still fit.
+//! A put waits until the previous signal was consumed. Each slot has one writer and one reader, so plain
+//! loads and stores do what a compare-and-swap does, and foreign kernels that do use one still fit.
 //!
 //! # Memory ordering
-//! `put` stores 1 with Release and `take` loads with Acquire: what the sender wrote before is visible to who took
-//! the signal. `take` stores 0 with Release and `put` loads with Acquire: what the receiver read before it handed
-//! the slot back cannot be overtaken by what the sender writes for the next signal.
+//! `put` stores 1 with Release and `take` loads with Acquire: what the sender wrote before is visible to who
+//! took the signal. `take` stores 0 with Release and `put` loads with Acquire: what the receiver read before
+//! it handed the slot back cannot be overtaken by what the sender writes for the next signal.
 
 use super::atomic::{AtomicU32, Ordering, Site, order};
 

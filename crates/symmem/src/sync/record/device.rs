@@ -1,16 +1,18 @@
-//! Records that kernels write, of operations on a device: `kernels/record.cuh` has the other half; change both.
+//! Records that kernels write, of operations on a device: `kernels/record.cuh` has the other half; change
+//! both.
 //!
-//! A ring of the same size as the host's, of one lane. Operations that take a turn have their place by epoch, and behind those are
-//! steps, which have no epoch. The words of a record arrive in any order, so each says in its low bits of which round of the ring it is;
-//! a record is there when all of them say the same. Nobody says how far the device has come: the reader looks at all places.
+//! A ring of the same size as the host's, of one lane. Operations that take a turn have their place by epoch,
+//! and behind those are steps, which have no epoch. The words of a record arrive in any order, so each says
+//! in its low bits of which round of the ring it is; a record is there when all of them say the same. Nobody
+//! says how far the device has come: the reader looks at all places.
 //!
-//! Kernels know the signature of what they do, and no more, so that launches that nobody records carry no more words than they need; the
-//! host says in a table what a signature stands for.
+//! Kernels know the signature of what they do, and no more, so that launches that nobody records carry no
+//! more words than they need; the host says in a table what a signature stands for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{CAPACITY, Detail, Head, Owner, Recorded, Recorder, Ring, What};
+use super::{CAPACITY, Detail, RecordHead, RecordRing, Recorded, RecordedRank, Recorder, What};
 use crate::Result;
 use crate::operation::Op;
 use crate::sys::clock::boottime_ns;
@@ -19,8 +21,8 @@ use crate::sys::memfd::{Mapping, Segment};
 /// Operations that take a turn, of which a ring has room; and as many steps.
 const RECORDS: usize = 1 << 16;
 /// Begin, end, what, and one that is free.
-type Slot = [AtomicU64; 4];
-const _: () = assert!(2 * RECORDS * size_of::<Slot>() == CAPACITY * size_of::<super::Record>());
+type RecordSlot = [AtomicU64; 4];
+const _: () = assert!(2 * RECORDS * size_of::<RecordSlot>() == CAPACITY * size_of::<super::Record>());
 
 /// Rounds of the ring that words tell apart: from 1 on, as 0 is for none.
 const ROUNDS: u16 = 1 << 15;
@@ -32,8 +34,8 @@ const TIME: u32 = 47;
 /// How far ahead of the host the device's clock may be, after however long a job.
 const AHEAD_NS: u64 = 60_000_000_000;
 
-/// Launches of which a ring knows more than the name, and how many places a signature may have among them: a full table costs a launch no
-/// more than that.
+/// Launches of which a ring knows more than the name, and how many places a signature may have among them: a
+/// full table costs a launch no more than that.
 const KNOWN: usize = 1024;
 const PLACES: usize = 16;
 
@@ -42,7 +44,7 @@ const PLACES: usize = 16;
 #[derive(Debug)]
 pub(super) struct Known([Entry; KNOWN]);
 
-/// Signature plus one (0: free), [`Launched`] plus one (0: not there yet), and bytes.
+/// Signature plus one (0: free), [`RecordedLaunch`] plus one (0: not there yet), and bytes.
 #[repr(C)]
 #[derive(Debug)]
 struct Entry([AtomicU64; 3]);
@@ -54,8 +56,9 @@ impl Known {
         self.0[first..].iter().chain(&self.0[..first]).take(PLACES)
     }
 
-    /// A launch with this signature is `launched`, of `bytes` bytes. Nothing happens if that is known, or its places are taken.
-    fn add(&self, signature: u32, launched: impl FnOnce() -> (Launched, u64)) {
+    /// A launch with this signature is `launched`, of `bytes` bytes. Nothing happens if that is known, or its
+    /// places are taken.
+    fn add(&self, signature: u32, launched: impl FnOnce() -> (RecordedLaunch, u64)) {
         let key = u64::from(signature) + 1;
         for Entry([at, what, bytes]) in self.places(signature) {
             // Only a free place is written: the others are read by all launches.
@@ -77,19 +80,19 @@ impl Known {
         }
     }
 
-    fn find(&self, signature: u32) -> Option<(Launched, u64)> {
+    fn find(&self, signature: u32) -> Option<(RecordedLaunch, u64)> {
         let key = u64::from(signature) + 1;
         let keys = self.places(signature).map(|entry| (entry, entry.0[0].load(Ordering::Relaxed)));
         let (Entry([_, what, bytes]), _) =
             keys.take_while(|(_, found)| *found != 0).find(|(_, found)| *found == key)?;
-        let launched = Launched::decode(what.load(Ordering::Acquire).checked_sub(1)?)?;
+        let launched = RecordedLaunch::decode(what.load(Ordering::Acquire).checked_sub(1)?)?;
         Some((launched, bytes.load(Ordering::Relaxed)))
     }
 }
 
 /// What a launch is recorded as. Numbers are those of the types named, plus one; 0 where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Launched {
+pub(crate) struct RecordedLaunch {
     pub(crate) op: Op,
     pub(crate) dtype: u8,
     pub(crate) reduce: u8,
@@ -98,7 +101,7 @@ pub(crate) struct Launched {
     pub(crate) channel: Option<usize>,
 }
 
-impl Launched {
+impl RecordedLaunch {
     /// Of a launch of which only the name is known.
     fn named(op: Op) -> Self {
         Self { op, dtype: 0, reduce: 0, algorithm: 0, channel: None }
@@ -121,16 +124,16 @@ impl Launched {
 
 /// The ring of a lane, as its host has it.
 #[derive(Debug)]
-pub(crate) struct DeviceRing(Ring<Segment>);
+pub(crate) struct DeviceRing(RecordRing<Segment>);
 
 impl DeviceRing {
     /// Where kernels find the records, from the start of the file.
-    pub(crate) const RECORDS: usize = size_of::<Head>();
+    pub(crate) const RECORDS: usize = size_of::<RecordHead>();
     /// Where they leave the time when they are asked for it.
-    pub(crate) const CLOCK: usize = std::mem::offset_of!(Head, clock);
+    pub(crate) const CLOCK: usize = std::mem::offset_of!(RecordHead, clock);
 
     /// A ring of `owner`'s.
-    pub(crate) fn new(owner: &Owner) -> Result<Self> {
+    pub(crate) fn new(owner: &RecordedRank) -> Result<Self> {
         Recorder::new(owner).map(|recorder| Self(recorder.ring))
     }
 
@@ -140,7 +143,7 @@ impl DeviceRing {
     }
 
     /// A launch with this signature, which is about to be made, is `launched`, and of so many bytes.
-    pub(crate) fn know(&self, signature: u32, launched: impl FnOnce() -> (Launched, u64)) {
+    pub(crate) fn know(&self, signature: u32, launched: impl FnOnce() -> (RecordedLaunch, u64)) {
         self.0.head().known.add(signature, launched);
     }
 
@@ -153,7 +156,8 @@ impl DeviceRing {
         self.0.head().clock.store(0, Ordering::Relaxed);
     }
 
-    /// The device's clock showed `device_ns` when that of all processes showed `boot_ns`. Before this nothing is read.
+    /// The device's clock showed `device_ns` when that of all processes showed `boot_ns`. Before this nothing
+    /// is read.
     pub(crate) fn set_clock(&self, device_ns: u64, boot_ns: u64) {
         let head = self.0.head();
         head.boot_ns.store(boot_ns, Ordering::Relaxed);
@@ -174,30 +178,30 @@ impl AsRef<Mapping> for DeviceRing {
 
 /// What a reader has seen of a ring.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenRing {
     /// Of every place, the round that was last taken; 0: none.
     rounds: Vec<u16>,
     pub(super) looked: Option<Instant>,
 }
 
-impl Seen {
+impl SeenRing {
     pub(super) fn nothing() -> Self {
         Self { rounds: vec![0; 2 * RECORDS], looked: None }
     }
 
     /// What `ring` holds is taken for seen.
-    pub(super) fn skip<M: AsRef<Mapping>>(&mut self, ring: &Ring<M>) {
+    pub(super) fn skip<M: AsRef<Mapping>>(&mut self, ring: &RecordRing<M>) {
         self.rounds.iter_mut().enumerate().for_each(|(at, round)| *round = ring.words(at)[0] as u16);
     }
 }
 
-impl<M: AsRef<Mapping>> Ring<M> {
-    fn slot(&self, at: usize) -> &Slot {
+impl<M: AsRef<Mapping>> RecordRing<M> {
+    fn slot(&self, at: usize) -> &RecordSlot {
         self.words_at(at)
     }
 
     /// Takes what is whole and new, in the order in which it began; how many were written over before that.
-    pub(super) fn take_from_device(&self, seen: &mut Seen, records: &mut Vec<Recorded>) -> u64 {
+    pub(super) fn take_from_device(&self, seen: &mut SeenRing, records: &mut Vec<Recorded>) -> u64 {
         if seen.looked.is_some_and(|looked| looked.elapsed() < BETWEEN_LOOKS) || !self.has_clock() {
             return 0;
         }
@@ -253,7 +257,7 @@ impl<M: AsRef<Mapping>> Ring<M> {
     ) -> Option<Recorded> {
         let (op, signature) = (Op::from_u8((what >> 16) as u8)?, (what >> 24) as u32);
         let known = self.head().known.find(signature).filter(|(launched, _)| launched.op == op);
-        let (launched, bytes) = known.unwrap_or((Launched::named(op), 0));
+        let (launched, bytes) = known.unwrap_or((RecordedLaunch::named(op), 0));
         let round = u64::from(begin as u16) - 1;
         let number = round * RECORDS as u64 + (at % RECORDS) as u64;
         let failed = has_ended && end >> 16 & 1 != 0;
@@ -266,8 +270,9 @@ impl<M: AsRef<Mapping>> Ring<M> {
         })
     }
 
-    /// A time of the device, of which these are the low bits, as all processes count it: the last one before `now`, or hardly after it. So it may be as old as
-    /// those bits can tell, however long ago the clocks were compared.
+    /// A time of the device, of which these are the low bits, as all processes count it: the last one before
+    /// `now`, or hardly after it. So it may be as old as those bits can tell, however long ago the clocks
+    /// were compared.
     fn boot_ns(&self, time: u64, now: u64) -> u64 {
         let head = self.head();
         let (device, boot) = (head.device_ns.load(Ordering::Relaxed), head.boot_ns.load(Ordering::Relaxed));
@@ -281,21 +286,21 @@ impl<M: AsRef<Mapping>> Ring<M> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{mapped, owner};
-    use super::super::{OnDevice, Part, Reader};
+    use super::super::{OnDevice, Reader, RecordedPart};
     use super::*;
 
     const DEVICE_NS: u64 = (5 << TIME) - 1000;
 
     fn pair() -> (DeviceRing, Reader) {
-        let part = Part::Device(OnDevice { device: 3, engine: 2, lane: 1 });
-        let ring = DeviceRing::new(&Owner { part, ..owner() }).unwrap();
+        let part = RecordedPart::Device(OnDevice { device: 3, engine: 2, lane: 1 });
+        let ring = DeviceRing::new(&RecordedRank { part, ..owner() }).unwrap();
         let reader = mapped(ring.segment());
         assert_eq!(reader.owner.part, part);
         (ring, reader)
     }
 
-    fn launched() -> Launched {
-        Launched { op: Op::AllReduce, dtype: 3, reduce: 1, algorithm: 2, channel: None }
+    fn launched() -> RecordedLaunch {
+        RecordedLaunch { op: Op::AllReduce, dtype: 3, reduce: 1, algorithm: 2, channel: None }
     }
 
     fn tagged(value: u64, number: usize) -> u64 {
@@ -399,8 +404,8 @@ mod tests {
         let known = &ring.0.head().known;
         assert!((0..KNOWN as u32).all(|signature| known.find(signature) == Some((launched(), 8))));
         assert!((KNOWN as u32..2 * KNOWN as u32).all(|signature| known.find(signature).is_none()));
-        let far = Launched { channel: Some(1 << 16), ..launched() };
-        assert_eq!(Launched::decode(far.encode()).unwrap().channel, Some(usize::from(u16::MAX) - 1));
+        let far = RecordedLaunch { channel: Some(1 << 16), ..launched() };
+        assert_eq!(RecordedLaunch::decode(far.encode()).unwrap().channel, Some(usize::from(u16::MAX) - 1));
     }
 
     #[test]
@@ -422,7 +427,7 @@ mod tests {
         let (ring, mut reader) = pair();
         ring.set_clock(DEVICE_NS, 1_000_000);
         for signature in 0..KNOWN as u32 {
-            ring.know(signature, || (Launched { channel: Some(signature as usize), ..launched() }, 1));
+            ring.know(signature, || (RecordedLaunch { channel: Some(signature as usize), ..launched() }, 1));
             ring.know(signature, || panic!("it is known"));
         }
         ring.know(SIGNATURE, || (launched(), 4096));
@@ -430,15 +435,15 @@ mod tests {
         let found = (0..KNOWN as u32).map(|signature| known.find(signature).unwrap().0.channel.unwrap());
         assert!(found.eq(0..KNOWN));
         write(&ring, 7, 7, DEVICE_NS, Some(DEVICE_NS));
-        assert_eq!(take(&mut reader).0[0].detail, Detail::Launched(Launched::named(Op::AllReduce), 0));
+        assert_eq!(take(&mut reader).0[0].detail, Detail::Launched(RecordedLaunch::named(Op::AllReduce), 0));
     }
 
     #[test]
     fn what_a_launch_is_fits_its_word() {
         for channel in [None, Some(0), Some(65_000)] {
-            let launched = Launched { channel, ..launched() };
+            let launched = RecordedLaunch { channel, ..launched() };
             assert!(launched.encode() < 1 << 48);
-            assert_eq!(Launched::decode(launched.encode()), Some(launched));
+            assert_eq!(RecordedLaunch::decode(launched.encode()), Some(launched));
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Records of messages: the ring of a mailbox, whose calls run on several threads at once.
 //!
-//! `mail` makes one per mailbox and rank, when a call of it is first recorded. Whoever writes has the lock. A call has a place in the head
-//! of the ring while it runs, so that the reader sees those that never end; calls that find no place free are seen when they end.
+//! `mail` makes one per mailbox and rank, when a call of it is first recorded. Whoever writes has the lock. A
+//! call has a place in the head of the ring while it runs, so that the reader sees those that never end;
+//! calls that find no place free are seen when they end.
 //!
-//! A record's words: begin, end, what with the peer in place of a channel, the message's number, its tag, its bytes.
+//! A record's words: begin, end, what with the peer in place of a channel, the message's number, its tag, its
+//! bytes.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
-use super::{Detail, Owner, Recorded, Recorder, Ring, What, Words, fill, read};
+use super::{Detail, RecordRing, RecordWords, Recorded, RecordedRank, Recorder, What, fill, read};
 use crate::Result;
 use crate::operation::Op;
 use crate::sys::memfd::{Mapping, Segment};
@@ -21,16 +23,17 @@ const HAS_BYTES: u64 = 1 << 10;
 
 /// What is known of a message besides what was called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Message {
+pub(crate) struct RecordedMessage {
     /// The other rank.
     pub(crate) peer: Option<usize>,
     pub(crate) tag: Option<u64>,
     pub(crate) bytes: Option<u64>,
-    /// Which message from its sender to its receiver it is, in their mailbox, from 1 on. Both know the same number.
+    /// Which message from its sender to its receiver it is, in their mailbox, from 1 on. Both know the same
+    /// number.
     pub(crate) number: Option<u64>,
 }
 
-fn encode(op: Op, failed: bool, (begin, end): (u64, u64), message: Message) -> Words {
+fn encode(op: Op, failed: bool, (begin, end): (u64, u64), message: RecordedMessage) -> RecordWords {
     let known = |is_known: bool, bit: u64| if is_known { bit } else { 0 };
     let what = What { op, failed, channel: message.peer }.encode()
         | known(message.tag.is_some(), HAS_TAG)
@@ -40,9 +43,9 @@ fn encode(op: Op, failed: bool, (begin, end): (u64, u64), message: Message) -> W
 }
 
 /// What a record says; none of a call that this version does not know.
-pub(super) fn recorded([begin, end, word, number, tag, bytes]: Words) -> Option<Recorded> {
+pub(super) fn recorded([begin, end, word, number, tag, bytes]: RecordWords) -> Option<Recorded> {
     let what = What::decode(word)?;
-    let message = Message {
+    let message = RecordedMessage {
         peer: what.channel,
         tag: (word & HAS_TAG != 0).then_some(tag),
         bytes: (word & HAS_BYTES != 0).then_some(bytes),
@@ -69,7 +72,7 @@ pub(crate) struct Begun {
 
 impl MailRecorder {
     /// A ring of `owner`'s.
-    pub(crate) fn new(owner: &Owner) -> Result<Self> {
+    pub(crate) fn new(owner: &RecordedRank) -> Result<Self> {
         Ok(Self { recorder: Recorder::new(owner)?, begun: Mutex::new(0) })
     }
 
@@ -83,7 +86,7 @@ impl MailRecorder {
     }
 
     /// A call begins. None if nobody reads any more.
-    pub(crate) fn begin(&self, op: Op, message: Message) -> Option<Begun> {
+    pub(crate) fn begin(&self, op: Op, message: RecordedMessage) -> Option<Begun> {
         let begin = self.recorder.now();
         let mut begun = self.lock();
         if !self.recorder.goes_on() {
@@ -99,7 +102,7 @@ impl MailRecorder {
     }
 
     /// It ends, and this is what is known of it now.
-    pub(crate) fn end(&self, call: Begun, op: Op, failed: bool, message: Message) {
+    pub(crate) fn end(&self, call: Begun, op: Op, failed: bool, message: RecordedMessage) {
         let _writing = self.lock();
         // Before the record, which publishes it: nobody sees a call in both.
         if let Some(place) = call.place {
@@ -109,7 +112,7 @@ impl MailRecorder {
     }
 }
 
-impl<M: AsRef<Mapping>> Ring<M> {
+impl<M: AsRef<Mapping>> RecordRing<M> {
     /// Calls that have begun and not ended, in the order in which they began.
     pub(super) fn open_calls(&self) -> Vec<Recorded> {
         let running = |(stamp, words)| if stamp == 0 { None } else { recorded(words) };
@@ -123,12 +126,12 @@ impl<M: AsRef<Mapping>> Ring<M> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{mapped, owner};
-    use super::super::{Part, Reader};
+    use super::super::{Reader, RecordedPart};
     use super::*;
 
     fn pair() -> (MailRecorder, Reader) {
-        let part = Part::Mailbox(0);
-        let recorder = MailRecorder::new(&Owner { part, ..owner() }).unwrap();
+        let part = RecordedPart::Mailbox(0);
+        let recorder = MailRecorder::new(&RecordedRank { part, ..owner() }).unwrap();
         let reader = mapped(recorder.segment());
         assert_eq!(reader.owner.part, part);
         (recorder, reader)
@@ -146,11 +149,11 @@ mod tests {
         let numbers = [None, Some(0), Some(u64::MAX)];
         let mut messages = Vec::new();
         for (tag, bytes) in numbers.into_iter().flat_map(|tag| numbers.map(|bytes| (tag, bytes))) {
-            messages.push(Message { peer: None, tag, bytes, number: None });
-            messages.push(Message { peer: Some(1023), tag, bytes, number: Some(7) });
+            messages.push(RecordedMessage { peer: None, tag, bytes, number: None });
+            messages.push(RecordedMessage { peer: Some(1023), tag, bytes, number: Some(7) });
         }
         for message in &messages {
-            let call = recorder.begin(Op::Receive, Message::default()).unwrap();
+            let call = recorder.begin(Op::Receive, RecordedMessage::default()).unwrap();
             recorder.end(call, Op::Receive, message.peer.is_none(), *message);
         }
         let records = taken(&mut reader);
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn calls_are_seen_while_they_run() {
         let (recorder, mut reader) = pair();
-        let to = |peer| Message { peer: Some(peer), ..Message::default() };
+        let to = |peer| RecordedMessage { peer: Some(peer), ..RecordedMessage::default() };
         let calls: Vec<Begun> =
             (0..CALLS + 1).map(|peer| recorder.begin(Op::Send, to(peer)).unwrap()).collect();
         let open = reader.open();
@@ -192,7 +195,7 @@ mod tests {
                 let recorder = &recorder;
                 scope.spawn(move || {
                     for number in 1..=calls {
-                        let message = Message {
+                        let message = RecordedMessage {
                             peer: Some(thread),
                             tag: Some(number),
                             bytes: None,

@@ -1,15 +1,18 @@
-//! Records of operations: a ring in shared memory, written by one rank and read by `trace`, in another process.
+//! Records of operations: a ring in shared memory, written by one rank and read by `trace`, in another
+//! process.
 //!
-//! A rank makes its ring when it first sees that its group is recorded ([`RECORDED`](super::control::RECORDED)); a
-//! ring is a memory file of its own ([`NAME`]), so a reader who has mapped it keeps it beyond the rank's death. Nobody waits: a writer that is faster
-//! than the reader writes over the oldest records, and the reader counts what it lost. A writer whose reader has gone stops the recording of
-//! the group after a round of the ring. The records of devices are written by kernels: see [`device`]; those of a mailbox by any of its
-//! threads: see [`message`].
+//! A rank makes its ring when it first sees that its group is recorded
+//! ([`RECORDED`](super::control::RECORDED)); a ring is a memory file of its own ([`NAME`]), so a reader who
+//! has mapped it keeps it beyond the rank's death. Nobody waits: a writer that is faster than the reader
+//! writes over the oldest records, and the reader counts what it lost. A writer whose reader has gone stops
+//! the recording of the group after a round of the ring. The records of devices are written by kernels: see
+//! [`device`]; those of a mailbox by any of its threads: see [`message`].
 //!
 //! # Memory ordering
-//! A record's stamp is its number plus one, stored with Release after the other words; before them it is cleared, and a Release fence
-//! keeps them behind that. A reader loads the stamp with Acquire, the words, and the stamp again behind an Acquire fence: if both are
-//! the number that it expects, the words are of that record.
+//! A record's stamp is its number plus one, stored with Release after the other words; before them it is
+//! cleared, and a Release fence keeps them behind that. A reader loads the stamp with Acquire, the words, and
+//! the stamp again behind an Acquire fence: if both are the number that it expects, the words are of that
+//! record.
 
 #![allow(unsafe_code, reason = "words in shared memory")]
 
@@ -20,8 +23,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use self::device::{Known, Launched, Seen};
-use self::message::{CALLS, Message};
+use self::device::{Known, RecordedLaunch, SeenRing};
+use self::message::{CALLS, RecordedMessage};
 use crate::Result;
 use crate::operation::{Op, Signature};
 use crate::sync::about::Text;
@@ -34,14 +37,15 @@ const MAGIC: u64 = u64::from_be_bytes(*b"symmemtr");
 const VERSION: u32 = 4;
 /// Records of a ring: ten milliseconds of the quickest operations, in 4 MiB.
 const CAPACITY: usize = 1 << 16;
-/// Words of a record: stamp, begin, end, what, epoch, and the signature's two; the last one is free. Of a message: see [`message`].
+/// Words of a record: stamp, begin, end, what, epoch, and the signature's two; the last one is free. Of a
+/// message: see [`message`].
 const WORDS: usize = 8;
 /// How long a reader may be silent before its writers stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The fixed part of a ring.
 #[repr(C, align(64))]
-struct Head {
+struct RecordHead {
     magic: AtomicU64,
     version: AtomicU32,
     /// Whether times are of the processor's counter.
@@ -85,10 +89,10 @@ struct Open {
 
 type Record = [AtomicU64; WORDS];
 /// What a record holds behind its stamp.
-type Words = [u64; 6];
+type RecordWords = [u64; 6];
 
 /// Writes a record. One thread at a time.
-fn fill(record: &Record, stamp: u64, words: Words) {
+fn fill(record: &Record, stamp: u64, words: RecordWords) {
     record[0].store(0, Ordering::Relaxed);
     // A reader that sees a word of this record sees the cleared stamp of the one before.
     fence(Ordering::Release);
@@ -99,7 +103,7 @@ fn fill(record: &Record, stamp: u64, words: Words) {
 }
 
 /// The stamp of a record and what it holds, unless it was written meanwhile.
-fn read(record: &Record) -> Option<(u64, Words)> {
+fn read(record: &Record) -> Option<(u64, RecordWords)> {
     let stamp = record[0].load(Ordering::Acquire);
     let words = std::array::from_fn(|at| record[at + 1].load(Ordering::Relaxed));
     fence(Ordering::Acquire);
@@ -107,18 +111,19 @@ fn read(record: &Record) -> Option<(u64, Words)> {
 }
 
 fn bytes() -> usize {
-    size_of::<Head>() + CAPACITY * size_of::<Record>()
+    size_of::<RecordHead>() + CAPACITY * size_of::<Record>()
 }
 
 /// A mapped ring.
 #[derive(Debug)]
-struct Ring<M>(M);
+struct RecordRing<M>(M);
 
-impl<M: AsRef<Mapping>> Ring<M> {
-    fn head(&self) -> &Head {
-        // SAFETY: the mapping is page-aligned and at least `bytes()` long (`Recorder::new`, `Reader::of`), and lives as long as `self`;
-        // the head consists of atomics only, so any bytes and concurrent writes are valid.
-        unsafe { &*self.0.as_ref().ptr().cast::<Head>() }
+impl<M: AsRef<Mapping>> RecordRing<M> {
+    fn head(&self) -> &RecordHead {
+        // SAFETY: the mapping is page-aligned and at least `bytes()` long (`Recorder::new`, `Reader::of`),
+        // and lives as long as `self`; the head consists of atomics only, so any bytes and concurrent writes
+        // are valid.
+        unsafe { &*self.0.as_ref().ptr().cast::<RecordHead>() }
     }
 
     /// Whether somebody has looked for records lately.
@@ -137,24 +142,24 @@ impl<M: AsRef<Mapping>> Ring<M> {
     fn words_at<const N: usize>(&self, at: usize) -> &[AtomicU64; N] {
         assert!(at < CAPACITY * WORDS / N);
         // SAFETY: as for `head`; the records follow it, and `at` is a place among them.
-        unsafe { &*self.0.as_ref().ptr().add(size_of::<Head>()).cast::<[AtomicU64; N]>().add(at) }
+        unsafe { &*self.0.as_ref().ptr().add(size_of::<RecordHead>()).cast::<[AtomicU64; N]>().add(at) }
     }
 }
 
 /// Whose operations a ring has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct RecordedRank {
     pub(crate) group: String,
     pub(crate) id: String,
     pub(crate) rank: usize,
     pub(crate) world: usize,
     pub(crate) pid: u32,
-    pub(crate) part: Part,
+    pub(crate) part: RecordedPart,
 }
 
 /// Which of a rank's operations a ring has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum RecordedPart {
     /// Those that its threads run on the group.
     Host,
     Device(OnDevice),
@@ -171,14 +176,14 @@ pub(crate) struct OnDevice {
     pub(crate) lane: usize,
 }
 
-impl Owner {
+impl RecordedRank {
     /// The name of the memory file.
     fn file(&self) -> String {
         let rank = format!("{NAME}{}:{}", self.group, self.rank);
         match self.part {
-            Part::Host => rank,
-            Part::Device(on) => format!("{rank}:{}:{}:{}", on.device, on.engine, on.lane),
-            Part::Mailbox(number) => format!("{rank}:mail:{number}"),
+            RecordedPart::Host => rank,
+            RecordedPart::Device(on) => format!("{rank}:{}:{}:{}", on.device, on.engine, on.lane),
+            RecordedPart::Mailbox(number) => format!("{rank}:mail:{number}"),
         }
     }
 }
@@ -205,11 +210,11 @@ impl What {
     }
 }
 
-/// The writer's end: one per rank of a group. One thread writes at a time, the one that runs the operation. A mailbox has another one,
-/// with a lock around it ([`message::MailRecorder`]).
+/// The writer's end: one per rank of a group. One thread writes at a time, the one that runs the operation. A
+/// mailbox has another one, with a lock around it ([`message::MailRecorder`]).
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    ring: Ring<Segment>,
+    ring: RecordRing<Segment>,
     ticks: Ticks,
 }
 
@@ -221,8 +226,8 @@ impl AsRef<Mapping> for Segment {
 
 impl Recorder {
     /// A ring of `owner`'s.
-    pub(crate) fn new(owner: &Owner) -> Result<Self> {
-        let ring = Ring(Segment::create(&owner.file(), bytes())?);
+    pub(crate) fn new(owner: &RecordedRank) -> Result<Self> {
+        let ring = RecordRing(Segment::create(&owner.file(), bytes())?);
         let ticks = Ticks::quickest();
         let head = ring.head();
         head.version.store(VERSION, Ordering::Relaxed);
@@ -231,13 +236,13 @@ impl Recorder {
         head.world.store(owner.world as u32, Ordering::Relaxed);
         head.pid.store(owner.pid, Ordering::Relaxed);
         match owner.part {
-            Part::Host => {}
-            Part::Device(on) => {
+            RecordedPart::Host => {}
+            RecordedPart::Device(on) => {
                 head.device.store(on.device as u32 + 1, Ordering::Relaxed);
                 head.lane.store(on.lane as u32, Ordering::Relaxed);
                 head.engine.store(on.engine as u32, Ordering::Relaxed);
             }
-            Part::Mailbox(number) => head.mailbox.store(number + 1, Ordering::Relaxed),
+            RecordedPart::Mailbox(number) => head.mailbox.store(number + 1, Ordering::Relaxed),
         }
         head.group.set(&owner.group);
         head.id.set(&owner.id);
@@ -275,7 +280,8 @@ impl Recorder {
         true
     }
 
-    /// The operation that began last ends at meeting number `epoch`. `announced` gives what this rank said there.
+    /// The operation that began last ends at meeting number `epoch`. `announced` gives what this rank said
+    /// there.
     pub(crate) fn end(&self, failed: bool, epoch: u64, announced: impl FnOnce() -> Option<Signature>) {
         let open = &self.ring.head().open;
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -289,7 +295,7 @@ impl Recorder {
     }
 
     /// Records an operation that was seen from beginning to end.
-    fn write_whole(&self, words: Words) {
+    fn write_whole(&self, words: RecordWords) {
         let written = &self.ring.head().open.written;
         let number = written.load(Ordering::Relaxed);
         fill(self.ring.record(number), number + 1, words);
@@ -315,26 +321,26 @@ pub(crate) enum Detail {
     /// What its rank announced to the others.
     Announced(Signature),
     /// How it was launched on a device, and the bytes of each rank.
-    Launched(Launched, u64),
+    Launched(RecordedLaunch, u64),
     /// Of a message.
-    Message(Message),
+    Message(RecordedMessage),
 }
 
 /// The reader's end.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    ring: Ring<Box<Mapping>>,
-    pub(crate) owner: Owner,
+    ring: RecordRing<Box<Mapping>>,
+    pub(crate) owner: RecordedRank,
     pub(crate) ticks: Ticks,
     next: u64,
     /// For records of a device.
-    seen: Option<Seen>,
+    seen: Option<SeenRing>,
 }
 
 impl Reader {
     /// Of a memory file; `None` if that is no ring, or not yet.
     pub(crate) fn of(fd: OwnedFd) -> Option<Self> {
-        let ring = Ring(Box::new(Mapping::import(fd, bytes()).ok()?));
+        let ring = RecordRing(Box::new(Mapping::import(fd, bytes()).ok()?));
         let head = ring.head();
         let number = |word: &AtomicU32| word.load(Ordering::Relaxed) as usize;
         let fits =
@@ -342,22 +348,26 @@ impl Reader {
         let (engine, lane) = (number(&head.engine), number(&head.lane));
         let on_device = number(&head.device).checked_sub(1).map(|device| OnDevice { device, engine, lane });
         let mailbox = head.mailbox.load(Ordering::Relaxed).checked_sub(1);
-        let owner = Owner {
+        let owner = RecordedRank {
             group: head.group.get(),
             id: head.id.get(),
             rank: number(&head.rank),
             world: number(&head.world),
             pid: head.pid.load(Ordering::Relaxed),
-            part: on_device.map(Part::Device).or(mailbox.map(Part::Mailbox)).unwrap_or(Part::Host),
+            part: on_device
+                .map(RecordedPart::Device)
+                .or(mailbox.map(RecordedPart::Mailbox))
+                .unwrap_or(RecordedPart::Host),
         };
-        let seen = on_device.map(|_| Seen::nothing());
+        let seen = on_device.map(|_| SeenRing::nothing());
         // Times of a device are made those of all processes when they are read.
         let ticks =
             if number(&head.counter) == 0 || on_device.is_some() { Ticks::Boot } else { Ticks::Counter };
         fits.then_some(Self { ring, owner, ticks, next: 0, seen })
     }
 
-    /// Leaves out what has been written, by who was traced before, and lets the writer know that there is a reader again.
+    /// Leaves out what has been written, by who was traced before, and lets the writer know that there is a
+    /// reader again.
     pub(crate) fn skip(&mut self) {
         let head = self.ring.head();
         head.seen_ns.store(boottime_ns(), Ordering::Relaxed);
@@ -367,7 +377,8 @@ impl Reader {
         }
     }
 
-    /// Takes what has been written since the last look into `records`; how many were lost because they were written over.
+    /// Takes what has been written since the last look into `records`; how many were lost because they were
+    /// written over.
     pub(crate) fn take(&mut self, records: &mut Vec<Recorded>) -> u64 {
         let head = self.ring.head();
         head.seen_ns.store(boottime_ns(), Ordering::Relaxed);
@@ -403,8 +414,8 @@ impl Reader {
     }
 
     /// What a record says; none of an operation that this version does not know.
-    fn recorded(&self, words: Words) -> Option<Recorded> {
-        if let Part::Mailbox(_) = self.owner.part {
+    fn recorded(&self, words: RecordWords) -> Option<Recorded> {
+        if let RecordedPart::Mailbox(_) = self.owner.part {
             return message::recorded(words);
         }
         let [begin, end, what, epoch, word, size] = words;
@@ -412,12 +423,13 @@ impl Reader {
         Some(Recorded { what: What::decode(what)?, begin, end: Some(end), epoch, detail })
     }
 
-    /// What runs now, or did when its rank died: on the host one operation at most, and a call of each thread that is in one.
+    /// What runs now, or did when its rank died: on the host one operation at most, and a call of each thread
+    /// that is in one.
     pub(crate) fn open(&self) -> Vec<Recorded> {
         match self.owner.part {
-            Part::Host => {}
-            Part::Device(_) => return self.ring.open_on_device(),
-            Part::Mailbox(_) => return self.ring.open_calls(),
+            RecordedPart::Host => {}
+            RecordedPart::Device(_) => return self.ring.open_on_device(),
+            RecordedPart::Mailbox(_) => return self.ring.open_calls(),
         }
         let open = &self.ring.head().open;
         let Some(what) = What::decode(open.what.load(Ordering::Acquire)) else { return Vec::new() };
@@ -431,8 +443,15 @@ impl Reader {
 mod tests {
     use super::*;
 
-    pub(super) fn owner() -> Owner {
-        Owner { group: "g".into(), id: "abc".into(), rank: 1, world: 2, pid: 77, part: Part::Host }
+    pub(super) fn owner() -> RecordedRank {
+        RecordedRank {
+            group: "g".into(),
+            id: "abc".into(),
+            rank: 1,
+            world: 2,
+            pid: 77,
+            part: RecordedPart::Host,
+        }
     }
 
     /// A reader of `segment`, as another process has it.

@@ -11,7 +11,7 @@ use crate::sys::ids;
 
 /// `abstract:<network namespace>:<hex digits>` or `path:<network namespace>:<absolute path>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct ChannelAddress {
     /// The network namespace of the listener; 0 when unknown.
     net_ns: u64,
     name: Name,
@@ -19,13 +19,14 @@ pub(super) struct Address {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Name {
-    /// Random hex digits of an abstract name: exists only in one network namespace, and only while somebody listens.
+    /// Random hex digits of an abstract name: exists only in one network namespace, and only while somebody
+    /// listens.
     Abstract(String),
     /// A socket file.
     File(String),
 }
 
-impl Address {
+impl ChannelAddress {
     /// A name that nobody can guess.
     pub(super) fn random(dir: Option<&Path>) -> Result<Self> {
         let id = ids::hex(&ids::random::<16>()?);
@@ -76,7 +77,8 @@ impl Address {
         self.net_ns != 0 && ours != 0 && self.net_ns != ours
     }
 
-    /// Why a connection to this address failed with `error`, from a process in network namespace `our_net_ns`.
+    /// Why a connection to this address failed with `error`, from a process in network namespace
+    /// `our_net_ns`.
     pub(super) fn explain(&self, error: Errno, our_net_ns: u64) -> String {
         let namespaces_differ = self.net_ns != 0 && our_net_ns != 0 && self.net_ns != our_net_ns;
         match (&self.name, error) {
@@ -96,7 +98,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ChannelAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Name::Abstract(id) => write!(f, "abstract:{}:{id}", self.net_ns),
@@ -105,7 +107,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// The socket file's path: absolute, since peers may run elsewhere, and text, since it travels through the store.
+/// The socket file's path: absolute, since peers may run elsewhere, and text, since it travels through the
+/// store.
 fn file_in(dir: &Path, id: &str) -> Result<String> {
     let path = std::path::absolute(dir.join(format!("symmem-{id}.sock")));
     let path = path.map_err(|e| Error::sys("path of the socket folder", e))?;
@@ -121,25 +124,25 @@ mod tests {
     #[test]
     fn addresses_travel_as_text() {
         for dir in [None, Some(Path::new("/tmp")), Some(Path::new("relative"))] {
-            let address = Address::random(dir).unwrap();
-            assert_eq!(Address::parse(&address.to_string()), Some(address));
+            let address = ChannelAddress::random(dir).unwrap();
+            assert_eq!(ChannelAddress::parse(&address.to_string()), Some(address));
         }
         for bad in
             ["", "abstract", "abstract:1", "abstract:1:xyz", "abstract:x:00", "path:1:relative", "other:1:/x"]
         {
-            assert_eq!(Address::parse(bad), None, "{bad}");
+            assert_eq!(ChannelAddress::parse(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn a_folder_with_a_long_path_is_refused() {
-        let address = Address::random(Some(Path::new(&format!("/{}", "x".repeat(100))))).unwrap();
+        let address = ChannelAddress::random(Some(Path::new(&format!("/{}", "x".repeat(100))))).unwrap();
         assert!(address.to_socket().unwrap_err().to_string().contains("60 characters"));
     }
 
     #[test]
     fn the_namespace_is_named_only_when_it_differs() {
-        let address = Address::random(None).unwrap();
+        let address = ChannelAddress::random(None).unwrap();
         let here = ids::net_ns();
         assert!(address.explain(Errno::CONNREFUSED, here).contains("may have died"));
         assert!(address.explain(Errno::CONNREFUSED, 0).contains("may have died"));

@@ -13,16 +13,16 @@ use rustix::net::{
 use symmem_store::Wait;
 use symmem_store::fuzzing::Choices;
 
-use super::address::Address;
-use super::message::{Header, MAX_FDS, MAX_PAYLOAD, Received, receive};
-use super::{Endpoint, Peers, socket};
+use super::address::ChannelAddress;
+use super::message::{MAX_FDS, MAX_PAYLOAD, MessageHeader, ReceivedMessage, receive};
+use super::{ChannelPeers, Endpoint, socket};
 
 const TOKEN: [u8; 16] = [0; 16];
 /// Most fds that a packet brings: more than a message may.
 const MOST_FDS: usize = 20;
 
 fn bind() -> crate::Result<Endpoint> {
-    Endpoint::bind(TOKEN, None, Peers::OfThisUser)
+    Endpoint::bind(TOKEN, None, ChannelPeers::OfThisUser)
 }
 
 /// One packet: parsed as it is, and received through a socket with some fds.
@@ -30,39 +30,39 @@ pub(crate) fn message(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let fds = usize::from(choices.byte()) % MOST_FDS;
     let packet = choices.0;
-    let parsed = Header::parse(packet);
+    let parsed = MessageHeader::parse(packet);
     if let Some((header, payload)) = parsed {
         assert!(header.fds <= MAX_FDS && payload.len() <= MAX_PAYLOAD);
         assert_eq!([&header.encode(payload.len())[..], payload].concat(), packet);
     }
     if let Ok(text) = std::str::from_utf8(packet)
-        && let Some(address) = Address::parse(text)
+        && let Some(address) = ChannelAddress::parse(text)
     {
-        assert_eq!(Address::parse(&address.to_string()), Some(address.clone()));
+        assert_eq!(ChannelAddress::parse(&address.to_string()), Some(address.clone()));
         let _ = address.to_socket();
     }
     let whole = parsed.is_some_and(|(header, _)| header.token == TOKEN && header.fds == fds);
     let received = through_a_socket(packet, fds);
     match received {
-        Received::Message { message: Some(message), .. } => {
+        ReceivedMessage::Message { message: Some(message), .. } => {
             assert!(whole);
             assert_eq!(message.fds.len(), fds);
         }
-        Received::Refused => assert!(!whole),
+        ReceivedMessage::Refused => assert!(!whole),
         other => panic!("{other:?}"),
     }
 }
 
 /// What comes out of a socket into which a packet with fds was sent; fds of a refused one are closed.
-fn through_a_socket(packet: &[u8], fds: usize) -> Received {
+fn through_a_socket(packet: &[u8], fds: usize) -> ReceivedMessage {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("two sockets");
     throw(&a, packet, &vec![a.as_fd(); fds]);
     let received = receive(b.as_fd(), &TOKEN);
     drop(a);
     // Had a copy of `a` survived, `b` would still be connected.
-    if matches!(received, Received::Refused) {
-        assert!(matches!(receive(b.as_fd(), &TOKEN), Received::Refused), "a refused fd stays open");
+    if matches!(received, ReceivedMessage::Refused) {
+        assert!(matches!(receive(b.as_fd(), &TOKEN), ReceivedMessage::Refused), "a refused fd stays open");
     }
     received
 }
@@ -76,7 +76,7 @@ fn throw(connection: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) {
 }
 
 fn packet(tag: u64, source: u32, fds: usize, payload: &[u8]) -> Vec<u8> {
-    let header = Header { token: TOKEN, tag, source, fds };
+    let header = MessageHeader { token: TOKEN, tag, source, fds };
     [&header.encode(payload.len())[..], payload].concat()
 }
 
@@ -98,8 +98,8 @@ pub(crate) fn endpoint(bytes: &[u8]) {
         (a, b) => panic!("{a:?} {b:?}"),
     };
     let wait = Wait::for_at_most(Duration::from_secs(10));
-    let to = Address::parse(target.address()).and_then(|address| address.to_socket().ok());
-    let Some(to) = to else { panic!("{} is no address", target.address()) };
+    let to = ChannelAddress::parse(target.address()).and_then(|address| address.to_socket().ok());
+    let Some(to) = to else { panic!("{} is not an address", target.address()) };
     let mut choices = Choices(bytes);
     let mut open: Option<OwnedFd> = None;
     while !choices.is_empty() {
@@ -120,7 +120,8 @@ pub(crate) fn endpoint(bytes: &[u8]) {
         }
         let _ = target.recv(u64::from(what), u32::from(what & 3), &Wait::for_at_most(Duration::ZERO));
     }
-    // No stranger names this source: it is above what `recv` above asks for, and a fuzzer that guesses it is late or first.
+    // No stranger names this source: it is above what `recv` above asks for, and a fuzzer that guesses it is
+    // late or first.
     let source = 0xfeed_0000;
     honest.send(0, target.address(), u64::MAX - 1, source, b"honest", &[], &wait).expect("a send");
     let received = target.recv(u64::MAX - 1, source, &wait).expect("an honest message comes through");

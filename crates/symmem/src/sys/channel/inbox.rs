@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
-use super::message::{self, Message, Received};
-use super::peer::Peers;
+use super::message::{self, ChannelMessage, ReceivedMessage};
+use super::peer::ChannelPeers;
 use crate::error::{Error, Result};
 
 /// Messages kept for later. Peers send a handful each; this only bounds what a broken one can pile up.
@@ -26,7 +26,7 @@ const MAX_ACCEPTS: usize = 256;
 pub(super) struct Inbox {
     guests: Vec<Guest>,
     /// Messages by (source, tag); `None` is one that arrived without its fds.
-    kept: BTreeMap<(u32, u64), Option<Message>>,
+    kept: BTreeMap<(u32, u64), Option<ChannelMessage>>,
     /// Per source: the lowest tag that is still welcome.
     floors: HashMap<u32, u64>,
     /// Whether a thread sleeps on the sockets.
@@ -42,7 +42,12 @@ struct Guest {
 
 impl Inbox {
     /// Takes in what has arrived from `peers`; true if there is a new message.
-    pub(super) fn pump(&mut self, listener: BorrowedFd<'_>, token: &[u8; 16], peers: &Peers) -> Result<bool> {
+    pub(super) fn pump(
+        &mut self,
+        listener: BorrowedFd<'_>,
+        token: &[u8; 16],
+        peers: &ChannelPeers,
+    ) -> Result<bool> {
         let before = self.kept.len();
         let mut guests = std::mem::take(&mut self.guests);
         guests.retain(|guest| self.hear(guest, token));
@@ -57,8 +62,9 @@ impl Inbox {
         Ok(self.kept.len() > before)
     }
 
-    /// Takes the message out and closes the door behind it: nothing as old from that source is welcome any more.
-    pub(super) fn take(&mut self, tag: u64, source: u32) -> Result<Option<Message>> {
+    /// Takes the message out and closes the door behind it: nothing as old from that source is welcome any
+    /// more.
+    pub(super) fn take(&mut self, tag: u64, source: u32) -> Result<Option<ChannelMessage>> {
         let Some(message) = self.kept.remove(&(source, tag)) else { return Ok(None) };
         self.floors.insert(source, tag.saturating_add(1));
         self.kept.retain(|(from, old), _| *from != source || *old > tag);
@@ -67,7 +73,7 @@ impl Inbox {
     }
 
     /// Takes all messages out, but for those that arrived without their fds.
-    pub(super) fn take_all(&mut self) -> Vec<Message> {
+    pub(super) fn take_all(&mut self) -> Vec<ChannelMessage> {
         std::mem::take(&mut self.kept).into_values().flatten().collect()
     }
 
@@ -84,10 +90,10 @@ impl Inbox {
     /// Listens to one connection; true while it may still say something.
     fn hear(&mut self, guest: &Guest, token: &[u8; 16]) -> bool {
         match message::receive(guest.socket.as_fd(), token) {
-            Received::Message { tag, source, message } => self.keep(tag, source, message),
-            Received::Refused => tracing::debug!("fd channel: refused a message"),
-            Received::Nothing if guest.since.elapsed() < PATIENCE => return true,
-            Received::Nothing => self.dismiss(guest, token),
+            ReceivedMessage::Message { tag, source, message } => self.keep(tag, source, message),
+            ReceivedMessage::Refused => tracing::debug!("fd channel: refused a message"),
+            ReceivedMessage::Nothing if guest.since.elapsed() < PATIENCE => return true,
+            ReceivedMessage::Nothing => self.dismiss(guest, token),
         }
         false
     }
@@ -101,16 +107,18 @@ impl Inbox {
         self.guests.push(guest);
     }
 
-    /// Ends a silent connection. Closing the door before the last look makes sure that a sender either is heard
-    /// or learns that it was not.
+    /// Ends a silent connection. Closing the door before the last look makes sure that a sender either is
+    /// heard or learns that it was not.
     fn dismiss(&mut self, guest: &Guest, token: &[u8; 16]) {
         let _ = shutdown(&guest.socket, Shutdown::Read);
-        if let Received::Message { tag, source, message } = message::receive(guest.socket.as_fd(), token) {
+        if let ReceivedMessage::Message { tag, source, message } =
+            message::receive(guest.socket.as_fd(), token)
+        {
             self.keep(tag, source, message);
         }
     }
 
-    fn keep(&mut self, tag: u64, source: u32, message: Option<Message>) {
+    fn keep(&mut self, tag: u64, source: u32, message: Option<ChannelMessage>) {
         let late = self.floors.get(&source).is_some_and(|floor| tag < *floor);
         let full = self.kept.len() >= MAX_KEPT;
         if late || full || self.kept.contains_key(&(source, tag)) {

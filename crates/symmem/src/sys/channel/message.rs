@@ -22,7 +22,7 @@ const HEADER: usize = 48;
 
 /// What arrived.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub(crate) struct ChannelMessage {
     /// The sender's bytes.
     pub(crate) payload: Vec<u8>,
     /// The sender's fds, close-on-exec.
@@ -31,14 +31,14 @@ pub(crate) struct Message {
 
 /// What a message says about itself: 48 bytes, numbers little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct MessageHeader {
     pub(super) token: [u8; 16],
     pub(super) tag: u64,
     pub(super) source: u32,
     pub(super) fds: usize,
 }
 
-impl Header {
+impl MessageHeader {
     pub(super) fn encode(&self, payload: usize) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -77,7 +77,7 @@ impl Header {
 /// Sends a message over a connected socket, all or nothing.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
-    header: &Header,
+    header: &MessageHeader,
     payload: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> rustix::io::Result<()> {
@@ -93,31 +93,32 @@ pub(super) fn send(
 
 /// What a connection had for us.
 #[derive(Debug)]
-pub(super) enum Received {
+pub(super) enum ReceivedMessage {
     /// Nothing yet.
     Nothing,
     /// Nothing we want: it closed, failed, or sent something that is not a message of this job.
     Refused,
     /// A message; `None` if this process was out of fds to receive it whole.
-    Message { tag: u64, source: u32, message: Option<Message> },
+    Message { tag: u64, source: u32, message: Option<ChannelMessage> },
 }
 
 /// Receives a message of the job `token`, without blocking. Fds of refused messages are closed.
-pub(super) fn receive(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Received {
-    // The kernel looks into the queue first and at the connection second: a packet that is sent, and its socket closed,
-    // in between reads as the end. Nothing comes after the end, so a second look finds whatever there is.
+pub(super) fn receive(socket: BorrowedFd<'_>, token: &[u8; 16]) -> ReceivedMessage {
+    // The kernel looks into the queue first and at the connection second: a packet that is sent, and its
+    // socket closed, in between reads as the end. Nothing comes after the end, so a second look finds
+    // whatever there is.
     if let Some(received) = look(socket, token) {
         return received;
     }
     match look(socket, token) {
         // Not the end, then, but an empty packet, which is none of ours.
-        Some(Received::Nothing) | None => Received::Refused,
+        Some(ReceivedMessage::Nothing) | None => ReceivedMessage::Refused,
         Some(received) => received,
     }
 }
 
 /// One look; `None` for the end of the connection, or an empty packet.
-fn look(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Option<Received> {
+fn look(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Option<ReceivedMessage> {
     let mut packet = [0; HEADER + MAX_PAYLOAD];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -125,8 +126,8 @@ fn look(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Option<Received> {
     let result = recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut control, flags);
     let received = match result {
         Ok(received) => received,
-        Err(Errno::AGAIN | Errno::INTR) => return Some(Received::Nothing),
-        Err(_) => return Some(Received::Refused),
+        Err(Errno::AGAIN | Errno::INTR) => return Some(ReceivedMessage::Nothing),
+        Err(_) => return Some(ReceivedMessage::Refused),
     };
     // Take the fds out first: from here on, every way out closes those we do not keep.
     let fds: Vec<OwnedFd> = control.drain().flat_map(rights).collect();
@@ -134,23 +135,23 @@ fn look(socket: BorrowedFd<'_>, token: &[u8; 16]) -> Option<Received> {
         return None;
     }
     let packet = packet.get(..received.bytes).unwrap_or(&packet);
-    Some(match Header::parse(packet) {
+    Some(match MessageHeader::parse(packet) {
         Some((header, payload)) if header.token == *token && !received.flags.contains(ReturnFlags::TRUNC) => {
             sort_out(&header, payload, fds, received.flags.contains(ReturnFlags::CTRUNC))
         }
-        _ => Received::Refused,
+        _ => ReceivedMessage::Refused,
     })
 }
 
-/// Compares the fds that came with those announced. `cut` says that the kernel left some out: because we had no
-/// room in our fd table if they are fewer than announced, else because the sender sent more.
-fn sort_out(header: &Header, payload: &[u8], fds: Vec<OwnedFd>, cut: bool) -> Received {
+/// Compares the fds that came with those announced. `cut` says that the kernel left some out: because we had
+/// no room in our fd table if they are fewer than announced, else because the sender sent more.
+fn sort_out(header: &MessageHeader, payload: &[u8], fds: Vec<OwnedFd>, cut: bool) -> ReceivedMessage {
     let message = match fds.len() {
-        count if count == header.fds && !cut => Some(Message { payload: payload.to_vec(), fds }),
+        count if count == header.fds && !cut => Some(ChannelMessage { payload: payload.to_vec(), fds }),
         count if count < header.fds && cut => None,
-        _ => return Received::Refused,
+        _ => return ReceivedMessage::Refused,
     };
-    Received::Message { tag: header.tag, source: header.source, message }
+    ReceivedMessage::Message { tag: header.tag, source: header.source, message }
 }
 
 fn rights(message: RecvAncillaryMessage<'_>) -> Vec<OwnedFd> {
@@ -171,8 +172,8 @@ mod tests {
 
     const TOKEN: [u8; 16] = [7; 16];
 
-    fn header() -> impl Strategy<Value = Header> {
-        (any::<u64>(), any::<u32>(), 0..=MAX_FDS).prop_map(|(tag, source, fds)| Header {
+    fn header() -> impl Strategy<Value = MessageHeader> {
+        (any::<u64>(), any::<u32>(), 0..=MAX_FDS).prop_map(|(tag, source, fds)| MessageHeader {
             token: TOKEN,
             tag,
             source,
@@ -185,7 +186,7 @@ mod tests {
     }
 
     /// Sends raw bytes and `fds` fds through a socket and says what comes out.
-    fn through_a_socket(packet: &[u8], fds: usize) -> Received {
+    fn through_a_socket(packet: &[u8], fds: usize) -> ReceivedMessage {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let fds = vec![a.as_fd(); fds];
@@ -197,8 +198,8 @@ mod tests {
         drop(a);
         // Had any copy of `a` that was sent to us survived a refusal, `b` would still be connected. (Another
         // test's child process may hold one until it has started.)
-        if matches!(received, Received::Refused) {
-            eventually("no fd leaks", || matches!(receive(b.as_fd(), &TOKEN), Received::Refused));
+        if matches!(received, ReceivedMessage::Refused) {
+            eventually("no fd leaks", || matches!(receive(b.as_fd(), &TOKEN), ReceivedMessage::Refused));
         }
         received
     }
@@ -208,7 +209,7 @@ mod tests {
         for line in include_str!("corpus.txt").lines().filter(|line| !line.starts_with('#')) {
             let (verdict, digits) = line.split_once(' ').unwrap_or((line, ""));
             let packet = ids::unhex(&digits.replace(' ', "")).unwrap();
-            assert_eq!(Header::parse(&packet).is_some(), verdict == "ok", "{line}");
+            assert_eq!(MessageHeader::parse(&packet).is_some(), verdict == "ok", "{line}");
         }
     }
 
@@ -216,13 +217,13 @@ mod tests {
         #[test]
         fn raw_bytes_never_harm_the_parser(packet in prop::collection::vec(any::<u8>(), 0..2000)) {
             // Sixteen random bytes hit magic, version and length about never.
-            prop_assert!(Header::parse(&packet).is_none());
+            prop_assert!(MessageHeader::parse(&packet).is_none());
         }
 
         #[test]
         fn what_parses_is_what_was_meant(header in header(), payload in payload()) {
             let packet = [&header.encode(payload.len())[..], &payload].concat();
-            prop_assert_eq!(Header::parse(&packet), Some((header, &payload[..])));
+            prop_assert_eq!(MessageHeader::parse(&packet), Some((header, &payload[..])));
         }
 
         #[test]
@@ -232,7 +233,7 @@ mod tests {
             let mut packet = [&header.encode(payload.len())[..], &payload].concat();
             packet[at] ^= 1 << bit;
             packet.truncate(packet.len() - cut.min(packet.len()));
-            if let Some((parsed, rest)) = Header::parse(&packet) {
+            if let Some((parsed, rest)) = MessageHeader::parse(&packet) {
                 prop_assert_eq!(&parsed.encode(rest.len())[..], &packet[..HEADER]);
                 prop_assert!(parsed.fds <= MAX_FDS && rest.len() <= MAX_PAYLOAD);
             }
@@ -244,27 +245,27 @@ mod tests {
         ) {
             let mut packet = [&header.encode(payload.len())[..], &payload].concat();
             packet[at] ^= u8::from(flip);
-            let whole = Header::parse(&packet).is_some_and(|(h, _)| h.token == TOKEN && h.fds == fds);
+            let whole = MessageHeader::parse(&packet).is_some_and(|(h, _)| h.token == TOKEN && h.fds == fds);
             match through_a_socket(&packet, fds) {
-                Received::Message { message: Some(message), .. } => {
+                ReceivedMessage::Message { message: Some(message), .. } => {
                     prop_assert!(whole);
                     prop_assert_eq!((message.payload, message.fds.len()), (payload, fds));
                 }
-                Received::Refused => prop_assert!(!whole),
+                ReceivedMessage::Refused => prop_assert!(!whole),
                 other => prop_assert!(false, "{:?}", other),
             }
         }
 
         #[test]
         fn an_empty_packet_is_refused(fds in 0usize..20) {
-            prop_assert!(matches!(through_a_socket(&[], fds), Received::Refused));
+            prop_assert!(matches!(through_a_socket(&[], fds), ReceivedMessage::Refused));
         }
 
         #[test]
         fn raw_bytes_through_a_socket_are_refused(
             packet in prop::collection::vec(any::<u8>(), 0..3000), fds in 0usize..20,
         ) {
-            prop_assert!(matches!(through_a_socket(&packet, fds), Received::Refused));
+            prop_assert!(matches!(through_a_socket(&packet, fds), ReceivedMessage::Refused));
         }
     }
 }

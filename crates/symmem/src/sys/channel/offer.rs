@@ -1,15 +1,18 @@
-//! Descriptors that this process hands to whoever of this user knows their secret, as long as the offer lives.
+//! Descriptors that this process hands to whoever of this user knows their secret, as long as the offer
+//! lives.
 //!
-//! Called when memory is shared outside of groups, and where it is opened. While there are offers, the process has one
-//! listener, on a random abstract name, and one thread that answers; both go with the last offer. A question is one
-//! packet with the secret, and the answer one with the descriptor and what goes with it.
+//! Called when memory is shared outside of groups, and where it is opened. While there are offers, the
+//! process has one listener, on a random abstract name, and one thread that answers; both go with the last
+//! offer. A question is one packet with the secret, and the answer one with the descriptor and what goes with
+//! it.
 //!
-//! What it guarantees: both ends are of this user (`peer.rs`), and the secret is right, before anything is sent; strangers
-//! and silent connections cost nobody else anything; who asks a process that has ended, or no longer offers, is told at
-//! once, and waits for one that is silent no longer than its terms say. A forked child has none of its parent's offers:
-//! it asks for them as any process does, and can make offers of its own.
+//! What it guarantees: both ends are of this user (`peer.rs`), and the secret is right, before anything is
+//! sent; strangers and silent connections cost nobody else anything; who asks a process that has ended, or no
+//! longer offers, is told at once, and waits for one that is silent no longer than its terms say. A forked
+//! child has none of its parent's offers: it asks for them as any process does, and can make offers of its
+//! own.
 
-#![allow(unsafe_code, reason = "a desk that a forked child replaces")]
+#![allow(unsafe_code, reason = "a list that a forked child replaces")]
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -27,12 +30,12 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use symmem_store::{Interrupt, Wait};
 
-use super::address::Address;
-use super::message::{self, Header, Message, Received};
-use super::peer::Peers;
+use super::address::ChannelAddress;
+use super::message::{self, ChannelMessage, MessageHeader, ReceivedMessage};
+use super::peer::ChannelPeers;
 use super::{BACKLOG, pause, socket};
 use crate::error::{Error, Halt, Result};
-use crate::sys::life::{Life, ProcessId};
+use crate::sys::life::{ProcessId, ProcessLife};
 use crate::sys::{ids, user};
 
 /// Connections that have not asked yet; the oldest goes when there are more.
@@ -40,32 +43,33 @@ const MAX_GUESTS: usize = 64;
 /// How long a connection may take to ask.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-type Secret = [u8; 16];
+type OfferSecret = [u8; 16];
 
-/// Where to ask for an offer, and with what. Travels as text; who has it and is of this user gets the descriptor.
+/// Where to ask for an offer, and with what. Travels as text; who has it and is of this user gets the
+/// descriptor.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub(crate) struct OfferTicket {
     process: ProcessId,
     address: String,
-    token: Secret,
-    secret: Secret,
+    token: OfferSecret,
+    secret: OfferSecret,
 }
 
-impl Ticket {
+impl OfferTicket {
     /// The process that made the offer.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid
     }
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for OfferTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the secret.
-        f.debug_struct("Ticket").field("process", &self.process).finish_non_exhaustive()
+        f.debug_struct("OfferTicket").field("process", &self.process).finish_non_exhaustive()
     }
 }
 
-impl fmt::Display for Ticket {
+impl fmt::Display for OfferTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ProcessId { pid, start_time, pid_ns } = self.process;
         let (token, secret) = (ids::hex(&self.token), ids::hex(&self.secret));
@@ -73,7 +77,7 @@ impl fmt::Display for Ticket {
     }
 }
 
-impl FromStr for Ticket {
+impl FromStr for OfferTicket {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -81,7 +85,7 @@ impl FromStr for Ticket {
     }
 }
 
-fn parse(text: &str) -> Option<Ticket> {
+fn parse(text: &str) -> Option<OfferTicket> {
     let mut parts = text.splitn(6, ':');
     let mut secret = || ids::unhex(parts.next()?)?.try_into().ok();
     let (token, secret) = (secret()?, secret()?);
@@ -90,18 +94,18 @@ fn parse(text: &str) -> Option<Ticket> {
         start_time: parts.next()?.parse().ok()?,
         pid_ns: parts.next()?.parse().ok()?,
     };
-    let address = parts.next().filter(|address| Address::parse(address).is_some())?;
-    Some(Ticket { process, address: address.to_owned(), token, secret })
+    let address = parts.next().filter(|address| ChannelAddress::parse(address).is_some())?;
+    Some(OfferTicket { process, address: address.to_owned(), token, secret })
 }
 
 /// A descriptor on offer, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    ticket: Ticket,
+    ticket: OfferTicket,
 }
 
 /// What is on offer.
-struct Offered {
+struct OfferedFd {
     fd: OwnedFd,
     /// What goes with it.
     payload: Vec<u8>,
@@ -110,14 +114,14 @@ struct Offered {
 }
 
 /// The offers of one process.
-struct Desk {
+struct OfferList {
     process: ProcessId,
-    state: Mutex<State>,
+    state: Mutex<OfferState>,
 }
 
 #[derive(Default)]
-struct State {
-    offers: HashMap<Secret, Offered>,
+struct OfferState {
+    offers: HashMap<OfferSecret, OfferedFd>,
     /// There while there are offers.
     listener: Option<Arc<Listener>>,
 }
@@ -125,25 +129,27 @@ struct State {
 struct Listener {
     socket: OwnedFd,
     address: String,
-    token: Secret,
+    token: OfferSecret,
     closed: AtomicBool,
 }
 
-/// The desk of this process; after a fork still that of the parent, until the child needs one. Desks are never freed.
-static DESK: AtomicPtr<Desk> = AtomicPtr::new(ptr::null_mut());
+/// The offers of this process; after a fork still that of the parent, until the child needs one. Lists are
+/// never freed.
+static OFFERS: AtomicPtr<OfferList> = AtomicPtr::new(ptr::null_mut());
 
-/// The desk of this process, which a forked child makes anew: a thread that is not there may have held the parent's lock.
-fn desk() -> &'static Desk {
+/// The offers of this process, which a forked child makes again: a thread that is not there may have held the
+/// parent's lock.
+fn offers() -> &'static OfferList {
     let process = ProcessId::own();
-    let current = DESK.load(Ordering::Acquire);
-    // SAFETY: null, or a desk that is never freed.
-    if let Some(desk) = unsafe { current.as_ref() }
-        && desk.process == process
+    let current = OFFERS.load(Ordering::Acquire);
+    // SAFETY: null, or a list that is never freed.
+    if let Some(list) = unsafe { current.as_ref() }
+        && list.process == process
     {
-        return desk;
+        return list;
     }
-    let made = Box::into_raw(Box::new(Desk { process, state: Mutex::default() }));
-    match DESK.compare_exchange(current, made, Ordering::AcqRel, Ordering::Acquire) {
+    let made = Box::into_raw(Box::new(OfferList { process, state: Mutex::default() }));
+    match OFFERS.compare_exchange(current, made, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: never freed from here on.
         Ok(_) => unsafe { &*made },
         Err(others) => {
@@ -156,7 +162,8 @@ fn desk() -> &'static Desk {
 }
 
 impl Offer {
-    /// Offers a duplicate of `fd`, with `payload`, to whoever has the ticket; in this process, `source` itself.
+    /// Offers a duplicate of `fd`, with `payload`, to whoever has the ticket; in this process, `source`
+    /// itself.
     pub(crate) fn new(
         fd: BorrowedFd<'_>,
         payload: Vec<u8>,
@@ -164,19 +171,19 @@ impl Offer {
     ) -> Result<Self> {
         let duplicate = fd.try_clone_to_owned();
         let fd = duplicate.map_err(|e| Error::sys_hint("duplicating an fd", e, "check ulimit -n"))?;
-        let desk = desk();
-        let mut state = desk.lock();
+        let list = offers();
+        let mut state = list.lock();
         let listener = match &state.listener {
             Some(listener) => Arc::clone(listener),
-            None => Arc::clone(state.listener.insert(desk.listen()?)),
+            None => Arc::clone(state.listener.insert(list.listen()?)),
         };
         let secret = ids::random()?;
-        state.offers.insert(secret, Offered { fd, payload, source });
+        state.offers.insert(secret, OfferedFd { fd, payload, source });
         let (address, token) = (listener.address.clone(), listener.token);
-        Ok(Self { ticket: Ticket { process: desk.process, address, token, secret } })
+        Ok(Self { ticket: OfferTicket { process: list.process, address, token, secret } })
     }
 
-    pub(crate) fn ticket(&self) -> &Ticket {
+    pub(crate) fn ticket(&self) -> &OfferTicket {
         &self.ticket
     }
 
@@ -191,7 +198,7 @@ impl Drop for Offer {
         if !self.is_own() {
             return;
         }
-        let mut state = desk().lock();
+        let mut state = offers().lock();
         let offered = state.offers.remove(&self.ticket.secret);
         let listener = if state.offers.is_empty() { state.listener.take() } else { None };
         drop(state);
@@ -202,14 +209,14 @@ impl Drop for Offer {
     }
 }
 
-impl Desk {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl OfferList {
+    fn lock(&self) -> MutexGuard<'_, OfferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new listener, with its thread.
     fn listen(&'static self) -> Result<Arc<Listener>> {
-        let address = Address::random(None)?;
+        let address = ChannelAddress::random(None)?;
         let socket = socket()?;
         rustix::net::bind(&socket, &address.to_socket()?)
             .map_err(|e| Error::sys("bind of the socket for shared memory", e))?;
@@ -230,7 +237,7 @@ impl Desk {
         let mut guests: Vec<(OwnedFd, Instant)> = Vec::new();
         while listener.wait(&guests) {
             while let Some(socket) = listener.accept() {
-                if Peers::OfThisUser.include(socket.as_fd()).unwrap_or(false) {
+                if ChannelPeers::OfThisUser.include(socket.as_fd()).unwrap_or(false) {
                     guests.push((socket, Instant::now()));
                 }
             }
@@ -246,20 +253,20 @@ impl Desk {
     /// Answers a connection, if it has asked; false if it may still do so.
     fn answer(&self, listener: &Listener, socket: BorrowedFd<'_>) -> bool {
         let message = match message::receive(socket, &listener.token) {
-            Received::Nothing => return false,
-            Received::Message { message: Some(message), .. } => message,
+            ReceivedMessage::Nothing => return false,
+            ReceivedMessage::Message { message: Some(message), .. } => message,
             _ => return true,
         };
         let state = self.lock();
-        let secret = Secret::try_from(&message.payload[..]).ok();
+        let secret = OfferSecret::try_from(&message.payload[..]).ok();
         let offered = secret.and_then(|secret| state.offers.get(&secret));
         let (payload, fds) = match offered {
             Some(offered) => (&offered.payload[..], vec![offered.fd.as_fd()]),
             None => (&[][..], Vec::new()),
         };
-        let header = Header { token: listener.token, tag: 0, source: 0, fds: fds.len() };
-        // It is the first packet on its connection, so there is room; too many descriptors in flight are the one reason to
-        // fail. Who asked sees the connection end without an answer, and asks again.
+        let header = MessageHeader { token: listener.token, tag: 0, source: 0, fds: fds.len() };
+        // It is the first packet on its connection, so there is room; too many descriptors in flight are the
+        // one reason to fail. Who asked sees the connection end without an answer, and asks again.
         let _ = message::send(socket, &header, payload, &fds);
         true
     }
@@ -281,14 +288,16 @@ impl Listener {
             Ok(socket) => Some(socket),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
             Err(_) => {
-                // Out of descriptors, most likely: the connection stays in the queue, and poll would return at once.
+                // Out of descriptors, most likely: the connection stays in the queue, and poll would return
+                // at once.
                 thread::sleep(Duration::from_millis(10));
                 None
             }
         }
     }
 
-    /// Ends the thread. A forked child may have the socket open still, and so it is shut: who connects is refused.
+    /// Ends the thread. A forked child may have the socket open still, and so it is shut: who connects is
+    /// refused.
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let _ = shutdown(&self.socket, Shutdown::Both);
@@ -296,19 +305,19 @@ impl Listener {
 }
 
 /// What an offer of this process is of: `None` if the ticket is another process'.
-pub(crate) fn source_here(ticket: &Ticket) -> Option<Result<Arc<dyn Any + Send + Sync>>> {
+pub(crate) fn source_here(ticket: &OfferTicket) -> Option<Result<Arc<dyn Any + Send + Sync>>> {
     if ticket.process != ProcessId::own() {
         return None;
     }
-    let source = desk().lock().offers.get(&ticket.secret).and_then(|offered| offered.source.upgrade());
+    let source = offers().lock().offers.get(&ticket.secret).and_then(|offered| offered.source.upgrade());
     Some(source.ok_or_else(|| ticket.withdrawn()))
 }
 
 /// Asks the process that made the offer, for as long as `wait` says: the descriptor, and what goes with it.
-pub(crate) fn ask(ticket: &Ticket, wait: &Wait<'_>) -> Result<(OwnedFd, Vec<u8>)> {
+pub(crate) fn ask(ticket: &OfferTicket, wait: &Wait<'_>) -> Result<(OwnedFd, Vec<u8>)> {
     let mut question = Question { ticket, peers: ticket.peers(), connection: None };
-    let life = Life::from_proc(ticket.process);
-    let answered: Result<Message, Halt> = wait.until(|slice| match question.step(slice)? {
+    let life = ProcessLife::from_proc(ticket.process);
+    let answered: Result<ChannelMessage, Halt> = wait.until(|slice| match question.step(slice)? {
         // A child that it forked may keep its socket open, so that the connection alone does not tell.
         None if life.is_dead() => Err(ticket.ended().into()),
         other => Ok(other),
@@ -331,14 +340,14 @@ pub(crate) fn ask(ticket: &Ticket, wait: &Wait<'_>) -> Result<(OwnedFd, Vec<u8>)
 
 /// A question that is under way.
 struct Question<'a> {
-    ticket: &'a Ticket,
-    peers: Peers,
+    ticket: &'a OfferTicket,
+    peers: ChannelPeers,
     connection: Option<OwnedFd>,
 }
 
 impl Question<'_> {
     /// Connects and asks, if that is still to be done, and waits `slice` for the answer.
-    fn step(&mut self, slice: Duration) -> Result<Option<Message>, Halt> {
+    fn step(&mut self, slice: Duration) -> Result<Option<ChannelMessage>, Halt> {
         let connection = match &self.connection {
             Some(connection) => connection,
             None => match self.connect()? {
@@ -351,14 +360,14 @@ impl Question<'_> {
             let _ = poll(&mut fds, Some(&slice));
         }
         match message::receive(connection.as_fd(), &self.ticket.token) {
-            Received::Nothing => Ok(None),
-            Received::Message { message: Some(message), .. } => Ok(Some(message)),
-            Received::Message { message: None, .. } => {
+            ReceivedMessage::Nothing => Ok(None),
+            ReceivedMessage::Message { message: Some(message), .. } => Ok(Some(message)),
+            ReceivedMessage::Message { message: None, .. } => {
                 const HINT: &str = "raise the limit on open files (ulimit -n)";
                 Err(Error::sys_hint("receiving a shared array's descriptor", Errno::MFILE, HINT).into())
             }
             // It ended without an answer.
-            Received::Refused => {
+            ReceivedMessage::Refused => {
                 self.connection = None;
                 pause(slice)
             }
@@ -367,7 +376,9 @@ impl Question<'_> {
 
     /// A connection that has asked; `None` to try again.
     fn connect(&self) -> Result<Option<OwnedFd>> {
-        let Some(address) = Address::parse(&self.ticket.address) else { return Err(self.ticket.withdrawn()) };
+        let Some(address) = ChannelAddress::parse(&self.ticket.address) else {
+            return Err(self.ticket.withdrawn());
+        };
         let connection = socket()?;
         match rustix::net::connect(&connection, &address.to_socket()?) {
             Ok(()) => {}
@@ -378,12 +389,12 @@ impl Question<'_> {
                 return Err(not_shared(problem.to_owned()));
             }
             Err(Errno::CONNREFUSED) => return Err(self.ticket.withdrawn()),
-            Err(error) => return Err(Error::sys("connect to who shares the memory", error)),
+            Err(error) => return Err(Error::sys("connect to the process that shares the memory", error)),
         }
         if !self.peers.include(connection.as_fd())? {
             return Err(not_shared(self.peers.stranger().to_owned()));
         }
-        let header = Header { token: self.ticket.token, tag: 0, source: 0, fds: 0 };
+        let header = MessageHeader { token: self.ticket.token, tag: 0, source: 0, fds: 0 };
         // A failure: they have closed the connection already.
         let sent = message::send(connection.as_fd(), &header, &self.ticket.secret, &[]);
         Ok(sent.is_ok().then_some(connection))
@@ -394,12 +405,12 @@ fn not_shared(problem: String) -> Error {
     Error::NotShared { problem }
 }
 
-impl Ticket {
+impl OfferTicket {
     /// Whom to ask. Where uids prove nothing, whoever gave out the ticket is known by its number.
-    fn peers(&self) -> Peers {
+    fn peers(&self) -> ChannelPeers {
         match user::uid_is_proof() {
-            true => Peers::OfThisUser,
-            false => Peers::Known(vec![self.process]),
+            true => ChannelPeers::OfThisUser,
+            false => ChannelPeers::Known(vec![self.process]),
         }
     }
 
@@ -433,7 +444,7 @@ mod tests {
         Weak::<()>::new()
     }
 
-    fn ask_soon(ticket: &Ticket) -> Result<(OwnedFd, Vec<u8>)> {
+    fn ask_soon(ticket: &OfferTicket) -> Result<(OwnedFd, Vec<u8>)> {
         ask(ticket, &Wait::for_at_most(Duration::from_secs(20)))
     }
 
@@ -448,11 +459,11 @@ mod tests {
     fn tickets_travel_as_text_and_do_not_show_their_secret() {
         let offer = Offer::new(file().as_fd(), Vec::new(), nothing()).unwrap();
         let text = offer.ticket().to_string();
-        assert_eq!(&text.parse::<Ticket>().unwrap(), offer.ticket());
+        assert_eq!(&text.parse::<OfferTicket>().unwrap(), offer.ticket());
         let shown = format!("{:?}", offer.ticket());
         assert!(!shown.contains(&ids::hex(&offer.ticket().secret)), "{shown}");
         for bad in ["", "::::::", &text[1..], &text[..text.len() - 1], &text.replacen(':', ";", 1)] {
-            assert!(bad.parse::<Ticket>().is_err(), "{bad}");
+            assert!(bad.parse::<OfferTicket>().is_err(), "{bad}");
         }
     }
 
@@ -490,7 +501,7 @@ mod tests {
     #[test]
     fn silent_and_broken_connections_keep_nobody_waiting() {
         let offer = Offer::new(file().as_fd(), Vec::new(), nothing()).unwrap();
-        let to = Address::parse(&offer.ticket().address).unwrap().to_socket().unwrap();
+        let to = ChannelAddress::parse(&offer.ticket().address).unwrap().to_socket().unwrap();
         let silent: Vec<OwnedFd> = (0..2 * MAX_GUESTS)
             .map(|i| {
                 let socket = socket().unwrap();
@@ -505,7 +516,7 @@ mod tests {
         // All of them are let go, at the latest when their time is over.
         eventually("silent connections are closed", || {
             silent.iter().all(|socket| {
-                matches!(message::receive(socket.as_fd(), &offer.ticket().token), Received::Refused)
+                matches!(message::receive(socket.as_fd(), &offer.ticket().token), ReceivedMessage::Refused)
             })
         });
         ask_soon(offer.ticket()).unwrap();

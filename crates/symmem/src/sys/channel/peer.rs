@@ -1,8 +1,9 @@
 //! Who is at the other end of a connection, as the kernel says.
 //!
 //! Both ends ask before anything is sent or believed. Usually the uid decides. Where the uid proves nothing
-//! (`sys::user`), the process at the other end must be one that is known by other means, which is what the job secret is for:
-//! hellos that it sealed name the ranks' processes, and no stranger has the process number of a process that lives.
+//! (`sys::user`), the process at the other end must be one that is known by other means, which is what the
+//! job secret is for: hellos that it sealed name the ranks' processes, and no stranger has the process number
+//! of a process that lives.
 
 #![allow(unsafe_code, reason = "system calls")]
 
@@ -13,14 +14,14 @@ use crate::sys::life::ProcessId;
 
 /// Whom a rank talks to.
 #[derive(Clone, Debug)]
-pub(crate) enum Peers {
+pub(crate) enum ChannelPeers {
     /// Every process of this user.
     OfThisUser,
     /// These processes, in this pid namespace.
     Known(Vec<ProcessId>),
 }
 
-impl Peers {
+impl ChannelPeers {
     /// Whether the other end of a connection is one of them.
     pub(super) fn include(&self, socket: BorrowedFd<'_>) -> Result<bool> {
         let peer = credentials(socket)?;
@@ -28,8 +29,8 @@ impl Peers {
         Ok(same_user
             && match self {
                 Self::OfThisUser => true,
-                // The kernel gives the number in our namespace, or 0. Whoever has the number of a known process, which
-                // still runs, is that process.
+                // The kernel gives the number in our namespace, or 0. Whoever has the number of a known
+                // process, which still runs, is that process.
                 Self::Known(known) => known
                     .iter()
                     .any(|process| i64::from(process.pid) == i64::from(peer.pid) && process.is_running()),
@@ -41,7 +42,7 @@ impl Peers {
         match self {
             Self::OfThisUser => "the listener there belongs to another user",
             Self::Known(_) => {
-                "the listener there is no process that a rank's hello names. Hint: uids prove nothing in this user \
+                "the listener there is not a process that a rank's hello names. Hint: uids prove nothing in this user \
                  namespace, so all ranks must be in one pid namespace and see it in /proc"
             }
         }

@@ -8,8 +8,9 @@ use super::Endpoint;
 use crate::error::{Error, Halt};
 
 impl Endpoint {
-    /// Collective: everybody gets everybody's fd, in rank order (one's own as a duplicate). Each rank passes on
-    /// to the next what it got last, so `source` is the rank an fd comes from, not the one that passed it on.
+    /// Collective: everybody gets everybody's fd, in rank order (one's own as a duplicate). Each rank passes
+    /// on to the next what it got last, so `source` is the rank an fd comes from, not the one that passed it
+    /// on.
     pub(crate) fn all_gather_fds(
         &self,
         rank: usize,
@@ -34,7 +35,8 @@ impl Endpoint {
         Ok(fds)
     }
 
-    /// Collective: everybody gets the fds that `root` gave (the root as duplicates). What others give is ignored.
+    /// Collective: everybody gets the fds that `root` gave (the root as duplicates). What others give is
+    /// ignored.
     pub(crate) fn broadcast_fds(
         &self,
         rank: usize,

@@ -19,7 +19,7 @@ const TOKEN: [u8; 16] = *b"token of the job";
 const SHORT: Duration = Duration::from_millis(60);
 
 fn bind() -> Endpoint {
-    Endpoint::bind(TOKEN, None, Peers::OfThisUser).unwrap()
+    Endpoint::bind(TOKEN, None, ChannelPeers::OfThisUser).unwrap()
 }
 
 fn long() -> Wait<'static> {
@@ -51,7 +51,7 @@ fn failure<T: std::fmt::Debug>(result: Result<T, Halt>) -> String {
 /// A connection to `address` that may send anything.
 fn connect(address: &str) -> OwnedFd {
     let connection = socket().unwrap();
-    rustix::net::connect(&connection, &Address::parse(address).unwrap().to_socket().unwrap()).unwrap();
+    rustix::net::connect(&connection, &ChannelAddress::parse(address).unwrap().to_socket().unwrap()).unwrap();
     connection
 }
 
@@ -64,7 +64,7 @@ fn send_raw(connection: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) {
     sendmsg(connection, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-fn packet(header: Header, payload: &[u8]) -> Vec<u8> {
+fn packet(header: MessageHeader, payload: &[u8]) -> Vec<u8> {
     [&header.encode(payload.len())[..], payload].concat()
 }
 
@@ -146,7 +146,7 @@ fn where_uids_prove_nothing_only_known_processes_are_heard_and_sent_to() {
         expired(endpoint.recv(2, 0, &Wait::for_at_most(LONG / 4)));
         return;
     }
-    let own = Peers::Known(vec![ProcessId::own()]);
+    let own = ChannelPeers::Known(vec![ProcessId::own()]);
     let (strict, open) = (Endpoint::bind(TOKEN, None, own).unwrap(), bind());
     // Threads of a known process talk, both ways.
     open.send(0, strict.address(), 1, 7, b"hi", &[], &long()).unwrap();
@@ -162,7 +162,7 @@ fn where_uids_prove_nothing_only_known_processes_are_heard_and_sent_to() {
         if hears {
             let address = String::from_utf8(hello.unwrap().payload).unwrap();
             let refused = failure(strict.send(1, &address, 2, 0, b"", &[], &long()));
-            assert!(refused.contains("no process that a rank's hello names"), "{refused}");
+            assert!(refused.contains("not a process that a rank's hello names"), "{refused}");
         } else {
             expired(hello);
         }
@@ -209,7 +209,7 @@ fn bad_messages_are_dropped_and_leak_nothing() {
         let (read_end, write_end) = pipe().unwrap();
         let fds = [write_end.as_fd(); 20];
         let baseline = fd_count();
-        let good = Header { token: TOKEN, tag: 5, source: 1, fds: 2 };
+        let good = MessageHeader { token: TOKEN, tag: 5, source: 1, fds: 2 };
         let throw = |packet: &[u8], fds: &[BorrowedFd<'_>]| send_raw(&connect(target.address()), packet, fds);
         let changed = |at: usize| {
             let mut packet = packet(good, b"payload");
@@ -229,9 +229,9 @@ fn bad_messages_are_dropped_and_leak_nothing() {
         throw(&packet(good, b""), &fds[..1]);
         throw(&packet(good, b""), &[]);
         throw(&packet(good, b""), &fds[..3]);
-        throw(&packet(Header { fds: 0, ..good }, b""), &fds[..1]);
-        throw(&packet(Header { fds: MAX_FDS, ..good }, b""), &fds);
-        throw(&packet(Header { fds: 20, ..good }, b""), &fds);
+        throw(&packet(MessageHeader { fds: 0, ..good }, b""), &fds[..1]);
+        throw(&packet(MessageHeader { fds: MAX_FDS, ..good }, b""), &fds);
+        throw(&packet(MessageHeader { fds: 20, ..good }, b""), &fds);
         // Connections that close without a word.
         drop(connect(target.address()));
         expired(target.recv(5, 1, &short()));
@@ -256,8 +256,8 @@ fn bad_messages_are_dropped_and_leak_nothing() {
 
         // A second packet on one connection is one too many.
         let twice = connect(target.address());
-        send_raw(&twice, &packet(Header { tag: 7, ..good }, b"first"), &fds[..2]);
-        send_raw(&twice, &packet(Header { tag: 8, ..good }, b"second"), &fds[..2]);
+        send_raw(&twice, &packet(MessageHeader { tag: 7, ..good }, b"first"), &fds[..2]);
+        send_raw(&twice, &packet(MessageHeader { tag: 8, ..good }, b"second"), &fds[..2]);
         assert_eq!(target.recv(7, 1, &long()).unwrap().payload, b"first");
         expired(target.recv(8, 1, &short()));
         drop(twice);
@@ -291,7 +291,8 @@ fn a_flood_of_fds_costs_nothing_and_delays_nobody() {
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let forged = packet(Header { token: [0; 16], tag: 1, source: 1, fds: MAX_FDS }, b"");
+                    let forged =
+                        packet(MessageHeader { token: [0; 16], tag: 1, source: 1, fds: MAX_FDS }, b"");
                     for _ in 0..1000 {
                         send_raw(&connect(target.address()), &forged, &[write_end.as_fd(); MAX_FDS]);
                     }
@@ -319,7 +320,11 @@ fn silent_connections_are_shown_out_and_late_senders_are_heard() {
             // Their ends, and at most 64 of ours.
             assert!(fd_count() <= baseline + 200 + 64, "{}", fd_count() - baseline);
             // The youngest may still speak.
-            send_raw(&silent[199], &packet(Header { token: TOKEN, tag: 1, source: 1, fds: 0 }, b"late"), &[]);
+            send_raw(
+                &silent[199],
+                &packet(MessageHeader { token: TOKEN, tag: 1, source: 1, fds: 0 }, b"late"),
+                &[],
+            );
             assert_eq!(target.recv(1, 1, &long()).unwrap().payload, b"late");
             let start = Instant::now();
             eventually("all are shown out", || {
@@ -327,7 +332,7 @@ fn silent_connections_are_shown_out_and_late_senders_are_heard() {
                 fd_count() == baseline + 200
             });
             assert!(start.elapsed() < Duration::from_secs(5));
-            let shown_out = packet(Header { token: TOKEN, tag: 2, source: 1, fds: 0 }, b"");
+            let shown_out = packet(MessageHeader { token: TOKEN, tag: 2, source: 1, fds: 0 }, b"");
             let error =
                 rustix::net::send(&silent[0], &shown_out, rustix::net::SendFlags::NOSIGNAL).unwrap_err();
             assert_eq!(error, Errno::PIPE);
@@ -355,7 +360,7 @@ fn another_user_is_refused_on_both_ends() {
             assert!(refusal.contains("another user"), "{refusal}");
             send_raw(
                 &connect(endpoint.address()),
-                &packet(Header { token: TOKEN, tag: 1, source: 1, fds: 0 }, b""),
+                &packet(MessageHeader { token: TOKEN, tag: 1, source: 1, fds: 0 }, b""),
                 &[],
             );
             rustix::io::write(&write_end, b"!").unwrap();
@@ -409,7 +414,7 @@ fn running_out_of_fds_is_an_error_that_says_so() {
 #[test]
 fn socket_files_are_private_and_go_with_the_endpoint() {
     let folder = Folder::new();
-    let (a, b) = (bind(), Endpoint::bind(TOKEN, Some(folder.path()), Peers::OfThisUser).unwrap());
+    let (a, b) = (bind(), Endpoint::bind(TOKEN, Some(folder.path()), ChannelPeers::OfThisUser).unwrap());
     let files = || std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap()).collect::<Vec<_>>();
     let mode = files()[0].metadata().unwrap().permissions().mode();
     assert_eq!((files().len(), mode & 0o777), (1, 0o600));
@@ -420,7 +425,7 @@ fn socket_files_are_private_and_go_with_the_endpoint() {
     drop(b);
     assert!(files().is_empty());
     assert!(failure(a.send(0, &address, 2, 0, &[], &[], &long())).contains("SYMMEM_SOCKET_DIR"));
-    let missing = Endpoint::bind(TOKEN, Some(&folder.path().join("missing")), Peers::OfThisUser)
+    let missing = Endpoint::bind(TOKEN, Some(&folder.path().join("missing")), ChannelPeers::OfThisUser)
         .unwrap_err()
         .to_string();
     assert!(missing.contains("socket folder"), "{missing}");

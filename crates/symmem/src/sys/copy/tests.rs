@@ -121,7 +121,8 @@ fn aligned_words_are_never_torn() {
     });
 }
 
-/// Code that has values in wide registers while it copies, as a caller has that is compiled for this processor.
+/// Code that has values in wide registers while it copies, as a caller has that is compiled for this
+/// processor.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod wide_registers {
     use std::arch::x86_64::{__m256, _mm256_add_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps};
@@ -134,8 +135,8 @@ mod wide_registers {
 
     type Sums = unsafe fn(&[f32; VECTORS * LANES], &[u8], &mut [u8]) -> Vec<f32>;
 
-    /// Defines a function that adds up `values` again and again with a copy after each round. Only an optimised build keeps the
-    /// sums in registers meanwhile.
+    /// Defines a function that adds up `values` again and again with a copy after each round. Only an
+    /// optimised build keeps the sums in registers meanwhile.
     macro_rules! sums {
         ($name:ident, $copy:expr $(, $with:expr)*) => {
             /// # Safety

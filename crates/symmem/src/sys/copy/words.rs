@@ -1,4 +1,5 @@
-//! The copies of any other processor: relaxed atomic accesses of the largest size that the shared side's alignment allows.
+//! The copies of any other processor: relaxed atomic accesses of the largest size that the shared side's
+//! alignment allows.
 
 #![allow(unsafe_code, reason = "copies of memory that others write")]
 
@@ -26,7 +27,7 @@ pub(super) unsafe fn load(src: *const u8, dst: *mut u8, len: usize) {
 
 /// # Safety
 /// As for [`super::write`].
-pub(super) unsafe fn store(src: *const u8, dst: *mut u8, len: usize) {
+pub(crate) unsafe fn store(src: *const u8, dst: *mut u8, len: usize) {
     let mut done = 0;
     while done < len {
         // SAFETY: `step` keeps within `len` and finds the atomic's alignment.
@@ -50,7 +51,8 @@ fn step(at: *const u8, left: usize) -> usize {
     aligned.min(1 << left.min(8).ilog2())
 }
 
-/// Whether lines of staging are faster written again when they have left the first-level caches: nobody has measured that here.
+/// Whether lines of staging are faster written again when they have left the first-level caches: nobody has
+/// measured that here.
 #[cfg(any(miri, not(target_arch = "x86_64")))]
 pub(crate) fn lines_rest() -> bool {
     false

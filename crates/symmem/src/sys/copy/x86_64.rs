@@ -1,23 +1,26 @@
 //! The copies of x86-64, in inline assembly.
 //!
-//! Not `rep movsb`, and not `memcpy`, which uses it: on AMD's Zen 3 and 4 that is twenty times slower than plain moves when
-//! the destination lies a few bytes further into its page than the source, which is how page-aligned segments and
-//! large heap blocks lie.
+//! Not `rep movsb`, and not `memcpy`, which uses it: on AMD's Zen 3 and 4 that is twenty times slower than
+//! plain moves when the destination lies a few bytes further into its page than the source, which is how
+//! page-aligned segments and large heap blocks lie.
 //!
-//! Where the length is no multiple of a move, the last move overlaps the one before: some bytes are copied twice, none is
-//! left to a loop over single bytes.
+//! Where the length is not a multiple of a move, the last move overlaps the one before: some bytes are copied
+//! twice, none is left to a loop over single bytes.
 //!
 //! Two cores write and read the lines of staging by turns, and processors differ in how such lines travel.
-//! - AMD's: a line that the other core has only read is slow to write again. The write must first take the reader's copy away, and stores
-//!   wait for that one by one. A line that the reader has *written* moves at once. So [`take`] writes back what it read (a factor of two
-//!   to four on a Zen 4, for messages that fit the caches).
-//! - Intel's: writing back is a second trip for nothing (a tenth more time on a Sapphire Rapids). It helps to have more lines under way. So
-//!   [`give`] asks for them ahead (a sixth less time). And a line that is still in the other core's first-level cache is slow to write
-//!   again: staging that rests until it has left it takes a quarter to a third less time (see [`lines_rest`]).
+//! - AMD's: a line that the other core has only read is slow to write again. The write must first take the
+//!   reader's copy away, and stores wait for that one by one. A line that the reader has *written* moves at
+//!   once. So [`take`] writes back what it read (a factor of two to four on a Zen 4, for messages that fit
+//!   the caches).
+//! - Intel's: writing back is a second trip for nothing (a tenth more time on a Sapphire Rapids). It helps to
+//!   have more lines under way. So [`give`] asks for them ahead (a sixth less time). And a line that is still
+//!   in the other core's first-level cache is slow to write again: staging that rests until it has left it
+//!   takes a quarter to a third less time (see [`lines_rest`]).
 //!
-//! Wide registers: assembly says of each register it writes that it does, by the widest name that it writes. What is longer
-//! than two small registers is a call (`inline(never)`), as the registers that [`zero_upper`] takes from its caller are
-//! those that a call may change: the caller pays nothing for it. Where it is inlined all the same it is right too.
+//! Wide registers: assembly says of each register it writes that it does, by the widest name that it writes.
+//! What is longer than two small registers is a call (`inline(never)`), as the registers that [`zero_upper`]
+//! takes from its caller are those that a call may change: the caller pays nothing for it. Where it is
+//! inlined all the same it is right too.
 
 #![allow(unsafe_code, reason = "copies of memory that others write")]
 
@@ -26,7 +29,8 @@ use std::sync::OnceLock;
 
 /// What a turn of the loops copies.
 const BLOCK: usize = 128;
-/// The shortest copy whose lines are asked for ahead. They are asked for 1 KB ahead, which in a shorter copy is mostly behind its end.
+/// The shortest copy whose lines are asked for ahead. They are asked for 1 KB ahead, which in a shorter copy
+/// is mostly behind its end.
 const LEAST_AHEAD: usize = 4096;
 
 /// Either direction.
@@ -68,7 +72,8 @@ pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
 /// As for [`super::write`].
 #[inline]
 pub(crate) unsafe fn give(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's duty; whole blocks are copied only where the processor has AVX. Asking for lines beyond the end touches nothing.
+    // SAFETY: the caller's duty; whole blocks are copied only where the processor has AVX. Asking for lines
+    // beyond the end touches nothing.
     unsafe {
         match len >= LEAST_AHEAD && has_avx() && !lines_go_back() {
             true => long_by(src, dst, len, given_blocks),
@@ -77,7 +82,8 @@ pub(crate) unsafe fn give(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// [`copy`] from shared memory that nobody else reads, with what was read of a long one written back where lines go back.
+/// [`copy`] from shared memory that nobody else reads, with what was read of a long one written back where
+/// lines go back.
 ///
 /// # Safety
 /// As for [`super::take_with`].
@@ -103,7 +109,8 @@ unsafe fn long_by(src: *const u8, dst: *mut u8, len: usize, blocks: Blocks) {
     }
 }
 
-/// [`stream`] from shared memory that nobody else reads, with what was read of a long one written back where lines go back.
+/// [`stream`] from shared memory that nobody else reads, with what was read of a long one written back where
+/// lines go back.
 ///
 /// # Safety
 /// As for [`super::take_with`].
@@ -114,8 +121,8 @@ pub(super) unsafe fn stream_take(src: *mut u8, dst: *mut u8, len: usize) {
     unsafe { stream_inline(src, dst, len, blocks) }
 }
 
-/// Whether a line moves faster to its next writer if its reader has written it. So it is on processors of AMD, and on those of Hygon, which have
-/// AMD's design.
+/// Whether a line moves faster to its next writer if its reader has written it. So it is on processors of
+/// AMD, and on those of Hygon, which have AMD's design.
 #[inline]
 fn lines_go_back() -> bool {
     static IS_AMD: OnceLock<bool> = OnceLock::new();
@@ -130,8 +137,8 @@ fn lines_go_back() -> bool {
     })
 }
 
-/// Whether lines of staging are faster written again when they have left the first-level caches. Measured on a Sapphire Rapids, between 8 and 256
-/// KB; where lines go back they had better be used again at once.
+/// Whether lines of staging are faster written again when they have left the first-level caches. Measured on
+/// a Sapphire Rapids, between 8 and 256 KB; where lines go back they had better be used again at once.
 #[inline]
 pub(crate) fn lines_rest() -> bool {
     !lines_go_back()
@@ -147,8 +154,8 @@ thread_local! {
 /// As for [`copy`].
 #[inline(always)]
 pub(super) unsafe fn stream_inline(src: *const u8, dst: *mut u8, len: usize, blocks: Blocks) {
-    // SAFETY: `head` and `body` are at most `len`, and the rest of it follows; the body starts a cache line of the
-    // destination, is in whole blocks, and runs only where the processor has AVX.
+    // SAFETY: `head` and `body` are at most `len`, and the rest of it follows; the body starts a cache line
+    // of the destination, is in whole blocks, and runs only where the processor has AVX.
     unsafe {
         if len < 2 * BLOCK || !has_avx() {
             return copy(src, dst, len);
@@ -273,10 +280,11 @@ pub(super) unsafe fn long_inline(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Ends what used wide registers: a processor that finds their upper parts in use is slow at narrow instructions.
+/// Ends what used wide registers: a processor that finds their upper parts in use is slow at narrow
+/// instructions.
 ///
-/// It clears bit 128 and those above of the first sixteen registers, and all of that is declared. Registers 16 to 31 and the
-/// masks of AVX-512 stay as they are.
+/// It clears bit 128 and those above of the first sixteen registers, and all of that is declared. Registers
+/// 16 to 31 and the masks of AVX-512 stay as they are.
 ///
 /// # Safety
 /// The processor must have AVX.
@@ -338,7 +346,8 @@ unsafe fn move_block(src: *const u8, dst: *mut u8) {
 /// As above, with a `len` of more than two blocks.
 #[inline(always)]
 unsafe fn aligned_blocks(src: *const u8, dst: *mut u8, len: usize, blocks: Blocks) {
-    // SAFETY: the first move ends at `head` or later; the blocks from there on end within `len`, as the last block does.
+    // SAFETY: the first move ends at `head` or later; the blocks from there on end within `len`, as the last
+    // block does.
     unsafe {
         let head = dst.addr().wrapping_neg() % 64;
         let body = (len - head) / BLOCK * BLOCK;
@@ -356,7 +365,8 @@ unsafe fn aligned_blocks(src: *const u8, dst: *mut u8, len: usize, blocks: Block
 macro_rules! blocks {
     ($name:ident, $store:literal $(, $else:literal)*) => {
         /// # Safety
-        /// As above, with a `len` that is a multiple of a block and not 0, and a destination that is a multiple of 64.
+        /// As above, with a `len` that is a multiple of a block and not 0, and a destination that is a
+        /// multiple of 64.
         #[inline(always)]
         pub(super) unsafe fn $name(src: *const u8, dst: *mut u8, len: usize) {
             // SAFETY: the loop counts from 0 to `len` in steps of a block.

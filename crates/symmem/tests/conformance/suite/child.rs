@@ -1,4 +1,5 @@
-//! This program again, for one run of a stage: with its own environment, and with nothing of other tests in it.
+//! This program again, for one run of a stage: with its own environment, and with nothing of other tests in
+//! it.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

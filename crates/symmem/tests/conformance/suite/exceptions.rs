@@ -1,5 +1,6 @@
-//! What does not hold yet: a stage, a behaviour, how it fails, and until when. A row whose behaviour passes fails its test, so the list is
-//! true. Making the code mean what docs/memory-model.md decides ends with deleting rows here.
+//! What does not hold yet: a stage, a behaviour, how it fails, and until when. A row whose behaviour passes
+//! fails its test, so the list is true. Making the code mean what docs/memory-model.md decides ends with
+//! deleting rows here.
 
 use super::stage::{Place, Stage};
 use super::table::Behaviour;

@@ -1,4 +1,5 @@
-//! A store that still holds the keys of earlier attempts: of the one before, and of a killed one with our own name.
+//! A store that still holds the keys of earlier attempts: of the one before, and of a killed one with our own
+//! name.
 
 use symmem::Group;
 use symmem::store::Store;
@@ -17,9 +18,9 @@ pub(crate) fn end_early_or(f: impl FnOnce(Group)) {
     }
 }
 
-/// Has an attempt 0 of one rank more, and an attempt 1 of as many, fail and die: their hellos, answers, addresses and
-/// votes stay in the store. Then copies what attempt 1 lacks from attempt 0, so that also the name of a rank beyond
-/// the end is taken.
+/// Has an attempt 0 of one rank more, and an attempt 1 of as many, fail and die: their hellos, answers,
+/// addresses and votes stay in the store. Then copies what attempt 1 lacks from attempt 0, so that also the
+/// name of a rank beyond the end is taken.
 pub(crate) fn leave(launch: &Launch) {
     let failing = launch.clone().env(LEAVE, 1).env("SYMMEM_FAIL", "map:EMFILE").env("SYMMEM_FAIL_RANK", 0);
     fail(&failing.clone().world(launch.ranks() + 1));

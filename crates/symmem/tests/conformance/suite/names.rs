@@ -1,4 +1,5 @@
-//! The suite's own books: every behaviour has an origin and stages, every left out pair a reason, every exception a behaviour.
+//! The suite's own books: every behaviour has an origin and stages, every left out pair a reason, every
+//! exception a behaviour.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -79,7 +80,8 @@ fn every_behaviour_runs_somewhere_and_every_stage_says_what_it_leaves_out() {
     }
 }
 
-/// What every memory does is stated of host memory and of devices, here and not only on a GPU, unless it is about what needs kernels.
+/// What every memory does is stated of host memory and of devices, here and not only on a GPU, unless it is
+/// about what needs kernels.
 #[test]
 fn what_every_memory_does_is_stated_of_every_kind() {
     let lacks = |behaviour: &&Behaviour, place: Place| {

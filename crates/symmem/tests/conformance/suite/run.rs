@@ -1,8 +1,9 @@
 //! How a stage runs behaviours.
 //!
-//! The first test of a stage that comes runs all behaviours that were asked for, one world after the other, each world in one new process
-//! of this program (and in the ranks that it starts), and the stage's other tests take their outcome from the ledger. A behaviour that fails
-//! ends its world; what comes after it is run in another. Behaviours that ruin their ranks, and exceptions, have a world for themselves.
+//! The first test of a stage that comes runs all behaviours that were asked for, one world after the other,
+//! each world in one new process of this program (and in the ranks that it starts), and the stage's other
+//! tests take their outcome from the ledger. A behaviour that fails ends its world; what comes after it is
+//! run in another. Behaviours that ruin their ranks, and exceptions, have a world for themselves.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
@@ -265,7 +266,8 @@ impl Run {
                 });
             }
             Place::Gpu => {
-                // A queue for each stream of all threads; processes have few, for a server of MPS has a limited number for all.
+                // A queue for each stream of all threads; processes have few, for a server of MPS has a
+                // limited number for all.
                 let is_threads = self.stage.ranks == Ranks::Threads;
                 vars.push(("CUDA_DEVICE_MAX_CONNECTIONS", if is_threads { "32" } else { "8" }));
                 vars.push(("SYMMEM_ALLOW_OVERLAPPING_DEVICES", "1"));

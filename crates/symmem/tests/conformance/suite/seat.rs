@@ -1,12 +1,12 @@
 //! One rank of a stage in a neutral form: what behaviours of every memory are written over.
 //!
-//! Calls return when their work is done, on devices too, and by a deadline. What a memory has that this form lacks is for the behaviours
-//! of its own kind, which see the real types.
+//! Calls return when their work is done, on devices too, and by a deadline. What a memory has that this form
+//! lacks is for the behaviours of its own kind, which see the real types.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-use symmem::{Cause, DType, Group, ReduceOp, Result};
+use symmem::{Cause, DType, Group, ReduceOp, Result, Symmetric};
 
 use super::value::Value;
 
@@ -47,7 +47,8 @@ pub(crate) trait Seat: Sized {
     /// Local. Culprit and cause, if the group has failed.
     fn failure(&self) -> Option<(usize, Cause)>;
 
-    /// Whether this stage reduces elements of `dtype` by `op`, or refuses; `None`: a foreign library decides, by its version.
+    /// Whether this stage reduces elements of `dtype` by `op`, or refuses; `None`: a foreign library decides,
+    /// by its version.
     fn reduces(&self, dtype: DType, op: ReduceOp) -> Option<bool>;
 
     /// Whether this stage reduces columns; else it refuses.
@@ -65,7 +66,8 @@ pub(crate) trait Seat: Sized {
     /// Whether there is memory that reaches everybody's at once.
     fn has_multicast(&self) -> bool;
 
-    /// How many descriptors, threads and mappings foreign libraries may keep for themselves: fewer than rounds that would each leave one.
+    /// How many descriptors, threads and mappings foreign libraries may keep for themselves: fewer than
+    /// rounds that would each leave one.
     fn slack(&self) -> usize;
 
     /// Local. Lets the call of this number fail that this rank makes below its provider from here on.
@@ -116,6 +118,8 @@ pub(crate) trait Memory<T: Value>: Debug + Sized {
     fn pad_ptr(&self, peer: usize) -> Result<u64>;
     /// The address that reaches everybody's memory at once, where there is one.
     fn multicast_ptr(&self) -> Option<u64>;
+    /// The memory for code that knows no place.
+    fn anywhere(&mut self) -> impl Symmetric<Element = T>;
     /// Another handle of the same.
     fn same(&self) -> Self;
     fn slice(&self, start: usize, len: usize) -> Result<Self>;
@@ -133,7 +137,8 @@ pub(crate) trait Memory<T: Value>: Debug + Sized {
     fn barrier(&self, channel: usize) -> Result<()>;
     /// The same memory, whose operations are carried by the algorithm of this name.
     fn using(&self, algorithm: &str) -> Self;
-    /// Whether the algorithm of this name can carry the collective of that name on this memory, by the engine's own tables.
+    /// Whether the algorithm of this name can carry the collective of that name on this memory, by the
+    /// engine's own tables.
     fn carries(&self, algorithm: &str, collective: &str) -> bool;
     /// Collective. All reductions and movements.
     fn all_reduce(&mut self, op: ReduceOp) -> Result<()>;

@@ -142,7 +142,8 @@ impl Stage {
                 (true, "a server of MPS does not survive it; `gpu_kill` states it without one")
             }
             Need::Mortals => (self.ranks == Ranks::Threads, "threads cannot be killed"),
-            // The driver shares out what a process has, and more than two ranks have been seen to get in each other's way.
+            // The driver shares out what a process has, and more than two ranks have been seen to get in each
+            // other's way.
             Need::Queues => {
                 let too_many = self.place == Place::Gpu && self.ranks == Ranks::Threads && world > 2;
                 (too_many, "queues of a process are too few for several streams of all its ranks")

@@ -71,7 +71,8 @@ pub(crate) fn find(name: &str) -> &'static Behaviour {
 }
 
 /// Gives the whole table to the macro `$then`, behind its arguments. A row: ranks, needs, and a mark: `once`
-/// where one world is enough of what takes long, `alone` for processes of its own, `deadly` where a rank dies of it.
+/// where one world is enough of what takes long, `alone` for processes of its own, `deadly` where a rank dies
+/// of it.
 macro_rules! table {
     ($then:ident $($argument:ident)*) => { $then! { $($argument)*;
         any rendezvous:
@@ -120,6 +121,9 @@ macro_rules! table {
             collectives_are_right_where_offsets_differ(1, Work),
             nothing_can_be_moved_and_reduced(1, Work),
             wrong_roots_and_lengths_are_told_before_anything_changes(1),
+        ;
+        any place:
+            one_function_works_wherever_the_memory_is(1, Work),
         ;
         any groups:
             one_allocation_serves_the_world_and_its_halves(1),
@@ -359,7 +363,8 @@ macro_rules! rows {
 
 table!(rows);
 
-/// The tests of a stage: `host` or `device`, and its name. What only the other kind of memory has makes no test.
+/// The tests of a stage: `host` or `device`, and its name. What only the other kind of memory has makes no
+/// test.
 macro_rules! cases {
     ($side:ident $stage:ident; $($kind:ident $module:ident: $($name:ident($($row:tt)*) $(as $mark:ident)?,)*;)*) => {
         mod $stage {

@@ -99,7 +99,8 @@ pub(crate) fn assert_wholes<T: Value>(what: &str, found: &[T], of: impl Fn(usize
     }
 }
 
-/// `$body` with `$type` standing for the element type of `$dtype`. A type that is new to the library fails here, until it has values.
+/// `$body` with `$type` standing for the element type of `$dtype`. A type that is new to the library fails
+/// here, until it has values.
 macro_rules! with_type {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {

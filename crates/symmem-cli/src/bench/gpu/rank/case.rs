@@ -96,7 +96,8 @@ fn operation(
 }
 
 impl Lab {
-    /// Ordinary memory for a case, where its form has any. What is too small is replaced; cases that use it keep it.
+    /// Ordinary memory for a case, where its form has any. What is too small is replaced; cases that use it
+    /// keep it.
     fn ordinary(&mut self, task: &Task) -> Result<(Ordinary, Ordinary)> {
         let device = &self.device;
         let at_least = |known: &mut Ordinary, elements: usize| -> Result<_> {
@@ -140,12 +141,7 @@ impl Running<'_> {
         if !matches!(task.work, Work::AllReduce | Work::Eager) {
             return Ok(Answer { algorithm: Some(task.variant.clone()), ..Answer::default() });
         }
-        let form = match task.form {
-            Form::InPlace => symmem::cuda::Form::InPlace,
-            Form::Out => symmem::cuda::Form::Out,
-            Form::Private => symmem::cuda::Form::Private,
-        };
-        let plan = engine.plan(form, DType::BF16, task.elements * ELEMENT)?;
+        let plan = engine.plan(task.form.into(), DType::BF16, task.elements * ELEMENT)?;
         Ok(Answer {
             algorithm: Some(plan.algorithm.name().to_owned()),
             grid: Some(plan.grid),
@@ -183,7 +179,8 @@ impl Running<'_> {
         Ok(graph?)
     }
 
-    /// What is in a graph. The time is taken between two events of its own, behind a barrier: how far apart the ranks' graphs start is no part of it.
+    /// What is in a graph. The time is taken between two events of its own, behind a barrier: how far apart
+    /// the ranks' graphs start is no part of it.
     fn put(&self, operates: bool) -> Result<()> {
         let task = &self.prepared.task;
         let [start, end] = self.events(operates);
@@ -215,8 +212,8 @@ impl Running<'_> {
         let (task, lab) = (&self.prepared.task, self.lab);
         let (count, blocks) = (u32::try_from(task.fill_elements)?, u32::try_from(task.fill_blocks)?);
         let to = self.prepared.filled;
-        // SAFETY: the arena, or ordinary memory of at least so many elements; both outlive what was prepared, and it is
-        // dropped when its work is done. Allocations begin at multiples of far more than 16 bytes.
+        // SAFETY: the arena, or ordinary memory of at least so many elements; both outlive what was prepared,
+        // and it is dropped when its work is done. Allocations begin at multiples of far more than 16 bytes.
         unsafe { lab.kernels.fill(&lab.stream, to, count, lab.rank, u32::try_from(node)?, blocks) }
     }
 
@@ -264,8 +261,9 @@ impl Running<'_> {
         Ok(Answer { with_us: Some(with), without_us: Some(without), ..Answer::default() })
     }
 
-    /// Both graphs, one after the other; odd rounds begin with the other one. Another system or graph has just had its turn, so a replay that nobody times
-    /// brings code and translations back to where they are in steady use.
+    /// Both graphs, one after the other; odd rounds begin with the other one. Another system or graph has
+    /// just had its turn, so a replay that nobody times brings code and translations back to where they are
+    /// in steady use.
     fn replays(&self, round: usize) -> Result<(f64, f64)> {
         let Some([with, without]) = &self.prepared.graphs else { bail!("there are no graphs") };
         let stream = &self.lab.stream;

@@ -89,8 +89,8 @@ impl Kernels {
         Ok(unsafe { self.poison.launch(stream, BLOCKS, THREADS, &mut [at(&to), at(&count)]) }?)
     }
 
-    /// Counts the elements at `got` that are not the sum over `ranks` ranks of element `first` and up, in the counter's
-    /// round less `back`.
+    /// Counts the elements at `got` that are not the sum over `ranks` ranks of element `first` and up, in the
+    /// counter's round less `back`.
     ///
     /// # Safety
     /// `got` is memory of so many elements, that lives until this has run.
@@ -140,7 +140,8 @@ impl Kernels {
         const COUNT: u32 = 4099;
         let buffer = Buffer::<bf16>::new(device, COUNT as usize)?;
         let to = buffer.device_ptr();
-        // SAFETY: the buffer has so many elements; its memory is aligned to far more; it is read, after all of this, below.
+        // SAFETY: the buffer has so many elements; its memory is aligned to far more; it is read, after all
+        // of this, below.
         unsafe {
             self.poison(stream, to, COUNT)?;
             self.fill(stream, to, COUNT, 0, 3, 2)?;

@@ -20,7 +20,8 @@ use super::super::cores;
 use super::plan::{ELEMENT, Task};
 use super::protocol::{Answer, Order};
 
-/// How long kernels may wait for peers, and this rank for its stream: less than the conductor waits for either.
+/// How long kernels may wait for peers, and this rank for its stream: less than the conductor waits for
+/// either.
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Elements of the allocation whose start is timed: 1 MB, as with PyTorch.
 const FIRST_ELEMENTS: usize = 1 << 19;
@@ -34,7 +35,7 @@ pub(crate) fn run() -> Result<()> {
     say(&Answer { version: Some(env!("CARGO_PKG_VERSION").to_owned()), ..Answer::default() })?;
     for line in std::io::stdin().lock().lines() {
         let line = line.context("reading orders")?;
-        let order = serde_json::from_str(&line).with_context(|| format!("{line} is no order"))?;
+        let order = serde_json::from_str(&line).with_context(|| format!("{line} is not an order"))?;
         if matches!(order, Order::Quit) {
             break;
         }
@@ -130,6 +131,7 @@ impl Rank {
         let arena = self.device.alloc::<bf16>(arena / ELEMENT)?;
         let memory = arena.rendezvous(&engine)?;
         engine.prepare()?;
+        let kind = bench_support::kind_of(&engine);
         self.lab = Some(Lab {
             rank: u32::try_from(group.rank())?,
             ranks: u32::try_from(group.size())?,
@@ -144,7 +146,8 @@ impl Rank {
             one_device: self.one_device,
         });
         let us = startup.as_secs_f64() * 1e6;
-        Ok(Answer { device: Some(self.device.name().to_owned()), startup_us: Some(us), ..Answer::default() })
+        let device = Some(self.device.name().to_owned());
+        Ok(Answer { device, kind: Some(kind), startup_us: Some(us), ..Answer::default() })
     }
 
     fn prepare(&mut self, task: Task) -> Result<Answer> {

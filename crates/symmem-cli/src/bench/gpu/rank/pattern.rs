@@ -1,5 +1,5 @@
-//! What the fill kernel writes, on the host: `bench.cu` has the same function, and the two are compared before anything
-//! is measured.
+//! What the fill kernel writes, on the host: `bench.cu` has the same function, and the two are compared
+//! before anything is measured.
 
 /// The value, in eighths, that `rank` has at `index` in `round`: 8 to 15, or that with a minus.
 pub(super) fn eighths(index: u32, rank: u32, round: u32) -> i32 {

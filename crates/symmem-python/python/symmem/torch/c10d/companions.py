@@ -8,7 +8,7 @@ comes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -60,9 +60,10 @@ class Companions:
 
     def _make(self, device: str, name: str | None) -> Any:
         if name is None or name == "symmem":
+            beside = "nccl" if device == "cuda" else "<backend>"
             raise symmem.Invalid(
                 f"the backend symmem moves CPU tensors, and this one is on {device}. "
-                f'Hint: init_process_group("cpu:symmem,{device}:<backend>")'
+                f'Hint: init_process_group("cpu:symmem,{device}:{beside}"), or symmetric memory of GPUs: symmem.torch.empty'
             )
         store = PrefixStore(f"companion/{device}/", self._store)
         if name == "nccl":
@@ -74,14 +75,24 @@ class Companions:
         raise symmem.Invalid(f"symmem knows nccl and gloo beside itself, not {name}")
 
 
-def first_tensor(values: tuple[Any, ...]) -> Tensor | None:
-    """The first tensor in nested lists: an operation's tensors are all on one device."""
-    for value in values:
-        while isinstance(value, list) and value:
-            value = value[0]
+def other_device(name: str, values: Iterable[Any]) -> str | None:
+    """The type of the device that the tensors in nested lists are on, unless it is the CPU. One operation's are all on one."""
+    other, on_cpu = None, False
+    left = list(values)
+    while left:
+        value = left.pop()
         if isinstance(value, Tensor):
-            return value
-    return None
+            if value.is_cpu:
+                on_cpu = True
+            else:
+                other = value
+        elif isinstance(value, (list, tuple)):
+            left += value
+    if other is None:
+        return None
+    if on_cpu:
+        raise symmem.Invalid(f"{name}: one tensor is on {other.device.type}, and another one on the CPU")
+    return other.device.type
 
 
 def routed(method: Callable[..., Any], name: str | None = None) -> Any:
@@ -90,9 +101,45 @@ def routed(method: Callable[..., Any], name: str | None = None) -> Any:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tensor = first_tensor(args)
-        if tensor is None or tensor.is_cpu:
+        device = other_device(theirs, (*args, *kwargs.values()))
+        if device is None:
             return method(self, *args, **kwargs)
-        return getattr(self._companions.of(self, tensor.device.type), theirs)(*args, **kwargs)
+        return getattr(self._companions.of(self, device), theirs)(*args, **kwargs)
 
     return call
+
+
+def routed_each(theirs: str) -> Callable[[Callable[..., Any]], Any]:
+    """`routed` for what c10d's backends have for one pair of tensors only, as `theirs`, where Python can call them."""
+
+    def wrap(method: Callable[..., Any]) -> Any:
+        @functools.wraps(method)
+        def call(self: Any, outputs: list[Tensor], inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
+            device = other_device(method.__name__, (outputs, inputs))
+            if device is None:
+                return method(self, outputs, inputs, *args, **kwargs)
+            backend = self._companions.of(self, device)
+            # Lengths that differ are told before anything is begun.
+            pairs = list(zip(outputs, inputs, strict=True))
+            # What the caller began is the caller's to end, and to wait for: c10d's own manager does.
+            begun = device in self._coalescing_on
+            together = backend.supports_coalescing and not begun
+            if together:
+                backend._start_coalescing()
+            try:
+                works = [getattr(backend, theirs)(*pair, *args, **kwargs) for pair in pairs]
+            finally:
+                # Also after an error: what is begun and not ended keeps all later operations back.
+                ended = backend._end_coalescing() if together else None
+            if together:
+                return ended
+            if begun:
+                return works[-1]
+            # Those that go one after the other are done when the last one is, once the others are.
+            for work in works[:-1]:
+                work.wait()
+            return works[-1]
+
+        return call
+
+    return wrap

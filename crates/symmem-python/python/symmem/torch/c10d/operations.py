@@ -2,7 +2,7 @@
 
 Blocking functions, each an operation of the process group. Plain tensors go straight to the extension module; the rest is for
 those that it leaves: strided ones, which are copied in and out, and what is wrong. Reductions see the tensors' elements;
-whatever only moves sees bytes, so every dtype moves.
+anything that only moves sees bytes, so every dtype moves.
 """
 
 from __future__ import annotations

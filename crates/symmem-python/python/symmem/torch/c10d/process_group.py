@@ -24,7 +24,7 @@ import symmem
 from symmem._symmem import _tensor_all_reduce_now
 from symmem.torch._groups import forget, group_name
 from symmem.torch.c10d import operations as run
-from symmem.torch.c10d.companions import Companions, routed
+from symmem.torch.c10d.companions import Companions, routed, routed_each
 from symmem.torch.c10d.messages import Messages
 from symmem.torch.c10d.work import JointWork, Work
 from symmem.torch.c10d.worker import Worker
@@ -66,6 +66,8 @@ class SymmemProcessGroup(ProcessGroup):
         self._at_once = Work.of("operation", [])
         self._at_once.complete()
         self._coalescing: list[Work] | None = None
+        #: The types of other devices on which the caller has begun to coalesce.
+        self._coalescing_on: set[str] = set()
         self._sequence = 0
         self._ended = False
         _alive.add(self)
@@ -180,9 +182,16 @@ class SymmemProcessGroup(ProcessGroup):
         return work
 
     def _start_coalescing(self, device: torch.device) -> None:
+        if device.type != "cpu":
+            self._companions.of(self, device.type)._start_coalescing()
+            self._coalescing_on.add(device.type)
+            return
         self._coalescing = []
 
-    def _end_coalescing(self, device: torch.device) -> Work:
+    def _end_coalescing(self, device: torch.device) -> Any:
+        if device.type != "cpu":
+            self._coalescing_on.discard(device.type)
+            return self._companions.of(self, device.type)._end_coalescing()
         works, self._coalescing = self._coalescing or [], None
         return JointWork("coalesced", works)
 
@@ -236,6 +245,7 @@ class SymmemProcessGroup(ProcessGroup):
         opts = opts or c10d.AllgatherOptions()
         return self._start("all_gather", flat(outputs), opts, run.all_gather_list, pairs(outputs, inputs))
 
+    @routed
     def allgather_coalesced(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> Work:
@@ -243,11 +253,12 @@ class SymmemProcessGroup(ProcessGroup):
         work: Work = self.allgather([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
         return work
 
+    @routed
     def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         work: Work = self.allgather_into_tensor_coalesced([output], [input], opts)
         return work
 
-    @routed
+    @routed_each("_allgather_base")
     def allgather_into_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
@@ -263,11 +274,12 @@ class SymmemProcessGroup(ProcessGroup):
         calls = [(*pair, op) for pair in pairs(outputs, inputs)]
         return self._start("reduce_scatter", outputs, opts, run.reduce_scatter_list, calls)
 
+    @routed
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         work: Work = self.reduce_scatter_tensor_coalesced([output], [input], opts)
         return work
 
-    @routed
+    @routed_each("_reduce_scatter_base")
     def reduce_scatter_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:

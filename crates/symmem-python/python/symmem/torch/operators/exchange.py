@@ -1,6 +1,6 @@
 """What the operators do that exchange parts of several sizes: the all-to-alls of experts, and torch's of NCCL.
 
-For tensors on the CPU, symmetric or not. Sizes that only a rank knows are exchanged first, as torch does.
+Of tensors anywhere, symmetric or not. Sizes that only a rank knows are exchanged first, on the CPU.
 """
 
 from __future__ import annotations
@@ -13,15 +13,25 @@ from torch import Tensor
 
 import symmem
 from symmem.torch import _ops as ops
+from symmem.torch import _overlap as overlap
 from symmem.torch._groups import resolve
 from symmem.typing import Op
 
 
 def _swapped(splits: Tensor, group: symmem.Group) -> Tensor:
     """Row r of `splits` goes to rank r; row s of the result came from rank s."""
-    theirs = torch.empty_like(splits)
-    group.all_to_all(splits.contiguous(), theirs)
+    ours = splits.cpu().contiguous()
+    theirs = torch.empty_like(ours)
+    group.all_to_all(ours, theirs)
     return theirs
+
+
+def _refused(text: str, group: str, tensor: Tensor) -> symmem.Invalid:
+    """The error to raise on this rank; the others, who exchange sizes on the CPU first, are told of it there."""
+    if not tensor.is_cuda:
+        return ops._refused(text, group, tensor)
+    resolve(group)._refuse(text)
+    return symmem.Invalid(text)
 
 
 def _starts(lengths: list[int]) -> list[int]:
@@ -30,28 +40,45 @@ def _starts(lengths: list[int]) -> list[int]:
 
 def _check_splits(name: str, splits: Tensor, out: Tensor, shape: tuple[int, ...], group: str) -> None:
     if splits.dtype != torch.int64 or out.dtype != torch.int64:
-        raise ops._refused(f"{name}: splits and offsets must be int64", group, splits)
+        raise _refused(f"{name}: splits and offsets must be int64", group, splits)
     if tuple(splits.shape) != shape or out.numel() != 2 * splits.shape[-1]:
         text = f"{name}: splits of {list(splits.shape)} and offsets of {list(out.shape)} do not go with {list(shape)}"
-        raise ops._refused(text, group, splits)
+        raise _refused(text, group, splits)
 
 
 def _check_rows(name: str, input: Tensor, out: Tensor, sent: int, group: str) -> None:
     if input.dtype != out.dtype or input.shape[1:] != out.shape[1:]:
         text = f"{name}: rows of {list(input.shape[1:])} {input.dtype} do not go with {list(out.shape[1:])} {out.dtype}"
-        raise ops._refused(text, group, input)
+        raise _refused(text, group, input)
     if sent > input.shape[0]:
-        raise ops._refused(f"{name}: {sent} rows are sent, and the input has {input.shape[0]}", group, input)
+        raise _refused(f"{name}: {sent} rows are sent, and the input has {input.shape[0]}", group, input)
 
 
-def _receive(name: str, rows: Tensor, sends: list[int], receives: list[int], room: int, group: symmem.Group) -> Tensor:
+def _receive(
+    name: str, rows: Tensor, sends: list[int], receives: list[int], room: int, group_name: str
+) -> Tensor:
     """The rows that came, in rank order."""
+    group = resolve(group_name)
     if sum(receives) > room:
         text = f"{name}: {sum(receives)} rows came, and the output has {room}"
-        raise ops._refused(text, group, rows)
+        raise _refused(text, group_name, rows)
     came = rows.new_empty((sum(receives), *rows.shape[1:]))
-    group.all_to_all_v(rows.contiguous(), sends, came, receives)
+    if rows.is_cuda:
+        _fetch_parts(rows.contiguous(), sends, came, receives, group_name)
+    else:
+        group.all_to_all_v(rows.contiguous(), sends, came, receives)
     return came
+
+
+def _fetch_parts(rows: Tensor, sends: list[int], came: Tensor, receives: list[int], group_name: str) -> None:
+    """`all_to_all_v` on a GPU: everybody's rows are in the group's room, where the others fetch theirs."""
+    group = resolve(group_name)
+    starts = _swapped(torch.tensor(_starts(sends), device="cpu"), group).tolist()
+    largest = torch.tensor([max(1, rows.nbytes)], device="cpu")
+    group.all_reduce(largest, "max")
+    row = came.element_size() * came[0].numel() if came.shape[0] else 0
+    at = [[start * row, count * row, to * row] for start, count, to in zip(starts, receives, _starts(receives), strict=True)]
+    overlap.fetch_parts(rows, came, [(start, count, to) for start, count, to in at], int(largest), group_name)
 
 
 def all_to_all_vdev(input: Tensor, out: Tensor, in_splits: Tensor, out_splits_offsets: Tensor, group_name: str) -> None:
@@ -61,7 +88,7 @@ def all_to_all_vdev(input: Tensor, out: Tensor, in_splits: Tensor, out_splits_of
     sends = in_splits.tolist()
     _check_rows(name, input, out, sum(sends), group_name)
     receives = _swapped(in_splits, group).tolist()
-    came = _receive(name, input[: sum(sends)], sends, receives, out.shape[0], group)
+    came = _receive(name, input[: sum(sends)], sends, receives, out.shape[0], group_name)
     out[: came.shape[0]].copy_(came)
     out_splits_offsets.view(2, -1).copy_(torch.tensor([receives, _starts(receives)]))
 
@@ -79,7 +106,7 @@ def all_to_all_vdev_2d(
     align = 1 if major_align is None else major_align
     if align <= 0 or in_splits.numel() % group.size:
         text = f"{name}: major_align {align} must be positive, and {in_splits.numel()} splits divisible by the {group.size} ranks"
-        raise ops._refused(text, group_name, input)
+        raise _refused(text, group_name, input)
     _check_splits(name, in_splits, out_splits_offsets, (in_splits.numel(),), group_name)
     splits = in_splits.view(group.size, -1)
     sends = splits.sum(1).tolist()
@@ -92,8 +119,8 @@ def all_to_all_vdev_2d(
     ]
     needed = max([at + n for row, lengths in zip(starts, by_expert, strict=True) for at, n in zip(row, lengths, strict=True)], default=0)
     if needed > out.shape[0]:
-        raise ops._refused(f"{name}: {needed} rows are needed, and the output has {out.shape[0]}", group_name, input)
-    came = _receive(name, input[: sum(sends)], sends, theirs.sum(1).tolist(), out.shape[0], group)
+        raise _refused(f"{name}: {needed} rows are needed, and the output has {out.shape[0]}", group_name, input)
+    came = _receive(name, input[: sum(sends)], sends, theirs.sum(1).tolist(), out.shape[0], group_name)
     at = 0
     for rank, lengths in enumerate(theirs.tolist()):
         for expert, length in enumerate(lengths):
@@ -112,7 +139,7 @@ def all_to_all_vdev_2d_offset(
     _check_splits(name, in_splits_offsets, out_splits_offsets, (2, in_splits_offsets.shape[-1]), group_name)
     if in_splits_offsets.shape[-1] % group.size:
         text = f"{name}: {in_splits_offsets.shape[-1]} splits must be divisible by the {group.size} ranks"
-        raise ops._refused(text, group_name, input)
+        raise _refused(text, group_name, input)
     splits, starts = in_splits_offsets.view(2, -1, group.size).unbind(0)
     _check_rows(name, input, out, int((splits + starts).max()) if splits.numel() else 0, group_name)
     pieces = [
@@ -122,7 +149,7 @@ def all_to_all_vdev_2d_offset(
     ]
     theirs = _swapped(splits.t().contiguous(), group)
     receives = theirs.sum(1).tolist()
-    came = _receive(name, torch.cat(pieces), splits.sum(0).tolist(), receives, out.shape[0], group)
+    came = _receive(name, torch.cat(pieces), splits.sum(0).tolist(), receives, out.shape[0], group_name)
     out[: came.shape[0]].copy_(came)
     flat = theirs.reshape(-1).tolist()
     out_splits_offsets.view(2, -1).copy_(torch.tensor([flat, _starts(flat)]))

@@ -1,7 +1,7 @@
 """What the operators do that torch too has in Python: gathers and reductions with a matrix product before or after.
 
-For tensors on the CPU, where no copy engine works beside the product: the collective first, then the product, or the other way round. They
-return new tensors, so torch's interface for extensions, which takes no Python tensors, is of no use to them.
+On the CPU, where no copy engine works beside the product, it is the collective first, then the product, or the other way round; on GPUs
+`_overlap` does both at a time. They return new tensors, so torch's interface for extensions, which takes no Python tensors, is of no use to them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 import symmem
 from symmem.torch import _ops as ops
+from symmem.torch import _overlap as overlap
 from symmem.torch._groups import resolve
 from symmem.torch.operators import onesided
 from symmem.typing import Op
@@ -60,8 +61,23 @@ def fused_all_gather_matmul(
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Everybody's `A`, and its product with each of `Bs`."""
     _check_product(A, gather_dim, Bs, "gather_dim")
+    if A.is_cuda and A.numel() and gather_dim < A.dim() - 1:
+        return _overlapped(A, Bs, gather_dim, group_name, return_A)
     whole = _gathered(A, gather_dim, group_name)
     return (_plain(whole) if return_A else None), [_plain(torch.matmul(whole, B)) for B in Bs]
+
+
+def _overlapped(
+    A: Tensor, Bs: list[Tensor], gather_dim: int, group_name: str, return_A: bool
+) -> tuple[Tensor | None, list[Tensor]]:
+    moved = A.movedim(gather_dim, 0).contiguous()
+    rows, products = overlap.all_gather_products(moved.flatten(0, -2), Bs, group_name, return_A)
+    sides = (moved.shape[0] * resolve(group_name).size, *moved.shape[1:-1])
+
+    def shaped(flat: Tensor) -> Tensor:
+        return _plain(flat.view(*sides, flat.shape[-1]).movedim(0, gather_dim))
+
+    return (shaped(rows) if return_A else None), [shaped(product) for product in products]
 
 
 def fused_matmul_reduce_scatter(
@@ -69,7 +85,20 @@ def fused_matmul_reduce_scatter(
 ) -> Tensor:
     """This rank's part of the reduction of everybody's product."""
     _check_product(A, scatter_dim, [B], "scatter_dim")
+    if A.is_cuda and A.numel() and scatter_dim < A.dim() - 1:
+        return _product_scattered(A, B, reduce_op, scatter_dim, group_name)
     return _plain(_scattered(torch.matmul(A, B), reduce_op, scatter_dim, group_name))
+
+
+def _product_scattered(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
+    moved, ranks = A.movedim(scatter_dim, 0).contiguous(), resolve(group_name).size
+    if reduce_op not in ("sum", "avg"):
+        raise ops._refused(f"reduce_op must be sum or avg, not {reduce_op}", group_name, A)
+    if moved.shape[0] % ranks:
+        text = f"a side of {moved.shape[0]} must be divisible by the {ranks} ranks"
+        raise ops._refused(text, group_name, A)
+    out = overlap.product_reduce_scatter(moved.flatten(0, -2), B, cast(Op, reduce_op), group_name)
+    return _plain(out.view(moved.shape[0] // ranks, *moved.shape[1:-1], B.shape[1]).movedim(0, scatter_dim))
 
 
 #: Torch's dispatcher gives kernels in Python the numbers of types that are in lists.
@@ -95,9 +124,28 @@ def as_dtype(given: Any, default: torch.dtype) -> torch.dtype:
 
 
 def _scaled(
-    A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: Any
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    dtype: Any,
+    fast: bool,
 ) -> Tensor:
-    """The product of scaled numbers: in float32, as there is no 8-bit product here."""
+    """The product of scaled numbers: on the CPU in float32, as there is no 8-bit product there."""
+    if A.is_cuda and A.element_size() == 1 and A_scale.dtype == torch.float32:
+        flat = torch._scaled_mm(
+            A.flatten(0, -2),
+            B,
+            A_scale if A_scale.numel() == 1 else A_scale.flatten(0, -2),
+            B_scale,
+            bias=bias,
+            scale_result=scale,
+            out_dtype=as_dtype(dtype, A.dtype),
+            use_fast_accum=fast,
+        )
+        return flat.view(*A.shape[:-1], B.shape[1])
     product = torch.matmul(A.float() * A_scale.float(), B.float() * B_scale.float())
     if bias is not None:
         product = product + bias.float()
@@ -128,8 +176,10 @@ def fused_all_gather_scaled_matmul(
         A_scale = _gathered(A_scale, gather_dim, group_name)
     elif A_scale.numel() > 1 and A_scale.shape[:-1] != whole.shape[:-1]:
         raise ValueError(f"Invalid scale shape {list(A_scale.shape)} for {list(A.shape)}")
-    each = zip(Bs, B_scales, biases, result_scales, out_dtypes, strict=True)
-    return whole, [_scaled(whole, B, A_scale, scale, bias, result, dtype) for B, scale, bias, result, dtype in each]
+    each = zip(Bs, B_scales, biases, result_scales, out_dtypes, use_fast_accum, strict=True)
+    return whole, [
+        _scaled(whole, B, A_scale, scale, bias, result, dtype, fast) for B, scale, bias, result, dtype, fast in each
+    ]
 
 
 def fused_scaled_matmul_reduce_scatter(
@@ -148,14 +198,14 @@ def fused_scaled_matmul_reduce_scatter(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """`fused_matmul_reduce_scatter` of scaled numbers, whose product has `output_shape` before it is scattered."""
-    product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype)
+    product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype, use_fast_accum)
     if output_shape is not None:
         product = product.view(output_shape)
     return _plain(_scattered(product, reduce_op, orig_scatter_dim, group_name))
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
-    """Everybody's `tensor`, complete on return."""
+    """Everybody's `tensor`, complete on return; on GPUs when `wait_tensor` says so."""
     return ops._low_contention_all_gather(tensor, group_name)
 
 

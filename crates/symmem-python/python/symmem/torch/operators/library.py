@@ -184,4 +184,6 @@ def _kernel_in_python(operator: Operator, schema: Any) -> Callable[..., Any]:
             torch.autograd.graph.increment_version(changed)
         return result if schema.returns else None
 
-    return run
+    # No operator has a gradient, also where torch could make one of what it is made of.
+    kernel: Callable[..., Any] = torch.no_grad()(run)
+    return kernel

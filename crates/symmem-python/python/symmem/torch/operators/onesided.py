@@ -53,7 +53,7 @@ def handle_of(number: int) -> SymmetricMemory:
     with _lock:
         handle = _handles.get(number)
     if handle is None:
-        raise symmem.Invalid(f"{number} is no handle of an open group. Hint: torch.ops.symmem._rendezvous gives one")
+        raise symmem.Invalid(f"{number} is not a handle of an open group. Hint: torch.ops.symmem._rendezvous gives one")
     return handle
 
 

@@ -86,7 +86,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor input, str group_name, Tensor(a!) out) -> ()",
         collectives.multimem_all_gather_out,
         shapes.nothing,
-        CPU,
     ),
     Operator(
         "one_shot_all_reduce",
@@ -151,7 +150,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor(a!) symm_mem_out, Tensor src, int byte_offset, str group_name) -> ()",
         ops.memcpy_to_multicast_,
         shapes.nothing,
-        CPU,
     ),
     Operator("nvshmem_put", _PUT, onesided.put, shapes.nothing, acts=True),
     Operator("nvshmem_get", _GET, onesided.get, shapes.nothing),
@@ -167,7 +165,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor sigpad, int signal, int peer) -> ()",
         onesided.nvshmem_wait_for_signal,
         shapes.nothing,
-        CPU,
         acts=True,
     ),
     Operator(
@@ -175,7 +172,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor tensor, Tensor sigpad, int signal, int peer) -> ()",
         onesided.nvshmem_put_with_signal,
         shapes.nothing,
-        CPU,
         acts=True,
     ),
     Operator(
@@ -183,7 +179,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor input, Tensor(a!) out, str group_name) -> ()",
         collectives.nvshmem_all_to_all,
         shapes.nothing,
-        CPU,
     ),
     Operator("nccl_put", _PUT, onesided.put, shapes.nothing, acts=True),
     Operator("nccl_get", _GET, onesided.get, shapes.nothing),
@@ -193,7 +188,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor sigpad, int signal) -> ()",
         onesided.nccl_wait_for_signal,
         shapes.nothing,
-        CPU,
         acts=True,
     ),
     Operator(
@@ -201,7 +195,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor tensor, int signal, int peer) -> ()",
         onesided.nccl_put_with_signal,
         shapes.nothing,
-        CPU,
         acts=True,
     ),
     Operator(
@@ -226,43 +219,37 @@ OPERATORS: tuple[Operator, ...] = (
         'str red_op="sum") -> ()',
         exchange.nccl_reduce_scatter_offset,
         shapes.nothing,
-        CPU,
     ),
     Operator(
         "nccl_all_to_all_nd",
         "(Tensor input, Tensor(a!) out, int scatter_dim, int gather_dim, str group_name) -> ()",
         exchange.nccl_all_to_all_nd,
         shapes.nothing,
-        CPU,
     ),
-    Operator("all_to_all_vdev", _V.format("in_splits", ""), exchange.all_to_all_vdev, shapes.nothing, CPU),
+    Operator("all_to_all_vdev", _V.format("in_splits", ""), exchange.all_to_all_vdev, shapes.nothing),
     Operator(
         "all_to_all_vdev_2d",
         _V.format("in_splits", ", int? major_align=None"),
         exchange.all_to_all_vdev_2d,
         shapes.nothing,
-        CPU,
     ),
     Operator(
         "all_to_all_vdev_2d_offset",
         _V.format("in_splits_offsets", ""),
         exchange.all_to_all_vdev_2d_offset,
         shapes.nothing,
-        CPU,
     ),
     Operator(
         "tile_reduce",
         '(Tensor in_tile, Tensor(a!) out_tile, int root, str group_name, str reduce_op="sum") -> ()',
         collectives.tile_reduce,
         shapes.nothing,
-        CPU,
     ),
     Operator(
         "multi_root_tile_reduce",
         '(Tensor[] in_tiles, Tensor(a!) out_tile, int[] roots, str group_name, str reduce_op="sum") -> ()',
         collectives.multi_root_tile_reduce,
         shapes.nothing,
-        CPU,
     ),
     Operator("_rendezvous", "(Tensor tensor, str? group_name=None) -> SymInt", onesided._rendezvous, shapes.handle, acts=True),
     Operator(
@@ -286,7 +273,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor tensor, str group_name) -> Tensor",
         fused._low_contention_all_gather,
         shapes.gathered,
-        CPU,
         in_python=True,
     ),
     Operator(
@@ -294,7 +280,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor tensor, str reduce_op, str group_name) -> Tensor",
         fused._low_contention_reduce_scatter,
         shapes.scattered,
-        CPU,
         in_python=True,
     ),
     Operator(
@@ -302,7 +287,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor tensor, str group_name) -> Tensor",
         fused._low_contention_all_gather_ce_multicast,
         shapes.gathered,
-        CPU,
         in_python=True,
     ),
     Operator(
@@ -310,14 +294,12 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor tensor, str group_name, Tensor(a!) out) -> ()",
         fused._low_contention_all_gather_ce_multicast_out,
         shapes.nothing,
-        CPU,
     ),
     Operator(
         "fused_all_gather_matmul",
         "(Tensor A, Tensor[] Bs, int gather_dim, str group_name, *, bool return_A=True) -> (Tensor?, Tensor[])",
         fused.fused_all_gather_matmul,
         shapes.gathered_products,
-        CPU,
         in_python=True,
     ),
     Operator(
@@ -326,7 +308,6 @@ OPERATORS: tuple[Operator, ...] = (
         "Tensor?[] result_scales, ScalarType?[] out_dtypes, bool[] use_fast_accum) -> (Tensor, Tensor[])",
         fused.fused_all_gather_scaled_matmul,
         shapes.gathered_scaled_products,
-        CPU,
         in_python=True,
     ),
     Operator(
@@ -334,7 +315,6 @@ OPERATORS: tuple[Operator, ...] = (
         "(Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name) -> Tensor",
         fused.fused_matmul_reduce_scatter,
         shapes.scattered_product,
-        CPU,
         in_python=True,
     ),
     Operator(
@@ -344,7 +324,6 @@ OPERATORS: tuple[Operator, ...] = (
         "Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
         fused.fused_scaled_matmul_reduce_scatter,
         shapes.scattered_scaled_product,
-        CPU,
         in_python=True,
     ),
 )

@@ -5,14 +5,13 @@
 use cudarc::driver::sys;
 
 use crate::cuda::driver::check;
-use crate::cuda::owner::Place;
-use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, queues};
-use crate::engine::cuda::control::MAX_THREADS;
-use crate::engine::cuda::launch::Call;
+use crate::cuda::owner::OwnedAddress;
+use crate::cuda::{Stream, queues};
+use crate::device::control::MAX_THREADS;
+use crate::engine::cuda::Region;
+use crate::engine::cuda::launch::LaunchArguments;
+use crate::engine::cuda::launch_terms::LaunchTerms;
 use crate::engine::cuda::plan::DEFAULT_BLOCKS;
-use crate::engine::cuda::statement::Statement;
-use crate::memory::device::SymmetricMemory;
-use crate::numeric::Element;
 use crate::operation::Op;
 use crate::{Error, Result};
 
@@ -21,88 +20,27 @@ const BYTES_PER_THREAD: usize = 64;
 
 /// Who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub(crate) enum By {
+    /// The copy engine.
     Engine,
+    /// The copy engine, in the order of the lane.
+    EngineInTurn,
+    /// Threads of a kernel.
     Threads,
 }
 
-impl<T: Element> SymmetricMemory<T> {
-    /// In the order of `stream`: reads `out.len()` elements of rank `rank` from `start` on, by the copy engine, beside whatever
-    /// kernels run. Not ordered with what `rank` does; use signals or a barrier for that.
-    pub fn get<'a>(
-        &self,
-        rank: usize,
-        start: usize,
-        out: impl Into<DeviceSliceMut<'a, T>>,
-        stream: &Stream,
-    ) -> Result<()> {
-        self.read_from(By::Engine, rank, start, out.into(), stream)
-    }
-
-    /// [`SymmetricMemory::get`] by threads of a kernel, which has less to set up: for small copies, and any alignment.
-    pub fn copy<'a>(
-        &self,
-        rank: usize,
-        start: usize,
-        out: impl Into<DeviceSliceMut<'a, T>>,
-        stream: &Stream,
-    ) -> Result<()> {
-        self.read_from(By::Threads, rank, start, out.into(), stream)
-    }
-
-    /// In the order of `stream`: writes `input` to the elements of rank `rank` from `start` on, by the copy engine. Not ordered
-    /// with what `rank` does; use signals or a barrier for that.
-    pub fn put<'a>(
-        &self,
-        rank: usize,
-        start: usize,
-        input: impl Into<DeviceSlice<'a, T>>,
-        stream: &Stream,
-    ) -> Result<()> {
-        let input = input.into();
-        let theirs = self.part_of(Op::Put, rank, start, input.len(), input.device(), stream)?;
-        self.move_bytes(Op::Put, By::Engine, (input.place(), Place::bare(theirs)), input.len(), stream)
-    }
-
-    fn read_from(
-        &self,
-        by: By,
-        rank: usize,
-        start: usize,
-        out: DeviceSliceMut<'_, T>,
-        stream: &Stream,
-    ) -> Result<()> {
-        let theirs = self.part_of(Op::Copy, rank, start, out.len(), out.device(), stream)?;
-        self.move_bytes(Op::Copy, by, (Place::bare(theirs), out.place()), out.len(), stream)
-    }
-
-    /// Where `len` elements of `rank` from `start` on are, once everything is checked.
-    fn part_of(
-        &self,
-        op: Op,
-        rank: usize,
-        start: usize,
-        len: usize,
-        device: &Device,
-        stream: &Stream,
-    ) -> Result<u64> {
-        self.group().check_rank(op.name(), rank)?;
-        let (offset, _) = self.span(op.name(), start, len)?;
-        self.engine.check_memory("private memory", device)?;
-        self.check(op, None, stream)?;
-        if self.data[rank] == 0 { Err(self.out_of_reach(rank)) } else { Ok(self.data[rank] + offset) }
-    }
-
-    /// Copies from the first place to the second.
-    fn move_bytes(
+impl Region {
+    /// Copies `bytes` bytes from the first place, which is a peer's or a private one, to the second. The
+    /// engine is checked.
+    pub(crate) fn copy(
         &self,
         op: Op,
         by: By,
-        (input, output): (Place<'_>, Place<'_>),
-        len: usize,
+        (input, output): (OwnedAddress<'_>, OwnedAddress<'_>),
+        bytes: usize,
         stream: &Stream,
     ) -> Result<()> {
-        let (from, to, bytes) = (input.address, output.address, len * size_of::<T>());
+        let (from, to) = (input.address, output.address);
         if bytes == 0 || from == to {
             return Ok(());
         }
@@ -111,17 +49,28 @@ impl<T: Element> SymmetricMemory<T> {
         }
         if by == By::Threads {
             let (grid, threads) = shape(bytes);
-            let statement = Statement { grid, ..Statement::plain(op, None, self.statement(), threads) };
+            let statement = LaunchTerms { grid, ..LaunchTerms::plain(op, None, self.statement(), threads) };
             let (count, memory) = (bytes as u64, self.owner());
-            let call = Call { count, input, output, memory, ..Call::plain(statement) };
+            let call = LaunchArguments { count, input, output, memory, ..LaunchArguments::plain(statement) };
             return self.engine.launch_beside(stream, &self.engine.inner.body.kernels.copy, &call);
         }
-        self.engine.beside(stream, &[self.owner(), input.owner, output.owner], |_| {
+        let uses = [self.owner(), input.owner, output.owner];
+        let copy = || {
             let _turn = queues::turn();
-            // SAFETY: both ranges are mapped: the peer's as long as the table, which the engine holds until the copy is done, and
-            // the private one as its owner, or whoever made the slice, promised; a graph keeps all of them.
+            // SAFETY: both ranges are mapped: the peer's as long as the table, which the engine holds until
+            // the copy is done, and the private one as its owner, or whoever made the slice, promised; a
+            // graph keeps all of them.
             check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
-        })
+        };
+        match by {
+            By::EngineInTurn => self.engine.in_turn(op, stream, &uses, copy),
+            _ => self.engine.beside(stream, &uses, |_| copy()),
+        }
+    }
+
+    /// What `stream` gets from now on comes after what the lane has got so far. The engine is checked.
+    pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
+        self.engine.in_turn(Op::Copy, stream, &[self.owner(), None, None], || Ok(()))
     }
 }
 

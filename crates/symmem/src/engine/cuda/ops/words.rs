@@ -1,4 +1,5 @@
-//! Single words in the order of a stream: memset32 and stream_write_value32, with PyTorch's checks in PyTorch's order.
+//! Single words in the order of a stream: memset32 and stream_write_value32, with PyTorch's checks in
+//! PyTorch's order.
 
 #![allow(unsafe_code, reason = "kernel launches on device memory")]
 
@@ -6,20 +7,20 @@ use cudarc::driver::sys;
 
 use crate::cuda::driver::check;
 use crate::cuda::{DeviceSliceMut, Stream, queues};
-use crate::memory::device::SymmetricMemory;
+use crate::engine::cuda::Region;
 use crate::operation::Op;
 use crate::{Error, Result};
 
 /// Ranges as PyTorch's callers give them: numbers of any sign.
 #[derive(Clone, Copy, Debug)]
-struct Words {
+struct WordRange {
     op: &'static str,
     len: usize,
     offset: i64,
     value: i64,
 }
 
-impl Words {
+impl WordRange {
     fn wrong(&self, problem: String) -> Error {
         Error::invalid(self.op, problem)
     }
@@ -69,50 +70,44 @@ impl Words {
 impl DeviceSliceMut<'_, u32> {
     /// In the order of `stream`: sets `count` words from `offset` on to `value`. Can be captured.
     pub fn memset32(&mut self, offset: i64, value: i64, count: i64, stream: &Stream) -> Result<()> {
-        let words = Words { op: "memset32", len: self.len(), offset, value };
+        let words = WordRange { op: "memset32", len: self.len(), offset, value };
         let (offset, value, count) = words.many(count)?;
-        check_stream(self, stream)?;
+        stream.check_memory(self.device())?;
         stream.keep_if_captured(&[self.place().owner])?;
         set(self.device_ptr() + offset as u64 * 4, value, count, stream)
     }
 
-    /// In the order of `stream`: writes `value` to word `offset`, after a fence for the whole system. Cannot be captured; use
-    /// [`DeviceSliceMut::memset32`] for that.
+    /// In the order of `stream`: writes `value` to word `offset`, after a fence for the whole system. Cannot
+    /// be captured; use [`DeviceSliceMut::memset32`] for that.
     pub fn stream_write_value32(&mut self, offset: i64, value: i64, stream: &Stream) -> Result<()> {
-        let words = Words { op: "stream_write_value32", len: self.len(), offset, value };
+        let words = WordRange { op: "stream_write_value32", len: self.len(), offset, value };
         let (offset, value) = words.one()?;
-        check_stream(self, stream)?;
+        stream.check_memory(self.device())?;
         write(self.device_ptr() + offset as u64 * 4, value, stream)
     }
 }
 
-impl SymmetricMemory<u32> {
-    /// In the order of `stream`: sets `count` words of this rank's memory from `offset` on to `value`. Can be captured.
-    pub fn memset32(&self, offset: i64, value: i64, count: i64, stream: &Stream) -> Result<()> {
-        let words = Words { op: "memset32", len: self.len, offset, value };
+impl Region {
+    /// In the order of `stream`: sets `count` words of this rank's memory from `offset` on to `value`. Can be
+    /// captured.
+    pub(crate) fn memset32(&self, offset: i64, value: i64, count: i64, stream: &Stream) -> Result<()> {
+        let words = WordRange { op: "memset32", len: self.bytes / size_of::<u32>(), offset, value };
         let (offset, value, count) = words.many(count)?;
-        let address = self.data[self.rank()] + offset as u64 * 4;
-        self.check(Op::Copy, None, stream)?;
+        let address = self.own_address() + offset as u64 * 4;
+        self.engine.check(Op::Copy, None, stream)?;
         self.engine.beside(stream, &[self.owner(), None, None], |_| set(address, value, count, stream))
     }
 
-    /// In the order of `stream`: writes `value` to word `offset` of this rank's memory, after a fence for the whole system.
-    /// Cannot be captured; use [`SymmetricMemory::memset32`] for that.
-    pub fn stream_write_value32(&self, offset: i64, value: i64, stream: &Stream) -> Result<()> {
-        let words = Words { op: "stream_write_value32", len: self.len, offset, value };
+    /// In the order of `stream`: writes `value` to word `offset` of this rank's memory, after a fence for the
+    /// whole system. Cannot be captured.
+    pub(crate) fn stream_write_value32(&self, offset: i64, value: i64, stream: &Stream) -> Result<()> {
+        let words =
+            WordRange { op: "stream_write_value32", len: self.bytes / size_of::<u32>(), offset, value };
         let (offset, value) = words.one()?;
-        let address = self.data[self.rank()] + offset as u64 * 4;
-        self.check(Op::Copy, None, stream)?;
+        let address = self.own_address() + offset as u64 * 4;
+        self.engine.check(Op::Copy, None, stream)?;
         self.engine.beside(stream, &[self.owner(), None, None], |_| write(address, value, stream))
     }
-}
-
-fn check_stream(words: &DeviceSliceMut<'_, u32>, stream: &Stream) -> Result<()> {
-    if words.device() == stream.device() {
-        return Ok(());
-    }
-    let problem = format!("it is on {}, the memory on {}", stream.device(), words.device());
-    Err(Error::invalid("stream", problem))
 }
 
 fn set(address: u64, value: u32, count: usize, stream: &Stream) -> Result<()> {
@@ -139,13 +134,13 @@ fn write(address: u64, value: u32, stream: &Stream) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn words(offset: i64, value: i64) -> Words {
-        Words { op: "memset32", len: 100, offset, value }
+    fn words(offset: i64, value: i64) -> WordRange {
+        WordRange { op: "memset32", len: 100, offset, value }
     }
 
     #[test]
     fn the_first_wrong_argument_is_told() {
-        let told = |words: Words, count: i64, text: &str| {
+        let told = |words: WordRange, count: i64, text: &str| {
             let error = words.many(count).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         };

@@ -1,5 +1,6 @@
-//! Every collective, on every type, by every operation and algorithm of the library's own tables, on elements whose results are exact in
-//! every order. What a stage does not reduce it refuses on every rank, and nothing has changed.
+//! Every collective, on every type, by every operation and algorithm of the library's own tables, on elements
+//! whose results are exact in every order. What a stage does not reduce it refuses on every rank, and nothing
+//! has changed.
 
 use symmem::collectives::ROWS;
 use symmem::tuning::Collective;
@@ -13,8 +14,8 @@ use crate::suite::value::{Value, assert_elements, assert_wholes, elements, numbe
 /// Elements per rank of what is cut into one part for each.
 const CHUNK: usize = 17;
 
-/// The names of all collectives that host and devices have. One that is new to the library fails in [`move_all`] and [`reduce_all`] until it is
-/// tried there.
+/// The names of all collectives that host and devices have. One that is new to the library fails in
+/// [`move_all`] and [`reduce_all`] until it is tried there.
 fn collectives() -> Vec<&'static str> {
     let everywhere = ROWS.iter().filter(|row| row.devices).map(|row| row.name);
     everywhere.chain([Collective::Private.name()]).collect()
@@ -211,8 +212,8 @@ pub(crate) fn every_root_reduces<S: Seat>(seat: &S) -> Result<()> {
     (0..seat.world()).try_for_each(|root| try_reduce(seat, &mut memory, "reduce", ReduceOp::Sum, root))
 }
 
-/// Every algorithm of the engine's table, where it can carry the collective on this memory: something at least, and refuses the rest. Not
-/// each has every form: nobody reads everything in place.
+/// Every algorithm of the engine's table, where it can carry the collective on this memory: something at
+/// least, and refuses the rest. Not each has every form: nobody reads everything in place.
 pub(crate) fn every_algorithm_gives_the_same<S: Seat>(seat: &S) -> Result<()> {
     let memory = seat.memory::<f32>(1024 * seat.world())?;
     let mut carried = 0;

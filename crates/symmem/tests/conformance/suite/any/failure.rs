@@ -1,5 +1,6 @@
-//! What happens when a rank gives up, leaves, dies, does not come, or comes with something else: a typed error on the others within the
-//! deadline, the same first cause on all, and the ranks that are left go on in another group.
+//! What happens when a rank gives up, leaves, dies, does not come, or comes with something else: a typed
+//! error on the others within the deadline, the same first cause on all, and the ranks that are left go on in
+//! another group.
 
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,8 @@ use crate::suite::any::rendezvous::check;
 use crate::suite::seat::{Block, Memory, Seat};
 use crate::suite::value::assert_elements;
 
-/// Collective over `seat`. What everybody in reach has in new memory, of which this rank has `value`, is `expected`.
+/// Collective over `seat`. What everybody in reach has in new memory, of which this rank has `value`, is
+/// `expected`.
 fn check_members<S: Seat>(seat: &S, value: usize, expected: &[usize]) -> Result<()> {
     let mut memory = seat.memory::<u32>(16)?;
     memory.write(&[value as u32; 16])?;

@@ -89,7 +89,8 @@ pub(crate) fn many_allocations_are_kept_apart<S: Seat>(seat: &S) -> Result<()> {
     seat.meet()
 }
 
-/// Descriptors, threads and shared memory files of this process, which is all of the run for ranks that are threads.
+/// Descriptors, threads and shared memory files of this process, which is all of the run for ranks that are
+/// threads.
 fn belongings() -> [usize; 3] {
     let count = |folder: &str| std::fs::read_dir(folder).map_or(0, Iterator::count);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -97,7 +98,8 @@ fn belongings() -> [usize; 3] {
     [count("/proc/self/fd"), count("/proc/self/task"), shared]
 }
 
-/// After memory, groups and engines have gone everything is as before, and nothing ever was in the file system.
+/// After memory, groups and engines have gone everything is as before, and nothing ever was in the file
+/// system.
 pub(crate) fn nothing_stays_behind<S: Seat>(seat: &S) -> Result<()> {
     let named = || -> Vec<String> {
         let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();

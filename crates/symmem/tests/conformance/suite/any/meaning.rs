@@ -1,4 +1,5 @@
-//! What host and device mean alike, as docs/memory-model.md decides it. Where the code means something else today, `exceptions.rs` says so.
+//! What host and device mean alike, as docs/memory-model.md decides it. Where the code means something else
+//! today, `exceptions.rs` says so.
 
 use symmem::{Error, Result};
 
@@ -19,7 +20,8 @@ pub(crate) fn a_second_rendezvous_is_local<S: Seat>(seat: &S) -> Result<()> {
     seat.meet()
 }
 
-/// Offsets are exchanged, so a rank alone cannot come back with a handle; who is alone is told at its deadline.
+/// Offsets are exchanged, so a rank alone cannot come back with a handle; who is alone is told at its
+/// deadline.
 pub(crate) fn a_rendezvous_at_an_offset_is_always_collective<S: Seat>(seat: &S) -> Result<()> {
     let doomed = seat.with_deadline(seat.soon())?;
     let x = doomed.alloc::<u32>(8)?;

@@ -35,7 +35,8 @@ pub(crate) fn a_signal_makes_earlier_writes_visible<S: Seat>(seat: &S) -> Result
 
 pub(crate) fn channels_and_sources_do_not_mix<S: Seat>(seat: &S) -> Result<()> {
     let (memory, other) = (seat.memory::<u32>(64)?, seat.memory::<u32>(64)?);
-    // Everybody signals everybody, itself too, on two channels of two memories; they are consumed in another order.
+    // Everybody signals everybody, itself too, on two channels of two memories; they are consumed in another
+    // order.
     for peer in 0..seat.world() {
         for channel in [2, 5] {
             memory.put_signal(peer, channel)?;

@@ -1,4 +1,5 @@
-//! Every collective, on elements whose results are exact in every order, so that all who carry them agree to the bit.
+//! Every collective, on elements whose results are exact in every order, so that all who carry them agree to
+//! the bit.
 
 use symmem::cuda::{Buffer, DeviceSlice, DeviceSliceMut, SymmetricMemory};
 use symmem::{Error, ReduceOp, Result, bf16, f16};
@@ -162,7 +163,8 @@ pub(crate) fn every_operation_is_reduced_or_refused(rank: &Rank) -> Result<()> {
     rank.end()
 }
 
-/// Everything that moves, of memory that is one chunk for each rank. `memory` may lie anywhere in its allocation.
+/// Everything that moves, of memory that is one chunk for each rank. `memory` may lie anywhere in its
+/// allocation.
 fn move_all<T: Value>(rank: &Rank, memory: &SymmetricMemory<T>) -> Result<()> {
     let (len, world, me, stream) = (memory.len(), rank.world(), rank.rank(), &rank.stream);
     let (chunk, root) = (len / world, world - 1);

@@ -1,5 +1,5 @@
-//! What happens when a rank gives up, does not come, comes with something else, or has left: the same first cause on all
-//! ranks, and a new engine on the same device that works.
+//! What happens when a rank gives up, does not come, comes with something else, or has left: the same first
+//! cause on all ranks, and a new engine on the same device that works.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,8 @@ fn same_cause(rank: &Rank, doomed: Rank) -> Result<(usize, Cause)> {
     Ok((culprit, cause))
 }
 
-/// Collective over `rank`. Waits until the work of `doomed` has left the device, and shows that all goes on without it.
+/// Collective over `rank`. Waits until the work of `doomed` has left the device, and shows that all goes on
+/// without it.
 fn end(rank: &Rank, doomed: Rank) -> Result<()> {
     let start = Instant::now();
     while !doomed.stream.query()? {
@@ -60,7 +61,8 @@ fn goes_on(rank: &Rank) -> Result<()> {
     rank.end()
 }
 
-/// Collective. An engine that is to be ruined; that of an earlier one, on the same device, is of no harm to it.
+/// Collective. An engine that is to be ruined; that of an earlier one, on the same device, is of no harm to
+/// it.
 fn doomed(rank: &Rank, deadline: Duration) -> Result<Rank> {
     let doomed = rank.again()?;
     goes_on(&doomed)?;
@@ -159,7 +161,8 @@ fn time_out(rank: &Rank, wait: Wait) -> Result<()> {
     }
     let (culprit, cause) = same_cause(rank, doomed)?;
     assert_eq!(cause, Cause::TimedOut, "{wait:?}");
-    // Any of those who did not come. NCCL does not say for whom it waits: of more than two, who waited has to stand for them.
+    // Any of those who did not come. NCCL does not say for whom it waits: of more than two, who waited has to
+    // stand for them.
     let named = if rank.is_direct() || rank.world() == 2 { culprit != 0 } else { culprit == 0 };
     assert!(named, "{wait:?}: rank {culprit}");
     drop(memory);

@@ -1,5 +1,5 @@
-//! Captured operations and their replays. Each is run once before it is captured: whoever carries it may have something to
-//! set up.
+//! Captured operations and their replays. Each is run once before it is captured: whoever carries it may have
+//! something to set up.
 
 use symmem::cuda::{Buffer, Event, Graph, Stream, SymmetricMemory};
 use symmem::{ReduceOp, Result, bf16};
@@ -163,7 +163,8 @@ pub(crate) fn a_capture_that_is_never_replayed_changes_nothing(rank: &Rank) -> R
     rank.end_all()
 }
 
-/// Branches of a graph run on queues of the driver's choice, which ranks that are threads share: so this needs processes.
+/// Branches of a graph run on queues of the driver's choice, which ranks that are threads share: so this
+/// needs processes.
 pub(crate) fn a_capture_orders_its_forked_streams(rank: &Rank) -> Result<()> {
     let memory = rank.memory::<u32>(256)?;
     let mut seen = rank.buffer::<u32>(256 * rank.world())?;

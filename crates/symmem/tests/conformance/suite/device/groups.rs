@@ -15,7 +15,8 @@ fn values_of_all(rank: &Rank, memory: &SymmetricMemory<u32>, value: usize) -> Re
     memory.all_gather(&mut seen, &rank.stream)?;
     rank.sync()?;
     let found = seen.read(&rank.stream)?;
-    // Before the others go on: freeing it waits for the device, where a group that this rank is not in may have kernels that wait.
+    // Before the others go on: freeing it waits for the device, where a group that this rank is not in may
+    // have kernels that wait.
     drop(seen);
     rank.end()?;
     Ok(found.into_iter().step_by(memory.len()).collect())

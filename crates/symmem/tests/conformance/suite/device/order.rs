@@ -9,8 +9,8 @@ use crate::suite::device::rank::{PATIENCE, Rank};
 use crate::suite::stage::Need;
 use crate::suite::value::{assert_elements, elements};
 
-/// Fills `memory` with what `values` has from `start` on. By a kernel: fills and copies of the driver share queues, in which
-/// one that waits would hold up another rank's.
+/// Fills `memory` with what `values` has from `start` on. By a kernel: fills and copies of the driver share
+/// queues, in which one that waits would hold up another rank's.
 fn fill(
     rank: &Rank,
     memory: &SymmetricMemory<u32>,
@@ -94,7 +94,8 @@ pub(crate) fn all_reduces_on_two_streams_come_one_after_the_other(rank: &Rank) -
     rank.end_all()
 }
 
-/// Small kernels may be on the device before the one ahead of them has ended: each must still see all that it did.
+/// Small kernels may be on the device before the one ahead of them has ended: each must still see all that it
+/// did.
 pub(crate) fn operations_behind_each_other_see_what_came_before(rank: &Rank) -> Result<()> {
     const TIMES: u32 = 4;
     let lens = [64, 1000, 4096, 40_000].map(|len: usize| len.min(rank.most()));

@@ -51,8 +51,8 @@ impl Rank {
         let far = stage.far(world.size());
         let group = world.try_clone()?;
         let engine = Engine::with(&group, &device, settings(stage, &far))?;
-        // All streams that there will be, at one time: the driver sorts streams into queues by their turn, and work of one rank
-        // that waits must not be in the queue of another's.
+        // All streams that there will be, at one time: the driver sorts streams into queues by their turn,
+        // and work of one rank that waits must not be in the queue of another's.
         group.barrier()?;
         let (stream, others) = (engine.stream()?, [engine.stream()?, engine.stream()?]);
         group.barrier()?;
@@ -88,7 +88,8 @@ impl Rank {
         self.make(group, far, |settings| settings)
     }
 
-    /// The most elements that are worth their time: the fakes are slow, and have nothing that changes with the size.
+    /// The most elements that are worth their time: the fakes are slow, and have nothing that changes with
+    /// the size.
     pub(crate) fn most(&self) -> usize {
         if self.stage.place == Place::Fakes { 1100 } else { usize::MAX }
     }
@@ -126,14 +127,14 @@ impl Rank {
         self.engine.sync(&self.stream, PATIENCE)
     }
 
-    /// Collective. Everybody has made what it needs: making memory or graphs may wait for the device, on which from here on
-    /// kernels wait for each other.
+    /// Collective. Everybody has made what it needs: making memory or graphs may wait for the device, on
+    /// which from here on kernels wait for each other.
     pub(crate) fn ready(&self) -> Result<()> {
         self.group.barrier()
     }
 
-    /// Collective. Ends a part of a behaviour: memory is freed when no rank's kernel can be waiting, for freeing waits for the
-    /// device.
+    /// Collective. Ends a part of a behaviour: memory is freed when no rank's kernel can be waiting, for
+    /// freeing waits for the device.
     pub(crate) fn end(&self) -> Result<()> {
         self.sync()?;
         self.group.barrier()

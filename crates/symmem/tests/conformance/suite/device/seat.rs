@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use symmem::cuda::{Algorithm, Allocation, Buffer, DeviceSlice, Status, SymmetricMemory};
-use symmem::{Cause, DType, Group, ReduceOp, Result};
+use symmem::{Cause, DType, Group, ReduceOp, Result, Symmetric};
 
 use crate::cuda;
 use crate::suite::device::rank::Rank;
@@ -170,8 +170,9 @@ impl<T: Value> Block<T, Rank> for DeviceBlock<T> {
 /// More elements than behaviours ask for beyond the end.
 const MARGIN: usize = 64;
 
-/// A handle, the stream that its operations are on, and room for what is read of peers. The room is there from the start: making it may wait
-/// for the device, where the kernel of a rank that is ahead may wait for this one's.
+/// A handle, the stream that its operations are on, and room for what is read of peers. The room is there
+/// from the start: making it may wait for the device, where the kernel of a rank that is ahead may wait for
+/// this one's.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory<T: Value> {
     memory: SymmetricMemory<T>,
@@ -249,6 +250,10 @@ impl<T: Value> Memory<T> for DeviceMemory<T> {
 
     fn multicast_ptr(&self) -> Option<u64> {
         self.memory.multicast_ptr()
+    }
+
+    fn anywhere(&mut self) -> impl Symmetric<Element = T> {
+        self.memory.on(&self.stream)
     }
 
     fn same(&self) -> Self {

@@ -45,7 +45,8 @@ pub(crate) fn the_first_abort_stands(group: &Group) -> Result<()> {
     group.barrier()
 }
 
-/// Whether `error` says that `rank` left: the first to see it says so, the others hear it as the group's failure.
+/// Whether `error` says that `rank` left: the first to see it says so, the others hear it as the group's
+/// failure.
 fn says_left(error: &Error, rank: usize) -> bool {
     match error {
         Error::PeerLeft { rank: who, .. } => *who == rank,

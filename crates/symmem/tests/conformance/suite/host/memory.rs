@@ -161,7 +161,8 @@ pub(crate) fn views_outlive_close(group: &Group) -> Result<()> {
     group.barrier()
 }
 
-/// `peer` and `remote` count from the handle's offset, `buffer` from the allocation's start, as in the reference.
+/// `peer` and `remote` count from the handle's offset, `buffer` from the allocation's start, as in the
+/// reference.
 pub(crate) fn offsets_are_counted_from_where_the_docs_say(group: &Group) -> Result<()> {
     let x = group.alloc::<u32>(100)?;
     let mut whole = x.rendezvous(group)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use symmem::tuning::{Algorithm, Collective};
-use symmem::{Allocation, Cause, DType, Group, ReduceOp, Result, SymmetricMemory};
+use symmem::{Allocation, Cause, DType, Group, ReduceOp, Result, Symmetric, SymmetricMemory};
 
 use crate::suite::run::patience;
 use crate::suite::seat::{Block, Memory, Seat};
@@ -102,7 +102,7 @@ impl Seat for Host {
 
     fn fail_call(&self, _: u64) {
         #[cfg(feature = "faults")]
-        symmem::fault::inject(symmem::fault::Failure::Map, libc::ENOMEM);
+        symmem::fault::inject(symmem::fault::FailingCall::Map, libc::ENOMEM);
     }
 
     /// What is injected fails the next rendezvous, whatever it is, so nothing is left.
@@ -180,6 +180,10 @@ impl<T: Value> Memory<T> for SymmetricMemory<T> {
 
     fn multicast_ptr(&self) -> Option<u64> {
         None
+    }
+
+    fn anywhere(&mut self) -> impl Symmetric<Element = T> {
+        self.same()
     }
 
     fn same(&self) -> Self {
