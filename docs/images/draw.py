@@ -35,7 +35,7 @@ def rendezvous() -> svg.Drawing:
 
 
 def signals() -> svg.Drawing:
-    d = svg.Drawing(640, 430, "A signal: rank 0 stores into its slot of rank 1's pad; rank 1 waits for it and clears it")
+    d = svg.Drawing(640, 440, "A signal: rank 0 stores into its slot of rank 1's pad; rank 1 waits for it and clears it")
     d.text(130, 36, "rank 0", "head")
     d.text(510, 36, "rank 1", "head")
     steps = [
