@@ -16,6 +16,8 @@ import svg
 #: Numbers as they were written, so that 2.0 stays 2.0.
 NUMBERS = json.loads((svg.FOLDER / "numbers.json").read_text(), parse_float=str, parse_int=str)
 README = svg.FOLDER.parent.parent / "README.md"
+#: Ratios of one cell stay on one line.
+BESIDE = ",\N{NO-BREAK SPACE}"
 
 
 def marked(ratio: str) -> str:
@@ -23,8 +25,10 @@ def marked(ratio: str) -> str:
     return f"**{ratio}**" if float(ratio) > 1 else ratio
 
 
-def row(name: str, measured: dict[str, list[str]]) -> str:
-    cells = [f"{us} ({marked(ratio)})" for us, ratio in zip(measured["us"], measured["ratio"], strict=True)]
+def row(name: str, measured: dict[str, list[str]], *others: list[str]) -> str:
+    """A time, and its ratio on this machine and on others."""
+    ratios = zip(measured["ratio"], *others, strict=True)
+    cells = [f"{us} ({BESIDE.join(map(marked, all_ratios))})" for us, all_ratios in zip(measured["us"], ratios, strict=True)]
     return f"| {name} | {' | '.join(cells)} |"
 
 
@@ -35,13 +39,9 @@ def head(title: str, sizes: list[str]) -> list[str]:
 def tables() -> list[str]:
     """The tables of README.md."""
     cpu, gpu = NUMBERS["cpu"], NUMBERS["gpu"]
-    lines = head("f32, 2 ranks", cpu["sizes"])
+    lines = head("2 ranks", cpu["sizes"])
     lines += [row(f"{name}, symmetric", measured) for name, measured in cpu["symmetric"].items()]
-    lines += [row(f"{name}, private", measured) for name, measured in cpu["private"].items()]
-    for name, ratios in cpu["sapphire_rapids"].items():
-        if all(float(ratio) <= 1 for ratio in ratios):
-            continue  # The README has the rows in which another system is faster; docs/benchmarks.md has all.
-        lines.append(f"| {name}, private, Intel | {' | '.join(f'({marked(ratio)})' for ratio in ratios)} |")
+    lines += [row(f"{name}, private", measured, cpu["sapphire_rapids"][name]) for name, measured in cpu["private"].items()]
     graph = head("bf16", gpu["sizes"])
     graph += [row(name, measured) for name, measured in gpu["all_reduce"].items()]
     return ["\n".join(lines), "\n".join(graph)]
@@ -101,7 +101,7 @@ def cpu() -> svg.Drawing:
         entries.append((name, hue, hue == 0, hue == 6))
     legend(d, 30, 338, entries, 200, 3)
     d.text(20, 430, "private memory: time relative to the best other system", "head", "start")
-    d.text(20, 452, "above 1 another system is faster; solid Zen 4, dashed Intel Sapphire Rapids", "small faint", "start")
+    d.text(20, 452, "above 1 another is faster; solid Zen 4, dashed Intel Sapphire Rapids", "small faint", "start")
     ratio = Panel(d, (66, 474, 554, 180), numbers["sizes"], [0, 0.5, 1, 1.5], log=False)
     ratio.limit()
     entries = []
