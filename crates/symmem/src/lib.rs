@@ -43,11 +43,31 @@
 //!
 //! CUDA and NCCL are found at run time. Nothing needs them to build.
 //!
-//! The same is there for Python (numpy, torch, jax, cupy): `pip install .` in a checkout.
+//! # Modules
 //!
-//! The book is the folder `docs` of the repository: tutorials, concepts with drawings, guides ("a rank died,
-//! what now?", debugging a stuck job, kernels of your own), and reference (errors, settings, numerics, memory
-//! model). `cargo xtask book` builds it.
+//! | module | what it has |
+//! |---|---|
+//! | the root | groups, memory of the host, collectives on it, messages, errors, settings |
+//! | [`cuda`] | devices, streams, graphs, memory that GPUs share, the engine that works on it, kernels of your own |
+//! | [`nccl`] | NCCL's communicators and collectives, with deadlines |
+//! | [`store`] | where ranks find each other; the crate `symmem-store`, useful alone |
+//! | [`tuning`] | which algorithm runs at which size, and what `symmem tune` measured |
+//! | [`topology`] | how GPUs are connected |
+//! | [`inspect`], [`trace`] | what ranks of this machine do now, and what they did |
+//!
+//! # Python, the program, the book
+//!
+//! The Python package has the same for numpy, torch, jax and cupy: `pip install .` in a checkout. The program
+//! `symmem` runs, inspects, traces and benches jobs.
+//!
+//! The book is the folder `docs` of the repository, and `cargo xtask book` builds it:
+//!
+//! | part | pages |
+//! |---|---|
+//! | tutorials | `docs/tutorials`: Rust, numpy, torch, jax |
+//! | concepts, with drawings | `docs/concepts`: rendezvous, pads and signals, meetings, failure and survivors, lanes on a GPU |
+//! | guides | `docs/guides`: a rank died, a stuck job, inference on CPUs, fused layers, kernels of your own, torch, NCCL |
+//! | reference | `docs/errors.md`, `settings.md`, `numerics.md`, `memory-model.md`, `collectives.md`, `benchmarks.md` |
 #![cfg_attr(doctest, doc = include_str!("../../../docs/tutorials/rust.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/concepts/signals.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/rank-died.md"))]
