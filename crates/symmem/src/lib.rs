@@ -70,6 +70,7 @@
 //! | reference | `docs/errors.md`, `settings.md`, `numerics.md`, `memory-model.md`, `collectives.md`, `benchmarks.md` |
 #![cfg_attr(doctest, doc = include_str!("../../../docs/tutorials/rust.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/concepts/signals.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../../docs/concepts/lanes.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/rank-died.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/inference-cpu.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/cuda-kernels.md"))]
