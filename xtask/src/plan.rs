@@ -37,8 +37,8 @@ pub(crate) struct Options {
     /// Print the steps and end.
     #[arg(long)]
     list: bool,
-    /// Minutes after which a step is killed.
-    #[arg(long, value_name = "MINUTES", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=1440))]
+    /// Minutes after which a step is killed; a busy machine takes twice as long as a quiet one.
+    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1440))]
     limit: u64,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn write_or_check(
     check: fn(&Job) -> Result<Outcome>,
 ) -> Result<()> {
     /// A step of a plan has the plan's limit.
-    const LIMIT: Duration = Duration::from_secs(15 * 60);
+    const LIMIT: Duration = Duration::from_secs(30 * 60);
     let workspace = Workspace::find()?;
     let job = Job::new(&workspace, LIMIT);
     if writes {
