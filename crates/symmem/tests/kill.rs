@@ -93,7 +93,9 @@ fn random_kill(kill: usize, pidfd: bool, random: &mut Random) -> Case {
 fn crash_points(pidfd: bool) -> Vec<Case> {
     let mut random = Random::new(entropy());
     let can = can_pull();
-    let points = Point::ALL.iter().enumerate().filter(|(_, point)| can || !is_of_pull(**point));
+    // That of elections is passed by who has lost a rank already: see survivors.rs.
+    let passed = |point: Point| point != Point::Elected && (can || !is_of_pull(point));
+    let points = Point::ALL.iter().enumerate().filter(|(_, point)| passed(**point));
     points
         .flat_map(|(at, point)| [(at, *point, 0), (at + 1, *point, 1 + at as u64 % 5)])
         .map(|(at, point, passes)| {

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use symmem::fault::Point;
+use symmem::fault::{self, Point};
 use symmem::{Cause, Deadline, Error, Group, ProcessSpawner, Result};
 
 /// Longer than anything here takes when all is well.
@@ -158,6 +158,27 @@ fn another_rank_can_die_while_the_survivors_regroup() {
         let results = regroup_without("another_rank_can_die_while_the_survivors_regroup", 3, point);
         assert_eq!(results, [Some((0, 2)), Some((1, 2)), None, None], "{point:?}");
     }
+}
+
+/// The others have seen the next death, and given up the store that this rank was about to go to, when it
+/// goes on.
+#[test]
+fn a_rank_that_is_slow_to_join_the_survivors_goes_to_their_next_election() {
+    let name = "a_rank_that_is_slow_to_join_the_survivors_goes_to_their_next_election";
+    let results = processes(name, 4).run_all(|group| {
+        match group.rank() {
+            1 => fault::arm(Point::Elected, || std::thread::sleep(Duration::from_millis(500))),
+            2 => die(),
+            3 => fault::arm(Point::Elected, || die()),
+            _ => {}
+        }
+        is_lost(group.barrier(), 2);
+        let start = Instant::now();
+        let survivors = group.survivors(soon())?;
+        assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
+        is_whole(&survivors)
+    });
+    assert_eq!(outcomes(results), [Some((0, 2)), Some((1, 2)), None, None]);
 }
 
 #[test]

@@ -27,6 +27,7 @@ use super::running::Stop;
 use crate::error::Halt;
 use crate::operation::Op;
 use crate::sync::protocol::{ALIVE_WORDS, Sheet};
+use crate::sys::fault::{self, Point};
 use crate::sys::ids;
 use crate::{Error, Result};
 
@@ -102,8 +103,9 @@ impl Group {
                     Halt::Failed(error) => error,
                 }
             })?;
+            fault::point(Point::Elected);
             let server = election.office.take().map(|office| office.server);
-            match self.regroup(&leader, server, deadline) {
+            match self.regroup(election, &leader, server, deadline) {
                 // Somebody of the new set died on the way: vote again, without it.
                 Err(error) if is_a_death(&error) && !deadline.expired() => election.tried.push(leader.nonce),
                 outcome => return outcome,
@@ -111,12 +113,18 @@ impl Group {
         }
     }
 
-    fn regroup(&self, seen: &SeenBallot, server: Option<TcpStoreServer>, deadline: Deadline) -> Result<Self> {
+    fn regroup(
+        &self,
+        election: &Election<'_>,
+        seen: &SeenBallot,
+        server: Option<TcpStoreServer>,
+        deadline: Deadline,
+    ) -> Result<Self> {
         let members: Vec<usize> = seen.alive.iter().copied().collect();
         let rank = members.iter().position(|member| *member == self.rank());
         let rank =
             rank.ok_or_else(|| Error::invalid("survivors", "the other survivors believe this rank dead"))?;
-        let leader = LeaderWatch { inner: &self.inner, leader: members[0] };
+        let leader = LeaderWatch { election, leader: members[0], nonce: seen.nonce };
         let wait = Wait::new(deadline).with_watch(&leader);
         let store = Arc::new(TcpStore::connect("127.0.0.1", seen.port, &wait)?);
         let boot = format!("symmem/{}/survivors/{:016x}", self.id(), seen.nonce);
@@ -182,13 +190,17 @@ impl Election<'_> {
     /// Strikes whoever is dead, has left, or is missing on a ballot of this election.
     fn strike(&mut self) {
         let inner = self.inner;
-        let gone = |rank: usize| inner.has_left(rank) || inner.members[rank].life.is_dead();
-        self.alive.retain(|rank| *rank == inner.rank || !gone(*rank));
+        let gone: BTreeSet<usize> = self.alive.iter().copied().filter(|rank| self.is_gone(*rank)).collect();
+        self.alive.retain(|rank| *rank == inner.rank || !gone.contains(rank));
         for rank in self.alive.clone() {
             if let Some(ballot) = self.ballot(rank).filter(|ballot| ballot.alive.contains(&inner.rank)) {
                 self.alive.retain(|rank| ballot.alive.contains(rank));
             }
         }
+    }
+
+    fn is_gone(&self, rank: usize) -> bool {
+        self.inner.has_left(rank) || self.inner.members[rank].life.is_dead()
     }
 
     /// Shows this rank's set, and the new store if it is this rank that serves it.
@@ -236,17 +248,24 @@ impl Election<'_> {
     }
 }
 
-/// Watches the rank that serves the new store: nobody else would answer at its port.
+/// Watches the rank that serves the new store: nobody else would answer at its port, and neither does it once
+/// it votes again, because it has seen somebody die before this rank came.
 struct LeaderWatch<'a> {
-    inner: &'a Membership,
+    election: &'a Election<'a>,
     leader: usize,
+    nonce: u64,
 }
 
 impl Watch for LeaderWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
-        let Self { inner, leader } = *self;
-        let gone = inner.has_left(leader) || inner.members[leader].life.is_dead();
-        if gone { Err(Box::new(Stop::Died(leader))) } else { Ok(()) }
+        let Self { election, leader, nonce } = *self;
+        if election.is_gone(leader) {
+            return Err(Box::new(Stop::Died(leader)));
+        }
+        match election.ballot(leader).is_some_and(|ballot| ballot.nonce == nonce) {
+            true => Ok(()),
+            false => Err(format!("rank {leader} has left this election for the next").into()),
+        }
     }
 }
 

@@ -100,6 +100,8 @@ points! {
     PullRead = "pull-read",
     /// Closing: about to leave.
     Closing = "closing",
+    /// Survivors: they agree on who they are, and this rank has not begun to join them.
+    Elected = "elected",
 }
 
 impl Point {
