@@ -120,3 +120,37 @@ fn ranks_without_memory_see_everybody_from_its_own_offset() -> Result<()> {
     })
     .map(drop)
 }
+
+/// Handles of different lengths: what counts is what the counts need, and that is in everybody's memory.
+#[test]
+fn counted_collectives_take_handles_of_different_lengths() -> Result<()> {
+    symmem::spawn(2, |group| {
+        let group = group.within(PATIENCE);
+        let me = group.rank();
+        // As parcels, staged and directly.
+        for len in [8, 400, 4096, 400_000] {
+            let mut x = group.alloc::<u32>(len)?;
+            let first = 1_000_000 * me as u32;
+            x.local_mut()?.iter_mut().zip(first..).for_each(|(element, number)| *element = number);
+            let whole = x.rendezvous(&group)?;
+            let mem = if me == 0 { whole } else { whole.part(len / 2, len / 2)? };
+            let counts = [len / 2, len / 4];
+            let theirs =
+                (0..(len / 2) as u32).chain((0..(len / 4) as u32).map(|i| 1_000_000 + (len / 2) as u32 + i));
+            let expected: Vec<u32> = theirs.collect();
+            let mut out = vec![0; expected.len()];
+            mem.all_gather_v(&counts, &mut out)?;
+            assert_eq!(out, expected, "{len}");
+            out.fill(0);
+            mem.gather_v(0, &counts, &mut out)?;
+            assert_eq!(out, if me == 0 { expected } else { vec![0; out.len()] }, "{len}");
+            let (counts, mut out) = ([len / 4; 2], vec![0; len / 4]);
+            mem.scatter_v(1, &counts, &mut out)?;
+            let start = 1_000_000 + (len / 2 + me * len / 4) as u32;
+            assert!(out.iter().copied().eq(start..start + (len / 4) as u32), "{len}");
+            mem.barrier(0)?;
+        }
+        Ok(())
+    })
+    .map(drop)
+}

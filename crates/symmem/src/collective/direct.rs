@@ -13,15 +13,17 @@ use crate::operation::Signature;
 use crate::sys::fault::{self, Point};
 use crate::{Error, Result};
 
-/// Runs `work` between two meetings. A failure after the first may leave anybody's memory half written,
+/// Runs `work` on everybody's first `len` elements, between two meetings: the same `len` on all ranks, whatever
+/// their handles hold. A failure after the first may leave anybody's memory half written,
 /// whatever the error is.
 pub(super) fn run<T: Element>(
     memory: &SymmetricMemory<T>,
+    len: usize,
     running: &Running<'_>,
     signature: Signature,
     work: impl FnOnce(&Peers<'_, T>),
 ) -> Result<()> {
-    let peers = memory.sealed_by_meeting(enter(memory, running, signature))?;
+    let peers = memory.sealed_by_meeting(enter(memory, len, running, signature))?;
     fault::point(Point::DirectEntered);
     work(&peers);
     fault::point(Point::DirectWorked);
@@ -34,6 +36,7 @@ pub(super) fn run<T: Element>(
 
 fn enter<'a, T: Element>(
     memory: &SymmetricMemory<T>,
+    len: usize,
     running: &Running<'a>,
     signature: Signature,
 ) -> Result<Peers<'a, T>> {
@@ -41,7 +44,7 @@ fn enter<'a, T: Element>(
     let me = memory.rank();
     let address = |rank: usize| {
         let start = if rank == me { memory.offset() } else { running.note(rank, epoch) as usize };
-        memory.element_address(rank, start, memory.len()).ok_or(start)
+        memory.element_address(rank, start, len).ok_or(start)
     };
     for rank in 0..memory.world_size() {
         address(rank).map_err(|start| {
@@ -50,5 +53,5 @@ fn enter<'a, T: Element>(
     }
     // SAFETY: all addresses were just found good, and stay mapped while `memory` lives; every rank is between
     // the two meetings of this collective, or waits for the others there.
-    Ok(unsafe { Peers::new(running.inner(), memory.len(), true, |rank| address(rank).unwrap_or_default()) })
+    Ok(unsafe { Peers::new(running.inner(), len, true, |rank| address(rank).unwrap_or_default()) })
 }

@@ -114,7 +114,7 @@ impl<T: Element> SymmetricMemory<T> {
                 work(&unsafe { Peers::new(inner, len, false, address) });
                 Ok(())
             }
-            _ => direct::run(self, running, signature, work),
+            _ => direct::run(self, len, running, signature, work),
         }
     }
 
