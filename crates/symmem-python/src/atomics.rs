@@ -40,7 +40,7 @@ macro_rules! cells {
                 }
             }
 
-            fn close(self) -> symmem::Result<()> {
+            fn close(&self) -> symmem::Result<()> {
                 match self {
                     $(Self::$name(cells) => cells.close(),)*
                 }
@@ -162,14 +162,13 @@ impl Atomics {
         blocking(py, || cells.barrier())
     }
 
-    /// Collective. Ends the use of the cells. A second close does nothing.
+    /// Collective. Ends the use of the cells. A second close does nothing; one that could not begin, because
+    /// the group is in another operation, can be repeated.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Who is in a call on another thread has the last reference, and ends the use without the others.
-        match cells.and_then(Arc::into_inner) {
-            Some(cells) => blocking(py, || cells.close()),
-            None => Ok(()),
-        }
+        let Ok(cells) = self.open() else { return Ok(()) };
+        blocking(py, || cells.close())?;
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(())
     }
 }
 
@@ -181,7 +180,7 @@ impl Group {
     fn atomics(
         &self,
         py: Python<'_>,
-        size: isize,
+        size: &Bound<'_, PyAny>,
         dtype: Maybe<'_, '_>,
         timeout_ms: u64,
     ) -> PyResult<Atomics> {
@@ -189,8 +188,8 @@ impl Group {
         let arguments = || {
             let dtype = dtype.map_or(Ok(DType::I64), dtype::parse)?;
             let is_cell = matches!(dtype, DType::I32 | DType::U32 | DType::I64 | DType::U64);
-            let size = usize::try_from(size);
-            match (is_cell, size) {
+            // Here, and not by the signature: what is no size is told to the others.
+            match (is_cell, usize::try_from(size.extract::<isize>()?)) {
                 (true, Ok(size)) => Ok((dtype, size)),
                 (true, Err(_)) => Err(invalid("size", "it must not be negative")),
                 (false, _) => Err(invalid("dtype", "cells are int32, uint32, int64 or uint64")),

@@ -62,3 +62,34 @@ def types(group: symmem.Group) -> None:
 
 def test_types_and_what_is_wrong(threads: Any) -> None:
     threads(types, 2)
+
+
+def closes(group: symmem.Group) -> None:
+    cells = group.atomics(1)
+    if group.rank == 0:
+        pending = group.barrier_start()
+        with pytest.raises(symmem.Busy):
+            cells.close()
+        assert cells.add(1, 0, 5) == 0
+        pending.wait()
+    else:
+        group.barrier()
+    cells.close()
+    cells.close()
+    with pytest.raises(symmem.Closed):
+        cells.load(1, 0)
+
+
+def test_a_close_that_could_not_begin_is_repeated(threads: Any) -> None:
+    threads(closes, 2)
+
+
+def sizes(group: symmem.Group) -> None:
+    for wrong in (2**70, "x", None, -1):
+        with pytest.raises((symmem.Error, TypeError, OverflowError, ValueError)):
+            group.atomics(wrong if group.rank else 1)
+        group.barrier()
+
+
+def test_what_is_no_size_is_told_to_all(threads: Any) -> None:
+    threads(sizes, 2)

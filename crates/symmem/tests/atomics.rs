@@ -129,3 +129,24 @@ fn the_cells_of_a_rank_that_has_left_can_still_be_changed() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_close_that_could_not_begin_is_repeated_and_closed_cells_are_refused() {
+    symmem::spawn(2, |group| {
+        let group = group.within(PATIENCE);
+        let cells = group.atomics::<u32>(1)?;
+        if group.rank() == 0 {
+            let pending = group.barrier_start()?;
+            assert_error!(cells.close(), Error::Busy { .. });
+            assert_eq!(cells.add(1, 0, 5)?, 0);
+            pending.wait()?;
+        } else {
+            group.barrier()?;
+        }
+        cells.close()?;
+        assert_error!(cells.load(1, 0), Error::Closed { .. });
+        assert_error!(cells.close(), Error::Closed { .. });
+        group.barrier()
+    })
+    .unwrap();
+}

@@ -166,14 +166,16 @@ impl<T: AtomicElement> Atomics<T> {
         self.memory.barrier(0)
     }
 
-    /// Collective. Ends the use of the cells.
-    pub fn close(self) -> Result<()> {
-        self.memory.close()
+    /// Collective. Ends the use of the cells: every call gives [`Error::Closed`] from here on. A close that
+    /// could not begin ([`Error::Busy`]) changes nothing and can be repeated.
+    pub fn close(&self) -> Result<()> {
+        self.memory.close_all()
     }
 
     #[inline]
     fn cell(&self, rank: usize, index: usize) -> Result<&T::Cell> {
         let (op, world) = (Op::Atomics.name(), self.cells.len());
+        self.memory.check_view(op)?;
         let cells = self.cells.get(rank).ok_or(Error::RankOutOfRange { op, rank, world })?;
         cells.cell(index)
     }

@@ -415,6 +415,11 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective. Ends the use of the memory on this group: all its handles give [`Error::Closed`] from here
     /// on. Views that exist stay valid, and the allocation can be rendezvoused again.
     pub fn close(self) -> Result<()> {
+        self.close_all()
+    }
+
+    /// [`SymmetricMemory::close`], for who keeps a handle: one that could not begin can be repeated.
+    pub(super) fn close_all(&self) -> Result<()> {
         self.operate(Op::Close, None, |running| self.seal(close(running, &self.block, KEY, &self.table)))
     }
 
@@ -521,7 +526,8 @@ impl<T: Element> SymmetricMemory<T> {
         }
     }
 
-    fn check_view(&self, op: &'static str) -> Result<()> {
+    #[inline]
+    pub(super) fn check_view(&self, op: &'static str) -> Result<()> {
         if fork::is_child() {
             return Err(Error::Forked { op });
         }
