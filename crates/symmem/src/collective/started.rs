@@ -95,7 +95,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<Pending<R>> {
         let hold = Hold::exclusive(self.block(), op.name());
         let memory = self.for_helper();
-        self.group().start(op, move || {
+        self.group().enqueue(op, move || {
             // As the blocking form does when it borrows: what was started before may have failed.
             let sound = hold.and_then(|hold| hold.check(op.name()).map(|()| hold));
             let hold = memory.told(op, sound)?;
@@ -112,7 +112,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<Pending<B>> {
         let hold = Hold::shared(self.block(), op.name());
         let memory = self.for_helper();
-        self.group().start(op, move || {
+        self.group().enqueue(op, move || {
             let hold = memory.told(op, hold)?;
             hold.guarded(|| work(&memory, &mut out))?;
             Ok(out)
@@ -187,7 +187,7 @@ impl Group {
         work: impl FnOnce(&Group, &mut B) -> Result<()> + Send + 'static,
     ) -> Result<Pending<B>> {
         let group = self.for_helper();
-        self.start(op, move || {
+        self.enqueue(op, move || {
             work(&group, &mut out)?;
             Ok(out)
         })
@@ -197,7 +197,7 @@ impl Group {
     /// started before has ended.
     pub fn barrier_start(&self) -> Result<Pending<()>> {
         let group = self.for_helper();
-        self.start(Op::Barrier, move || group.barrier())
+        self.enqueue(Op::Barrier, move || group.barrier())
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
             let pending = match group.rank() {
                 0 => {
                     let hold = Hold::exclusive(mem.block(), "panic")?;
-                    group.start::<()>(Op::AllReduce, move || hold.guarded(|| panic!("on purpose")))?
+                    group.enqueue::<()>(Op::AllReduce, move || hold.guarded(|| panic!("on purpose")))?
                 }
                 _ => mem.all_reduce_start(ReduceOp::Sum)?,
             };

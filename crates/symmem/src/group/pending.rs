@@ -1,7 +1,7 @@
 //! What a started operation is to the one who started it: something to test, to wait for, or to await.
 //!
-//! Made by [`Group::start`](super::Group::start) only. The other end is [`OutcomeCell::publish`], which the
-//! helper thread calls exactly once per operation, whatever became of it.
+//! Made by [`Group::enqueue`](super::Group::enqueue) only. The other end is [`OutcomeCell::publish`], which
+//! the helper thread calls exactly once per operation, whatever became of it.
 
 use std::fmt;
 use std::future::Future;

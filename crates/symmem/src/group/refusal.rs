@@ -44,7 +44,7 @@ impl Group {
     /// Collective, started. [`Group::refuse`] in place of a started collective, in its turn.
     pub fn refuse_start(&self, words: &str) -> Result<Pending<()>> {
         let (group, words) = (self.for_helper(), words.to_owned());
-        self.start(Op::Refusal, move || group.refuse(&words))
+        self.enqueue(Op::Refusal, move || group.refuse(&words))
     }
 }
 

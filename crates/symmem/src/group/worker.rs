@@ -1,7 +1,7 @@
 //! The helper thread that carries a rank's started operations, one after the other, in the order they were
 //! started.
 //!
-//! One per (group, rank), made by the first [`Group::start`]. It sleeps without using the processor while
+//! One per (group, rank), made by the first [`Group::enqueue`]. It sleeps without using the processor while
 //! there is nothing to do, and ends when the group's last handle goes: it keeps the group alive only while
 //! operations are unfinished, and nobody ever waits for the thread itself.
 //!
@@ -100,7 +100,7 @@ impl<R: Send, F: FnOnce() -> Result<R> + Send> StartedJob for Task<F, R> {
 impl Group {
     /// Starts `op`: `work` runs on the helper thread, after what was started before. What it does on the
     /// group it does through handles made by [`Group::for_helper`].
-    pub(crate) fn start<R: Send + 'static>(
+    pub(crate) fn enqueue<R: Send + 'static>(
         &self,
         op: Op,
         work: impl FnOnce() -> Result<R> + Send + 'static,
@@ -221,7 +221,7 @@ mod tests {
         }
         crate::group::spawn(1, |group| {
             let (open, closed) = std::sync::mpsc::channel::<()>();
-            let mut pending = group.start(Op::Barrier, move || {
+            let mut pending = group.enqueue(Op::Barrier, move || {
                 let _ = closed.recv();
                 Ok(())
             })?;

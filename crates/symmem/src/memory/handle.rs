@@ -117,7 +117,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// The handle's first element in the allocation of rank `rank`: where `peer`, `get` and `put` count from.
     pub fn offset_of(&self, rank: usize) -> Result<usize> {
         self.group.check_rank("offset_of", rank)?;
-        Ok(self.start(rank) / size_of::<T>())
+        Ok(self.first_byte(rank) / size_of::<T>())
     }
 
     /// The ranks that brought nothing to the rendezvous ([`Group::rendezvous_nothing`]), in order. Where
@@ -215,7 +215,9 @@ impl<T: Element> SymmetricMemory<T> {
     /// ```
     pub fn cast<U: Element>(&self) -> Result<SymmetricMemory<U>> {
         let (offset, len) = element::recount::<T, U>(self.offset, self.len)?;
-        self.offsets.ranks().try_for_each(|rank| element::recount::<u8, U>(self.start(rank), 0).map(drop))?;
+        self.offsets
+            .ranks()
+            .try_for_each(|rank| element::recount::<u8, U>(self.first_byte(rank), 0).map(drop))?;
         Ok(self.over(self.group.share(), offset, len))
     }
 
@@ -321,7 +323,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// `shape` elements of `U` of rank `rank`, from the offset of its handle on.
     pub fn remote<U: Element>(&self, rank: usize, shape: &[usize]) -> Result<PeerView<U>> {
         self.group.check_rank("view", rank)?;
-        self.view(rank, self.start(rank), shape)
+        self.view(rank, self.first_byte(rank), shape)
     }
 
     /// `shape` elements of `U` of rank `rank`, from element `offset` (in units of `U`) of the *allocation*
@@ -446,7 +448,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// The first byte of this handle in the allocation of rank `rank`.
     #[inline]
-    pub(super) fn start(&self, rank: usize) -> usize {
+    pub(super) fn first_byte(&self, rank: usize) -> usize {
         self.offsets.of(rank, (self.rank(), self.offset * size_of::<T>()))
     }
 

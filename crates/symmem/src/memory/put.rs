@@ -163,7 +163,7 @@ impl<T: Element> SymmetricMemory<T> {
         let within = start.checked_add(len).is_some_and(|end| end <= self.len());
         // All offsets are multiples of the elements' size: the ranks agree on the type, and casts look at
         // everybody's.
-        let first = self.start(rank) / size_of::<T>();
+        let first = self.first_byte(rank) / size_of::<T>();
         let address = within.then(|| self.element_address(rank, first + start, len)).flatten();
         address.ok_or_else(|| {
             let behind = (self.table.bytes / size_of::<T>()).saturating_sub(first);
