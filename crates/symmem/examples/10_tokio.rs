@@ -11,7 +11,7 @@ async fn step(group: Group) -> Result<f32> {
     for layer in 0..LAYERS {
         // Backward pass of a layer; its gradient is on its way while the next layer is computed.
         let gradient = vec![(group.rank() + layer) as f32; PARAMETERS];
-        sums.push(group.all_reduce_start(ReduceOp::Avg, gradient)?);
+        sums.push(group.start().all_reduce(ReduceOp::Avg, gradient)?);
     }
     // Another task of the same thread gets its turn while this one waits for the ranks.
     let log = tokio::spawn(async { println!("{LAYERS} layers are on their way") });

@@ -29,7 +29,7 @@
 //! | allocate and rendezvous memory of the host | [`Group::alloc`], [`Allocation`], [`SymmetricMemory`], [`PeerView`] |
 //! | reduce, gather and scatter symmetric memory | methods of [`SymmetricMemory`]; [`ReduceOp`], [`Element`] |
 //! | the same on any slice | methods of [`Group`] |
-//! | start an operation and wait for it later | methods that end in `_start`; [`Pending`], which is a future |
+//! | start an operation and wait for it later | [`SymmetricMemory::start`], [`Group::start`]; [`Pending`], which is a future |
 //! | send messages with tags | [`Mailbox`] |
 //! | go on after a rank died | [`Error::culprit`], [`Group::survivors`] |
 //! | share memory with a process that is no rank | [`Allocation::share`], [`SharedView`] |
@@ -104,7 +104,7 @@ pub mod topology;
 pub mod trace;
 pub mod tuning;
 
-pub use collective::{Received, Strided, Symmetric};
+pub use collective::{Received, Starter, Strided, Symmetric};
 pub use config::{Config, ConfigRow, DEFAULT_SIGNAL_PAD_SIZE, Origin};
 pub use error::{Cause, Context, Error, Result};
 pub use group::{

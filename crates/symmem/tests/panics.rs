@@ -270,7 +270,7 @@ fn an_operation_that_succeeds_in_a_destructor_while_its_thread_unwinds_harms_nob
                 let mut work = || -> Result<()> {
                     mem.all_reduce(ReduceOp::Sum)?;
                     mem.using(Algorithm::TwoShot).all_reduce(ReduceOp::Sum)?;
-                    mem.all_reduce_start(ReduceOp::Sum)?.wait()?;
+                    mem.start().all_reduce(ReduceOp::Sum)?.wait()?;
                     group.all_reduce(ReduceOp::Sum, &mut [1u8; 8])?;
                     group.barrier()
                 };
@@ -362,17 +362,17 @@ fn a_started_operation_that_panics_is_its_pendings_error_and_poisons() {
     let caught = AtomicBool::new(false);
     symmem::spawn(2, |group| {
         let group = group.within(LONG);
-        let mut mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
+        let mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
         if group.rank() == 0 {
-            let mut hasty = mem.cancelled_by(&panicking_token()).using(Algorithm::TwoShot);
-            let error = hasty.all_reduce_start(ReduceOp::Sum)?.wait().unwrap_err();
+            let hasty = mem.cancelled_by(&panicking_token()).using(Algorithm::TwoShot);
+            let error = hasty.start().all_reduce(ReduceOp::Sum)?.wait().unwrap_err();
             assert!(blames(&error, 0) && error.to_string().contains("a poll panics"), "{error}");
             assert!(matches!(mem.local(), Err(Error::Poisoned { .. })));
             caught.store(true, Ordering::Release);
             return Ok(());
         }
         wait_for(&caught);
-        let error = mem.all_reduce_start(ReduceOp::Sum)?.wait().unwrap_err();
+        let error = mem.start().all_reduce(ReduceOp::Sum)?.wait().unwrap_err();
         assert!(blames(&error, 0), "{error}");
         Ok(())
     })

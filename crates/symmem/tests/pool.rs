@@ -141,7 +141,7 @@ fn started_operations_keep_what_they_work_on() -> Result<()> {
         for round in 0..20u64 {
             let mut x = pool.alloc::<u64>(500)?;
             x.fill(round)?;
-            let pending = x.all_reduce_start(ReduceOp::Sum)?;
+            let pending = x.start().all_reduce(ReduceOp::Sum)?;
             drop(x);
             pending.wait()?;
             let y = pool.alloc::<u64>(500)?;

@@ -33,7 +33,7 @@ fn a_start_returns_before_a_slow_peer_came() {
         if group.rank() == 1 {
             checked.wait();
         }
-        let pending = mem.all_reduce_start(ReduceOp::Sum)?;
+        let pending = mem.start().all_reduce(ReduceOp::Sum)?;
         if group.rank() == 0 {
             assert!(!pending.test());
             let busy = group.barrier().unwrap_err();
@@ -65,8 +65,8 @@ fn memory_is_borrowed_from_start_to_end() {
                 checked.wait();
             }
             let (pending, gathered) = match in_place {
-                true => (Some(mem.broadcast_start(1)?), None),
-                false => (None, Some(mem.all_gather_start(vec![0; 200])?)),
+                true => (Some(mem.start().broadcast(1)?), None),
+                false => (None, Some(mem.start().all_gather(vec![0; 200])?)),
             };
             if group.rank() == 0 {
                 assert_eq!(mem.local().is_err(), in_place);
@@ -76,7 +76,7 @@ fn memory_is_borrowed_from_start_to_end() {
             }
             // Memory that is borrowed at the start is this rank's error, and told to the other rank in its
             // turn.
-            let refused = (group.rank() == 0).then(|| mem.all_reduce_start(ReduceOp::Sum)).transpose()?;
+            let refused = (group.rank() == 0).then(|| mem.start().all_reduce(ReduceOp::Sum)).transpose()?;
             if group.rank() == 0 {
                 checked.wait();
             }
@@ -85,7 +85,7 @@ fn memory_is_borrowed_from_start_to_end() {
             match refused {
                 Some(refused) => assert_error!(refused.wait(), Error::Borrowed { .. }),
                 None => {
-                    let told = mem.all_reduce_start(ReduceOp::Sum)?.wait();
+                    let told = mem.start().all_reduce(ReduceOp::Sum)?.wait();
                     assert_error!(told, Error::Rank { rank: 0, message, .. } if message.contains("borrowed"));
                 }
             }
@@ -93,8 +93,7 @@ fn memory_is_borrowed_from_start_to_end() {
         }
         let guard = other.local()?;
         assert_eq!(guard[0], if group.rank() == 0 { 1 } else { 0 });
-        let other = other.within(PATIENCE);
-        assert_error!({ other }.all_reduce_start(ReduceOp::Sum)?.wait(), Error::Borrowed { .. });
+        assert_error!(other.start().all_reduce(ReduceOp::Sum)?.wait(), Error::Borrowed { .. });
         drop(guard);
         group.barrier()
     })
@@ -115,57 +114,60 @@ fn compare_all(group: &Group) -> Result<()> {
         let (mut whole, mut chunk, mut all) = (vec![0; len], vec![0; len / world], vec![0; len * world]);
 
         mem.all_reduce_out(op, &mut whole)?;
-        assert_eq!(mem.all_reduce_out_start(op, vec![0; len])?.wait()?, whole);
-        let private = group.all_reduce_start(op, mem.local()?.to_vec())?;
+        assert_eq!(mem.start().all_reduce_out(op, vec![0; len])?.wait()?, whole);
+        let private = group.start().all_reduce(op, mem.local()?.to_vec())?;
         assert_eq!(private.wait()?, whole);
         mem.reduce_scatter(op, &mut chunk)?;
-        assert_eq!(mem.reduce_scatter_start(op, vec![0; len / world])?.wait()?, chunk);
+        assert_eq!(mem.start().reduce_scatter(op, vec![0; len / world])?.wait()?, chunk);
         let mut prefix = vec![0; len];
         mem.scan(op, &mut prefix)?;
-        assert_eq!(mem.scan_start(op, vec![0; len])?.wait()?, prefix);
+        assert_eq!(mem.start().scan(op, vec![0; len])?.wait()?, prefix);
         let mut before = vec![0; len];
         mem.exclusive_scan(op, &mut before)?;
-        assert_eq!(mem.exclusive_scan_start(op, vec![0; len])?.wait()?, before);
+        assert_eq!(mem.start().exclusive_scan(op, vec![0; len])?.wait()?, before);
         let counts: Vec<usize> = (0..world).map(|rank| len / (rank + 1)).collect();
         let mut packed = vec![0; counts.iter().sum()];
         mem.all_gather_v(&counts, &mut packed)?;
-        assert_eq!(mem.all_gather_v_start(counts.clone(), vec![0; packed.len()])?.wait()?, packed);
+        assert_eq!(mem.start().all_gather_v(counts.clone(), vec![0; packed.len()])?.wait()?, packed);
         let at_root = if rank == root { packed.clone() } else { vec![0; packed.len()] };
-        assert_eq!(mem.gather_v_start(root, counts.clone(), vec![0; packed.len()])?.wait()?, at_root);
+        assert_eq!(mem.start().gather_v(root, counts.clone(), vec![0; packed.len()])?.wait()?, at_root);
         let parts: Vec<usize> =
             (0..world).map(|rank| if rank == root { len - len / 2 } else { len / 2 / world }).collect();
         let mut part = vec![0; parts[rank]];
         mem.scatter_v(root, &parts, &mut part)?;
-        assert_eq!(mem.scatter_v_start(root, parts.clone(), vec![0; part.len()])?.wait()?, part);
+        assert_eq!(mem.start().scatter_v(root, parts.clone(), vec![0; part.len()])?.wait()?, part);
         mem.all_gather(&mut all)?;
-        assert_eq!(mem.all_gather_start(vec![0; len * world])?.wait()?, all);
-        let reduced = mem.reduce_start(op, root, vec![0; len])?.wait()?;
+        assert_eq!(mem.start().all_gather(vec![0; len * world])?.wait()?, all);
+        let reduced = mem.start().reduce(op, root, vec![0; len])?.wait()?;
         assert_eq!(reduced, if rank == root { whole.clone() } else { vec![0; len] });
         let mut exchanged = vec![0; len];
         mem.all_to_all(&mut exchanged)?;
-        assert_eq!(mem.all_to_all_start(vec![0; len])?.wait()?, exchanged);
-        group.barrier_start()?.wait()?;
+        assert_eq!(mem.start().all_to_all(vec![0; len])?.wait()?, exchanged);
+        group.start().barrier()?.wait()?;
         let own = mem.local()?.to_vec();
-        let private = group.reduce_scatter_start(op, own.clone(), vec![0; len / world])?;
+        let private = group.start().reduce_scatter(op, own.clone(), vec![0; len / world])?;
         assert_eq!(private.wait()?, chunk);
-        assert_eq!(group.all_gather_into_start(own.clone(), vec![0; len * world])?.wait()?, all);
-        let reduced = group.reduce_start(op, root, own.clone())?.wait()?;
+        assert_eq!(group.start().all_gather_into(own.clone(), vec![0; len * world])?.wait()?, all);
+        let reduced = group.start().reduce(op, root, own.clone())?.wait()?;
         assert_eq!(reduced, if rank == root { whole.clone() } else { own.clone() });
-        assert_eq!(group.scan_start(op, own.clone(), vec![0; len])?.wait()?, prefix);
-        assert_eq!(group.exclusive_scan_start(op, own.clone(), vec![0; len])?.wait()?, before);
+        assert_eq!(group.start().scan(op, own.clone(), vec![0; len])?.wait()?, prefix);
+        assert_eq!(group.start().exclusive_scan(op, own.clone(), vec![0; len])?.wait()?, before);
         let mine = own[..counts[rank]].to_vec();
-        assert_eq!(group.all_gather_v_start(mine, counts.clone(), vec![0; packed.len()])?.wait()?, packed);
+        assert_eq!(group.start().all_gather_v(mine, counts.clone(), vec![0; packed.len()])?.wait()?, packed);
         let mine = own[..counts[rank]].to_vec();
-        assert_eq!(group.gather_v_start(root, mine, counts.clone(), vec![0; packed.len()])?.wait()?, at_root);
+        assert_eq!(
+            group.start().gather_v(root, mine, counts.clone(), vec![0; packed.len()])?.wait()?,
+            at_root
+        );
         let given = own[..parts.iter().sum()].to_vec();
-        assert_eq!(group.scatter_v_start(root, given, parts.clone(), vec![0; part.len()])?.wait()?, part);
-        assert_eq!(group.all_to_all_start(own.clone(), vec![0; len])?.wait()?, exchanged);
-        assert_eq!(group.broadcast_into_start(root, own)?.wait()?, all[root * len..]);
+        assert_eq!(group.start().scatter_v(root, given, parts.clone(), vec![0; part.len()])?.wait()?, part);
+        assert_eq!(group.start().all_to_all(own.clone(), vec![0; len])?.wait()?, exchanged);
+        assert_eq!(group.start().broadcast_into(root, own)?.wait()?, all[root * len..]);
 
-        mem.all_reduce_start(op)?.wait()?;
+        mem.start().all_reduce(op)?.wait()?;
         assert_eq!(*mem.local()?, whole);
         fill(&mut mem.local_mut()?);
-        mem.broadcast_start(root)?.wait()?;
+        mem.start().broadcast(root)?.wait()?;
         assert_eq!(*mem.local()?, all[root * len..]);
         mem.close()?;
     }
@@ -194,10 +196,10 @@ fn many_run_in_the_order_they_were_started() {
         let mut sums = Vec::new();
         let mut others = Vec::new();
         for step in 0..200usize {
-            sums.push(group.all_reduce_start(ReduceOp::Sum, vec![(step + group.rank()) as u64; step])?);
+            sums.push(group.start().all_reduce(ReduceOp::Sum, vec![(step + group.rank()) as u64; step])?);
             match step % 3 {
-                0 => drop(group.barrier_start()?),
-                1 => others.push(mem.all_gather_start(vec![1; 12])?),
+                0 => drop(group.start().barrier()?),
+                1 => others.push(mem.start().all_gather(vec![1; 12])?),
                 _ => {}
             }
         }
@@ -208,7 +210,7 @@ fn many_run_in_the_order_they_were_started() {
             assert_eq!(other.wait()?, [0; 12]);
         }
         // When the last one has ended, blocking ones run again.
-        group.barrier_start()?.wait()?;
+        group.start().barrier()?.wait()?;
         mem.close()
     })
     .unwrap();
@@ -223,22 +225,22 @@ fn a_dropped_one_runs_to_its_end() {
         mem.fill(group.rank() as u32 + 1)?;
         let spare = group.alloc::<u32>(1)?;
         if group.rank() == 0 {
-            drop(mem.all_reduce_start(ReduceOp::Prod)?);
+            drop(mem.start().all_reduce(ReduceOp::Prod)?);
             assert_error!(mem.local(), Error::Borrowed { .. });
             dropped.wait();
             eventually("the operation lets go of its memory", || mem.local().is_ok());
             assert_eq!(mem.local()?[2999], 2);
             // This one outlives every handle of the group.
-            drop(group.barrier_start()?);
+            drop(group.start().barrier()?);
             drop((mem, group, spare));
             dropped.wait();
             return Ok(());
         }
         dropped.wait();
-        mem.all_reduce_start(ReduceOp::Prod)?.wait()?;
+        mem.start().all_reduce(ReduceOp::Prod)?.wait()?;
         assert_eq!(mem.local()?[0], 2);
         dropped.wait();
-        group.barrier_start()?.wait()
+        group.start().barrier()?.wait()
     })
     .unwrap();
 }
@@ -248,26 +250,26 @@ fn the_blocking_calls_errors_come_with_the_result() {
     let gone = Barrier::new(2);
     symmem::spawn(2, |group| {
         let group = group.within(PATIENCE);
-        let mut mem = group.alloc::<f32>(100)?.rendezvous(&group)?;
-        assert_error!(mem.all_gather_start(vec![0.0; 3])?.wait(), Error::Invalid { .. });
-        assert_error!(mem.all_reduce_start(ReduceOp::Xor)?.wait(), Error::Invalid { .. });
-        assert_error!(mem.broadcast_start(2)?.wait(), Error::RankOutOfRange { rank: 2, .. });
+        let mem = group.alloc::<f32>(100)?.rendezvous(&group)?;
+        assert_error!(mem.start().all_gather(vec![0.0; 3])?.wait(), Error::Invalid { .. });
+        assert_error!(mem.start().all_reduce(ReduceOp::Xor)?.wait(), Error::Invalid { .. });
+        assert_error!(mem.start().broadcast(2)?.wait(), Error::RankOutOfRange { rank: 2, .. });
         let op = if group.rank() == 0 { ReduceOp::Sum } else { ReduceOp::Max };
-        assert_error!(mem.all_reduce_start(op)?.wait(), Error::Mismatch { .. });
+        assert_error!(mem.start().all_reduce(op)?.wait(), Error::Mismatch { .. });
         // Nothing of that ended the group.
-        mem.all_reduce_start(ReduceOp::Sum)?.wait()?;
+        mem.start().all_reduce(ReduceOp::Sum)?.wait()?;
         if group.rank() == 1 {
             drop((mem, group));
             gone.wait();
             return Ok(());
         }
-        let pending = mem.all_reduce_start(ReduceOp::Sum)?;
-        let next = group.barrier_start()?;
+        let pending = mem.start().all_reduce(ReduceOp::Sum)?;
+        let next = group.start().barrier()?;
         gone.wait();
         assert_error!(pending.wait(), Error::PeerLeft { rank: 1, .. });
         assert_error!(next.wait(), Error::GroupFailed { culprit: 1, .. });
-        assert_error!(mem.all_reduce_start(ReduceOp::Sum)?.wait(), Error::Poisoned { .. });
-        assert_error!(group.barrier_start()?.wait(), Error::GroupFailed { culprit: 1, .. });
+        assert_error!(mem.start().all_reduce(ReduceOp::Sum)?.wait(), Error::Poisoned { .. });
+        assert_error!(group.start().barrier()?.wait(), Error::GroupFailed { culprit: 1, .. });
         Ok(())
     })
     .unwrap();
@@ -284,8 +286,8 @@ fn terms_of_the_handle_hold() {
             }
             let token = CancelToken::new();
             let pending = match cancel {
-                true => group.within(PATIENCE).cancelled_by(&token).barrier_start()?,
-                false => group.within(Duration::from_millis(50)).barrier_start()?,
+                true => group.within(PATIENCE).cancelled_by(&token).start().barrier()?,
+                false => group.within(Duration::from_millis(50)).start().barrier()?,
             };
             if cancel {
                 std::thread::sleep(Duration::from_millis(20));
@@ -314,7 +316,7 @@ fn a_blocking_operation_keeps_started_ones_out() {
             std::thread::scope(|scope| {
                 let blocked = scope.spawn(|| group.barrier());
                 eventually("the barrier begins", || group.counters().sleeps > 0 && group.counters().ops > 1);
-                assert_error!(group.barrier_start(), Error::Busy { started: false, .. });
+                assert_error!(group.start().barrier(), Error::Busy { started: false, .. });
                 // Lets the other rank come.
                 group.store().set("tried", b"", &common::patiently())?;
                 blocked.join().expect("no panic")
@@ -323,7 +325,7 @@ fn a_blocking_operation_keeps_started_ones_out() {
             group.store().get("tried", &common::patiently())?;
             group.barrier()?;
         }
-        group.barrier_start()?.wait()
+        group.start().barrier()?.wait()
     })
     .unwrap();
 }
@@ -361,13 +363,13 @@ fn futures_wake_their_executor_and_are_not_polled_in_vain() {
             if step as usize % 2 == group.rank() && step % 30 < 2 {
                 std::thread::sleep(Duration::from_millis(3));
             }
-            let (sum, polls) = block_on(group.all_reduce_start(ReduceOp::Sum, vec![step; 9])?);
+            let (sum, polls) = block_on(group.start().all_reduce(ReduceOp::Sum, vec![step; 9])?);
             assert_eq!(sum?, [2 * step; 9]);
             assert!(polls <= 2, "{polls} polls");
         }
         let (outcome, _) = block_on(async {
-            let first = group.barrier_start()?;
-            let second = group.all_reduce_start(ReduceOp::Max, vec![group.rank() as u8])?;
+            let first = group.start().barrier()?;
+            let second = group.start().all_reduce(ReduceOp::Max, vec![group.rank() as u8])?;
             first.await?;
             second.await
         });
@@ -394,19 +396,19 @@ fn one_thread_per_group_that_ends_with_it() {
             clone.barrier()?;
             assert_eq!(helpers(), 0);
             for _ in 0..3 {
-                let (first, second) = (clone.barrier_start()?, clone.barrier_start()?);
+                let (first, second) = (clone.start().barrier()?, clone.start().barrier()?);
                 first.wait()?;
                 second.wait()?;
                 assert_eq!(helpers(), 1);
             }
             let mem = clone.alloc::<u8>(10)?.rendezvous(&clone)?;
-            let gathered = mem.all_gather_start(vec![0; 20])?;
+            let gathered = mem.start().all_gather(vec![0; 20])?;
             drop((clone, mem));
             gathered.wait()?;
             eventually("the thread ends", || helpers() == 0);
             // Also when the last handle is the operation's own.
             let clone = group.try_clone()?;
-            drop(clone.barrier_start()?);
+            drop(clone.start().barrier()?);
             drop(clone);
             eventually("the thread ends", || helpers() == 0);
             group.barrier()
@@ -419,7 +421,7 @@ fn an_idle_thread_uses_no_processor() {
     let spawner = ProcessSpawner::new("an_idle_thread_uses_no_processor", 1);
     spawner
         .run(|group| {
-            group.barrier_start()?.wait()?;
+            group.start().barrier()?.wait()?;
             let switches = || {
                 let tasks = std::fs::read_dir("/proc/self/task").expect("this is Linux");
                 let dirs = tasks.filter_map(|task| Some(task.ok()?.path()));
@@ -447,15 +449,15 @@ fn a_forked_child_can_neither_start_nor_wait() {
     let spawner = ProcessSpawner::new("a_forked_child_can_neither_start_nor_wait", 1);
     spawner
         .run(|group| {
-            let mut mem = group.alloc::<u8>(10)?.rendezvous(&group)?;
-            let pending = group.barrier_start()?;
-            let awaited = group.barrier_start()?;
+            let mem = group.alloc::<u8>(10)?.rendezvous(&group)?;
+            let pending = group.start().barrier()?;
+            let awaited = group.start().barrier()?;
             // SAFETY: the child only makes calls that refuse to do anything, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let forked = |failed: bool| i32::from(!failed);
-                let wrong = forked(matches!(group.barrier_start(), Err(Error::Forked { .. })))
-                    | forked(matches!(mem.all_reduce_start(ReduceOp::Sum), Err(Error::Forked { .. }))) << 1
+                let wrong = forked(matches!(group.start().barrier(), Err(Error::Forked { .. })))
+                    | forked(matches!(mem.start().all_reduce(ReduceOp::Sum), Err(Error::Forked { .. }))) << 1
                     | forked(matches!(pending.wait(), Err(Error::Forked { .. }))) << 2
                     | forked(matches!(block_on(awaited).0, Err(Error::Forked { .. }))) << 3;
                 drop((mem, group));
@@ -479,7 +481,7 @@ fn a_forked_child_can_neither_start_nor_wait() {
 fn pending_can_change_threads() {
     fn is_send<T: Send + Unpin + 'static>(_: &T) {}
     symmem::spawn(2, |group| {
-        let pending = group.all_reduce_start(ReduceOp::Sum, vec![1u8])?;
+        let pending = group.start().all_reduce(ReduceOp::Sum, vec![1u8])?;
         is_send(&pending);
         assert!(format!("{pending:?}").contains("all_reduce"));
         let sum = std::thread::spawn(move || pending.wait()).join().expect("no panic")?;

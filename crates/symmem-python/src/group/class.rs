@@ -182,7 +182,7 @@ impl Group {
     /// Starts a barrier.
     fn barrier_start(&self) -> PyResult<Pending> {
         let group = self.membership.group("barrier", 0)?.cancelled_by(&symmem::CancelToken::new());
-        let pending = group.barrier_start().map_err(raise)?;
+        let pending = group.start().barrier().map_err(raise)?;
         Ok(Pending::new(Started::boxed(pending, |py, ()| Ok(py.None()))))
     }
 

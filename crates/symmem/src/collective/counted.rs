@@ -1,14 +1,14 @@
 //! Collectives whose parts are as long as counts say, one per rank, which all ranks give alike.
 //!
-//! Called by users through the handle, or through the group for private memory; their started forms are here
-//! too. Ranks compare the counts as they compare shapes, in the meetings that there are anyway. Counts that
-//! are all the same are known by the bytes of the call: such a call is the collective of that name without
-//! counts, and costs what that does. What is wrong with a rank's counts is told to the others.
+//! Called by users through the handle, or through the group for private memory. Ranks compare the counts as
+//! they compare shapes, in the meetings that there are anyway. Counts that are all the same are known by the
+//! bytes of the call: such a call is the collective of that name without counts, and costs what that does.
+//! What is wrong with a rank's counts is told to the others.
 
 use super::peers::Peers;
 use super::private::{Pattern, Private};
 use super::{CollectiveCall, check_len};
-use crate::group::{Group, Pending};
+use crate::group::Group;
 use crate::memory::SymmetricMemory;
 use crate::numeric::Element;
 use crate::operation::{Algorithm, Op, Shape};
@@ -68,11 +68,6 @@ impl<T: Element> SymmetricMemory<T> {
         })
     }
 
-    /// Collective, started. [`SymmetricMemory::all_gather_v`] with a buffer that comes back as the result.
-    pub fn all_gather_v_start(&self, counts: Vec<usize>, out: Vec<T>) -> Result<Pending<Vec<T>>> {
-        self.start_reading(Op::AllGatherV, out, move |memory, out| memory.all_gather_v(&counts, out))
-    }
-
     /// Collective. `out` of rank `root` becomes the first `counts[rank]` elements of every rank's memory, in
     /// rank order: as long as the counts add up to. The others' `out` is ignored. All ranks give the same
     /// counts; they may be 0.
@@ -93,11 +88,6 @@ impl<T: Element> SymmetricMemory<T> {
         })
     }
 
-    /// Collective, started. [`SymmetricMemory::gather_v`] with a buffer that comes back as the result.
-    pub fn gather_v_start(&self, root: usize, counts: Vec<usize>, out: Vec<T>) -> Result<Pending<Vec<T>>> {
-        self.start_reading(Op::GatherV, out, move |memory, out| memory.gather_v(root, &counts, out))
-    }
-
     /// Collective. The memory of rank `root` is, in rank order, `counts[rank]` elements for each rank; `out`,
     /// as long, becomes those for this one. All ranks give the same counts; they may be 0.
     pub fn scatter_v(&self, root: usize, counts: &[usize], out: &mut [T]) -> Result<()> {
@@ -113,11 +103,6 @@ impl<T: Element> SymmetricMemory<T> {
         self.run_counted(OP, root, (counts, sum.even), (sum.total, given), |peers| {
             peers.copy(root, start, out)
         })
-    }
-
-    /// Collective, started. [`SymmetricMemory::scatter_v`] with a buffer that comes back as the result.
-    pub fn scatter_v_start(&self, root: usize, counts: Vec<usize>, out: Vec<T>) -> Result<Pending<Vec<T>>> {
-        self.start_reading(Op::ScatterV, out, move |memory, out| memory.scatter_v(root, &counts, out))
     }
 
     /// What `counts` come to, each of which must be in every rank's memory.
@@ -204,17 +189,6 @@ impl Group {
         }
     }
 
-    /// Collective, started. [`Group::all_gather_v`] of `input`, with a buffer that comes back as the result.
-    pub fn all_gather_v_start<T: Element>(
-        &self,
-        input: Vec<T>,
-        counts: Vec<usize>,
-        out: Vec<T>,
-    ) -> Result<Pending<Vec<T>>> {
-        let work = move |group: &Group, out: &mut Vec<T>| group.all_gather_v(&input, &counts, out);
-        self.start_private(Op::PrivateAllGatherV, out, work)
-    }
-
     /// Collective. `out` of rank `root` becomes everybody's `input`, in rank order; that of rank `r` has
     /// `counts[r]` elements, and `out` as many as the counts add up to. The others' `out` is ignored. All
     /// ranks give the same counts; they may be 0.
@@ -259,18 +233,6 @@ impl Group {
         }
     }
 
-    /// Collective, started. [`Group::gather_v`] of `input`, with a buffer that comes back as the result.
-    pub fn gather_v_start<T: Element>(
-        &self,
-        root: usize,
-        input: Vec<T>,
-        counts: Vec<usize>,
-        out: Vec<T>,
-    ) -> Result<Pending<Vec<T>>> {
-        let work = move |group: &Group, out: &mut Vec<T>| group.gather_v(root, &input, &counts, out);
-        self.start_private(Op::PrivateGatherV, out, work)
-    }
-
     /// Collective. `input` of rank `root` is, in rank order, `counts[rank]` elements for each rank; `out`, as
     /// long, becomes those for this one. The others' `input` is ignored. All ranks give the same counts; they
     /// may be 0.
@@ -313,18 +275,6 @@ impl Group {
             true => private.transfer(Pattern::Scatter { root, chunk: sum.most }, input, out),
             false => private.transfer(Pattern::ScatterCounts { root, counts }, input, out),
         }
-    }
-
-    /// Collective, started. [`Group::scatter_v`] of `input`, with a buffer that comes back as the result.
-    pub fn scatter_v_start<T: Element>(
-        &self,
-        root: usize,
-        input: Vec<T>,
-        counts: Vec<usize>,
-        out: Vec<T>,
-    ) -> Result<Pending<Vec<T>>> {
-        let work = move |group: &Group, out: &mut Vec<T>| group.scatter_v(root, &input, &counts, out);
-        self.start_private(Op::PrivateScatterV, out, work)
     }
 
     /// Begins `op` on this group, which compares counts that are not even, and in which no rank lays out more

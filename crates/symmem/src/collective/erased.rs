@@ -288,17 +288,17 @@ impl SymmetricMemory<u8> {
     ) -> Result<Pending<ErasedBuffer>> {
         let (call, kept) = call.kept();
         match call {
-            Call::AllReduce(op) if out.is_none() => self.start_in_place(Op::AllReduce, move |memory| {
+            Call::AllReduce(op) if out.is_none() => self.start().in_place(Op::AllReduce, move |memory| {
                 with_type!(dtype, T => memory.cast::<T>()?.all_reduce_held(op))
                     .map(|()| ErasedBuffer::default())
             }),
-            Call::Broadcast(root) => self.start_in_place(Op::BroadcastMemory, move |memory| {
+            Call::Broadcast(root) => self.start().in_place(Op::BroadcastMemory, move |memory| {
                 with_type!(dtype, T => memory.cast::<T>()?.broadcast_held(root))
                     .map(|()| ErasedBuffer::default())
             }),
             _ => {
                 let out = ErasedBuffer::zeroed(out.unwrap_or(0));
-                self.start_reading(call.ops().0, out, move |memory, out| {
+                self.start().fill(call.ops().0, out, move |memory, out| {
                     memory.run_as(dtype, call.with_rows(kept.rows()), Some(out))
                 })
             }
@@ -399,7 +399,7 @@ impl Group {
         let work = move |group: &Self, out: &mut ErasedBuffer| {
             group.run_as(dtype, call.with_rows(kept.rows()), input.as_deref(), out)
         };
-        self.start_private(call.ops().1, ErasedBuffer::copy_of(out), work)
+        self.start().fill(call.ops().1, ErasedBuffer::copy_of(out), work)
     }
 
     /// [`Group::all_to_all_v`] of elements of `dtype`.

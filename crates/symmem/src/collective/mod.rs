@@ -51,6 +51,7 @@ use crate::{Error, Result};
 use self::call::CollectiveCall;
 use self::peers::Peers;
 use self::push::Parcels;
+pub use self::started::Starter;
 pub use self::strided::Strided;
 pub use self::symmetric::Symmetric;
 pub use self::variable::Received;

@@ -1,16 +1,16 @@
 //! Scans: each rank gets the reduction of the ranks up to its own, or before it.
 //!
-//! Called by users through the handle, or through the group for private memory; their started forms are here
-//! too. The ranks are in order and each result is rounded once, as in every reduction, so it has the bits of
-//! an all_reduce among these ranks. A rank reads what the ranks before it have laid out, and hears from all
-//! ranks: disagreement is the same `Mismatch` everywhere before a byte changes.
+//! Called by users through the handle, or through the group for private memory. The ranks are in order and
+//! each result is rounded once, as in every reduction, so it has the bits of an all_reduce among these ranks.
+//! A rank reads what the ranks before it have laid out, and hears from all ranks: disagreement is the same
+//! `Mismatch` everywhere before a byte changes.
 
 use std::ops::Range;
 
 use super::peers::Peers;
 use super::pipelined::{PieceBuffer, Pieces, StagedPieces};
 use super::{CollectiveCall, check_len};
-use crate::group::{Group, Pending};
+use crate::group::Group;
 use crate::memory::SymmetricMemory;
 use crate::numeric::{Element, ReduceKernel, ReduceOp, identity};
 use crate::operation::Op;
@@ -65,16 +65,6 @@ impl<T: Element> SymmetricMemory<T> {
         let kernel = self.told(name, fits.and_then(|()| kernel::<T>(op)))?;
         self.read_all(&self.call(name, 0, Some(op)), |peers| reduce(peers, count, (op, kernel), out))
     }
-
-    /// Collective, started. [`SymmetricMemory::scan`] with a buffer that comes back as the result.
-    pub fn scan_start(&self, op: ReduceOp, out: Vec<T>) -> Result<Pending<Vec<T>>> {
-        self.start_reading(Op::Scan, out, move |memory, out| memory.scan(op, out))
-    }
-
-    /// Collective, started. [`SymmetricMemory::exclusive_scan`] with a buffer that comes back as the result.
-    pub fn exclusive_scan_start(&self, op: ReduceOp, out: Vec<T>) -> Result<Pending<Vec<T>>> {
-        self.start_reading(Op::ExclusiveScan, out, move |memory, out| memory.exclusive_scan(op, out))
-    }
 }
 
 impl Group {
@@ -126,28 +116,6 @@ impl Group {
         let (private, kernel) = self.begin_private(call, arguments)?;
         let piece = private.room::<T>(1);
         private.carry(&mut Scan { how: (op, kernel), input, out, piece, count })
-    }
-
-    /// Collective, started. [`Group::scan`] of `input`, with a buffer that comes back as the result.
-    pub fn scan_start<T: Element>(
-        &self,
-        op: ReduceOp,
-        input: Vec<T>,
-        out: Vec<T>,
-    ) -> Result<Pending<Vec<T>>> {
-        self.start_private(Op::PrivateScan, out, move |group, out| group.scan(op, &input, out))
-    }
-
-    /// Collective, started. [`Group::exclusive_scan`] of `input`, with a buffer that comes back as the
-    /// result.
-    pub fn exclusive_scan_start<T: Element>(
-        &self,
-        op: ReduceOp,
-        input: Vec<T>,
-        out: Vec<T>,
-    ) -> Result<Pending<Vec<T>>> {
-        let work = move |group: &Group, out: &mut Vec<T>| group.exclusive_scan(op, &input, out);
-        self.start_private(Op::PrivateExclusiveScan, out, work)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{Error, Result};
 /// ```
 /// use symmem::ReduceOp;
 /// symmem::spawn(2, |group| {
-///     let pending = group.all_reduce_start(ReduceOp::Max, vec![group.rank() as u32; 100])?;
+///     let pending = group.start().all_reduce(ReduceOp::Max, vec![group.rank() as u32; 100])?;
 ///     // ... something else meanwhile ...
 ///     assert_eq!(pending.wait()?, [1; 100]);
 ///     Ok(())

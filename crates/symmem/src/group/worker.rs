@@ -230,7 +230,7 @@ mod tests {
             assert!(matches!(polled.poll(&mut Context::from_waker(&waker)), Poll::Pending));
             drop(open);
             pending.wait()?;
-            group.barrier_start()?.wait()?;
+            group.start().barrier()?.wait()?;
             group.barrier()
         })
         .unwrap();

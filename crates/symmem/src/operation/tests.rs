@@ -46,7 +46,7 @@ fn the_code_offers_what_the_table_says_and_no_more() {
     for row in ROWS {
         let name = row.name;
         assert!(offers("SymmetricMemory<T>", name), "{name}");
-        assert_eq!(row.started, offers("SymmetricMemory<T>", &format!("{name}_start")), "{name}");
+        assert_eq!(row.started, offers("Starter<'_, symmem::SymmetricMemory<T>>", name), "{name}");
         assert_eq!(row.devices, offers("cuda::SymmetricMemory<T>", name), "{name}");
         // Where the plain name is that of an exchange of one value, elements have another.
         let private = [name.to_owned(), format!("{name}_into")];

@@ -136,13 +136,13 @@ const ROWS: &[Row] = &[
     row("all_reduce", "borrowed", |on, wrong| {
         on.while_read(wrong, |memory| memory.all_reduce(ReduceOp::Sum))
     }),
-    row("all_reduce", "op, started", |on, wrong| on.memory.all_reduce_start(op(wrong))?.wait()),
+    row("all_reduce", "op, started", |on, wrong| on.memory.start().all_reduce(op(wrong))?.wait()),
     row("all_reduce", "borrowed, started", |on, wrong| {
-        on.while_read(wrong, |memory| memory.all_reduce_start(ReduceOp::Sum)?.wait())
+        on.while_read(wrong, |memory| memory.start().all_reduce(ReduceOp::Sum)?.wait())
     }),
     row("all_reduce", "algorithm", |on, wrong| on.forced(wrong)?.all_reduce(ReduceOp::Sum)),
     row("all_reduce", "algorithm, started", |on, wrong| {
-        on.forced(wrong)?.all_reduce_start(ReduceOp::Sum)?.wait()
+        on.forced(wrong)?.start().all_reduce(ReduceOp::Sum)?.wait()
     }),
     row("all_reduce_out", "algorithm", |on, wrong| {
         on.forced(wrong)?.all_reduce_out(ReduceOp::Sum, &mut [0.0; LEN])
@@ -162,11 +162,11 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.all_reduce_out(ReduceOp::Sum, &mut [0.0; LEN]))
     }),
     row("all_reduce_out", "out, started", |on, wrong| {
-        on.memory.all_reduce_out_start(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
+        on.memory.start().all_reduce_out(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
     }),
     row("all_reduce_out", "borrowed, started", |on, wrong| {
         on.while_written(wrong, |memory| {
-            memory.all_reduce_out_start(ReduceOp::Sum, vec![0.0; LEN])?.wait().map(drop)
+            memory.start().all_reduce_out(ReduceOp::Sum, vec![0.0; LEN])?.wait().map(drop)
         })
     }),
     row("reduce", "op", |on, wrong| on.memory.reduce(op(wrong), 0, &mut [0.0; LEN])),
@@ -176,7 +176,7 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.reduce(ReduceOp::Sum, 0, &mut [0.0; LEN]))
     }),
     row("reduce", "root, started", |on, wrong| {
-        on.memory.reduce_start(ReduceOp::Sum, root(wrong), vec![0.0; LEN])?.wait().map(drop)
+        on.memory.start().reduce(ReduceOp::Sum, root(wrong), vec![0.0; LEN])?.wait().map(drop)
     }),
     row("reduce_scatter", "op", |on, wrong| on.memory.reduce_scatter(op(wrong), &mut [0.0; CHUNK])),
     row("reduce_scatter", "out", |on, wrong| on.memory.reduce_scatter(ReduceOp::Sum, &mut out(wrong, CHUNK))),
@@ -187,20 +187,20 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.reduce_scatter(ReduceOp::Sum, &mut [0.0; CHUNK]))
     }),
     row("reduce_scatter", "out, started", |on, wrong| {
-        on.memory.reduce_scatter_start(ReduceOp::Sum, out(wrong, CHUNK))?.wait().map(drop)
+        on.memory.start().reduce_scatter(ReduceOp::Sum, out(wrong, CHUNK))?.wait().map(drop)
     }),
     row("all_gather of memory", "out", |on, wrong| on.memory.all_gather(&mut out(wrong, LEN * RANKS))),
     row("all_gather of memory", "borrowed", |on, wrong| {
         on.while_written(wrong, |memory| memory.all_gather(&mut [0.0; LEN * RANKS]))
     }),
     row("all_gather of memory", "out, started", |on, wrong| {
-        on.memory.all_gather_start(out(wrong, LEN * RANKS))?.wait().map(drop)
+        on.memory.start().all_gather(out(wrong, LEN * RANKS))?.wait().map(drop)
     }),
     row("broadcast of memory", "root", |on, wrong| on.memory.broadcast(root(wrong))),
     row("broadcast of memory", "borrowed", |on, wrong| on.while_read(wrong, |memory| memory.broadcast(0))),
-    row("broadcast of memory", "root, started", |on, wrong| on.memory.broadcast_start(root(wrong))?.wait()),
+    row("broadcast of memory", "root, started", |on, wrong| on.memory.start().broadcast(root(wrong))?.wait()),
     row("broadcast of memory", "borrowed, started", |on, wrong| {
-        on.while_read(wrong, |memory| memory.broadcast_start(0)?.wait())
+        on.while_read(wrong, |memory| memory.start().broadcast(0)?.wait())
     }),
     row("all_to_all", "out", |on, wrong| on.memory.all_to_all(&mut out(wrong, LEN))),
     row("all_to_all", "uneven", |on, wrong| on.uneven(wrong)?.all_to_all(&mut [0.0; LEN])),
@@ -208,7 +208,7 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.all_to_all(&mut [0.0; LEN]))
     }),
     row("all_to_all", "out, started", |on, wrong| {
-        on.memory.all_to_all_start(out(wrong, LEN))?.wait().map(drop)
+        on.memory.start().all_to_all(out(wrong, LEN))?.wait().map(drop)
     }),
     row("scan", "op", |on, wrong| on.memory.scan(op(wrong), &mut [0.0; LEN])),
     row("scan", "op that scans lack", |on, wrong| on.memory.scan(without_avg(wrong), &mut [0.0; LEN])),
@@ -218,7 +218,7 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.scan(ReduceOp::Sum, &mut [0.0; LEN]))
     }),
     row("scan", "out, started", |on, wrong| {
-        on.memory.scan_start(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
+        on.memory.start().scan(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
     }),
     row("exclusive_scan", "op", |on, wrong| on.memory.exclusive_scan(op(wrong), &mut [0.0; LEN])),
     row("exclusive_scan", "op that scans lack", |on, wrong| {
@@ -232,7 +232,7 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.exclusive_scan(ReduceOp::Sum, &mut [0.0; LEN]))
     }),
     row("exclusive_scan", "out, started", |on, wrong| {
-        on.memory.exclusive_scan_start(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
+        on.memory.start().exclusive_scan(ReduceOp::Sum, out(wrong, LEN))?.wait().map(drop)
     }),
     row("all_gather_v", "number of counts", |on, wrong| {
         on.memory.all_gather_v(&vec![1; RANKS - usize::from(wrong)], &mut [0.0; RANKS])
@@ -250,7 +250,7 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.all_gather_v(&[1, 2, 0], &mut [0.0; 3]))
     }),
     row("all_gather_v", "out, started", |on, wrong| {
-        on.memory.all_gather_v_start(vec![1, 2, 0], out(wrong, 3))?.wait().map(drop)
+        on.memory.start().all_gather_v(vec![1, 2, 0], out(wrong, 3))?.wait().map(drop)
     }),
     row("gather_v", "root", |on, wrong| on.memory.gather_v(root(wrong), &[1, 2, 0], &mut [0.0; 3])),
     row("gather_v", "number of counts", |on, wrong| {
@@ -266,7 +266,7 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.gather_v(0, &[1, 2, 0], &mut [0.0; 3]))
     }),
     row("gather_v", "root, started", |on, wrong| {
-        on.memory.gather_v_start(root(wrong), vec![1, 2, 0], vec![0.0; 3])?.wait().map(drop)
+        on.memory.start().gather_v(root(wrong), vec![1, 2, 0], vec![0.0; 3])?.wait().map(drop)
     }),
     row("scatter_v", "root", |on, wrong| on.memory.scatter_v(root(wrong), &[1; RANKS], &mut [0.0; 1])),
     row("scatter_v", "number of counts", |on, wrong| {
@@ -285,7 +285,7 @@ const ROWS: &[Row] = &[
         on.while_written(wrong, |memory| memory.scatter_v(0, &[1; RANKS], &mut [0.0; 1]))
     }),
     row("scatter_v", "out, started", |on, wrong| {
-        on.memory.scatter_v_start(0, vec![1; RANKS], out(wrong, 1))?.wait().map(drop)
+        on.memory.start().scatter_v(0, vec![1; RANKS], out(wrong, 1))?.wait().map(drop)
     }),
     row("all_to_all_v", "number of splits", |on, wrong| {
         let splits = vec![1; RANKS - usize::from(wrong)];
@@ -381,7 +381,7 @@ const ROWS: &[Row] = &[
     }),
     row("all_reduce of private memory", "op", |on, wrong| on.group.all_reduce(op(wrong), &mut [0f32; 4])),
     row("all_reduce of private memory", "op, started", |on, wrong| {
-        on.group.all_reduce_start(op(wrong), vec![0f32; 4])?.wait().map(drop)
+        on.group.start().all_reduce(op(wrong), vec![0f32; 4])?.wait().map(drop)
     }),
     row("all_reduce of private memory", "out", |on, wrong| {
         on.group.all_reduce_out(ReduceOp::Sum, &[0f32; 4], &mut out(wrong, 4))
@@ -400,7 +400,7 @@ const ROWS: &[Row] = &[
         on.group.reduce_out(ReduceOp::Sum, WRONG, &[0f32; 4], &mut out(wrong, 4))
     }),
     row("reduce of private memory", "root, started", |on, wrong| {
-        on.group.reduce_start(ReduceOp::Sum, root(wrong), vec![0f32; 4])?.wait().map(drop)
+        on.group.start().reduce(ReduceOp::Sum, root(wrong), vec![0f32; 4])?.wait().map(drop)
     }),
     row("reduce_scatter of private memory", "op", |on, wrong| {
         on.group.reduce_scatter(op(wrong), &[0f32; 6], &mut [0.0; 2])
@@ -412,19 +412,19 @@ const ROWS: &[Row] = &[
         on.group.reduce_scatter(ReduceOp::Sum, &out(wrong, 6), &mut [0.0; 2])
     }),
     row("reduce_scatter of private memory", "out, started", |on, wrong| {
-        on.group.reduce_scatter_start(ReduceOp::Sum, vec![0f32; 6], out(wrong, 2))?.wait().map(drop)
+        on.group.start().reduce_scatter(ReduceOp::Sum, vec![0f32; 6], out(wrong, 2))?.wait().map(drop)
     }),
     row("all_gather of private memory", "out", |on, wrong| {
         on.group.all_gather_into(&[0f32; 2], &mut out(wrong, 6))
     }),
     row("all_gather of private memory", "out, started", |on, wrong| {
-        on.group.all_gather_into_start(vec![0f32; 2], out(wrong, 6))?.wait().map(drop)
+        on.group.start().all_gather_into(vec![0f32; 2], out(wrong, 6))?.wait().map(drop)
     }),
     row("broadcast of private memory", "root", |on, wrong| {
         on.group.broadcast_into(root(wrong), &mut [0f32; 4])
     }),
     row("broadcast of private memory", "root, started", |on, wrong| {
-        on.group.broadcast_into_start(root(wrong), vec![0f32; 4])?.wait().map(drop)
+        on.group.start().broadcast_into(root(wrong), vec![0f32; 4])?.wait().map(drop)
     }),
     row("all_to_all of private memory", "out", |on, wrong| {
         on.group.all_to_all(&[0f32; 6], &mut out(wrong, 6))
@@ -433,7 +433,7 @@ const ROWS: &[Row] = &[
         on.group.all_to_all(&out(wrong, 6), &mut out(wrong, 6))
     }),
     row("all_to_all of private memory", "out, started", |on, wrong| {
-        on.group.all_to_all_start(vec![0f32; 6], out(wrong, 6))?.wait().map(drop)
+        on.group.start().all_to_all(vec![0f32; 6], out(wrong, 6))?.wait().map(drop)
     }),
     row("scan of private memory", "op", |on, wrong| on.group.scan(op(wrong), &[0f32; 4], &mut [0.0; 4])),
     row("scan of private memory", "op that scans lack", |on, wrong| {
@@ -443,7 +443,7 @@ const ROWS: &[Row] = &[
         on.group.scan(ReduceOp::Sum, &[0f32; 4], &mut out(wrong, 4))
     }),
     row("scan of private memory", "out, started", |on, wrong| {
-        on.group.scan_start(ReduceOp::Sum, vec![0f32; 4], out(wrong, 4))?.wait().map(drop)
+        on.group.start().scan(ReduceOp::Sum, vec![0f32; 4], out(wrong, 4))?.wait().map(drop)
     }),
     row("exclusive_scan of private memory", "op", |on, wrong| {
         on.group.exclusive_scan(op(wrong), &[0f32; 4], &mut [0.0; 4])
@@ -455,7 +455,7 @@ const ROWS: &[Row] = &[
         on.group.exclusive_scan(ReduceOp::Sum, &[0f32; 4], &mut out(wrong, 4))
     }),
     row("exclusive_scan of private memory", "out, started", |on, wrong| {
-        on.group.exclusive_scan_start(ReduceOp::Sum, vec![0f32; 4], out(wrong, 4))?.wait().map(drop)
+        on.group.start().exclusive_scan(ReduceOp::Sum, vec![0f32; 4], out(wrong, 4))?.wait().map(drop)
     }),
     row("all_gather_v of private memory", "number of counts", |on, wrong| {
         on.group.all_gather_v(&[0f32; 1], &vec![1; RANKS + usize::from(wrong)], &mut [0.0; RANKS])
@@ -476,7 +476,7 @@ const ROWS: &[Row] = &[
     row("all_gather_v of private memory", "out, started", |on, wrong| {
         let counts = vec![1, 2, 0];
         let input = vec![0f32; counts[on.group.rank()]];
-        on.group.all_gather_v_start(input, counts, out(wrong, 3))?.wait().map(drop)
+        on.group.start().all_gather_v(input, counts, out(wrong, 3))?.wait().map(drop)
     }),
     row("gather_v of private memory", "root", |on, wrong| {
         on.group.gather_v(root(wrong), &[0f32; 1], &[1; RANKS], &mut [0.0; RANKS])
@@ -491,7 +491,7 @@ const ROWS: &[Row] = &[
         on.group.gather_v(WRONG, &[0f32; 1], &[1; RANKS], &mut out(wrong, RANKS))
     }),
     row("gather_v of private memory", "input, started", |on, wrong| {
-        on.group.gather_v_start(0, out(wrong, 1), vec![1; RANKS], vec![0.0; RANKS])?.wait().map(drop)
+        on.group.start().gather_v(0, out(wrong, 1), vec![1; RANKS], vec![0.0; RANKS])?.wait().map(drop)
     }),
     row("scatter_v of private memory", "root", |on, wrong| {
         on.group.scatter_v(root(wrong), &[0f32; RANKS], &[1; RANKS], &mut [0.0; 1])
@@ -506,7 +506,7 @@ const ROWS: &[Row] = &[
         on.group.scatter_v(0, &[0f32; RANKS], &[1; RANKS], &mut out(wrong, 1))
     }),
     row("scatter_v of private memory", "out, started", |on, wrong| {
-        on.group.scatter_v_start(0, vec![0f32; RANKS], vec![1; RANKS], out(wrong, 1))?.wait().map(drop)
+        on.group.start().scatter_v(0, vec![0f32; RANKS], vec![1; RANKS], out(wrong, 1))?.wait().map(drop)
     }),
     row("all_to_all_v of private memory", "number of splits", |on, wrong| {
         let splits = vec![1; RANKS - usize::from(wrong)];
@@ -672,7 +672,7 @@ fn long_words_are_cut() {
         match group.rank() {
             0 => group.refuse_start("not now")?.wait()?,
             _ => {
-                let told = group.barrier_start()?.wait();
+                let told = group.start().barrier()?.wait();
                 assert!(matches!(told, Err(Error::Rank { rank: 0, message, .. }) if message == "not now"));
             }
         }

@@ -183,8 +183,8 @@ fn send_letters(group: &Group, script: &mut Random) -> Result<u64> {
 fn start_some(group: &Group, script: &mut Random) -> Result<()> {
     let (rank, world) = (group.rank() as u64, group.size() as u64);
     let (len, root) = (1 + script.below(30_000), script.below(group.size()));
-    let sum = group.all_reduce_start(ReduceOp::Sum, vec![rank; len])?;
-    let told = group.broadcast_into_start(root, vec![rank; len])?;
+    let sum = group.start().all_reduce(ReduceOp::Sum, vec![rank; len])?;
+    let told = group.start().broadcast_into(root, vec![rank; len])?;
     assert_eq!(sum.wait()?, vec![world * (world - 1) / 2; len]);
     assert_eq!(told.wait()?, vec![root as u64; len]);
     Ok(())

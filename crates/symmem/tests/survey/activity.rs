@@ -176,36 +176,36 @@ fn started(group: &Group, seed: u64, ready: impl FnOnce()) -> Result<Never> {
         memory.fill(rank)?;
         match random.below(7) {
             0 => {
-                let pending = memory.all_reduce_start(op)?;
+                let pending = memory.start().all_reduce(op)?;
                 other.fill(rank)?;
-                let second = other.broadcast_start(root)?;
-                let third = group.barrier_start()?;
+                let second = other.start().broadcast(root)?;
+                let third = group.start().barrier()?;
                 pending.wait()?;
                 second.wait()?;
                 third.wait()?;
                 assert!(memory.local()?.iter().all(|value| *value == sum));
                 assert!(other.local()?.iter().all(|value| *value == root as u64));
             }
-            1 => assert_eq!(memory.all_reduce_out_start(op, vec![0; len])?.wait()?, vec![sum; len]),
-            2 => drop(memory.reduce_start(op, root, vec![0; len])?.wait()?),
+            1 => assert_eq!(memory.start().all_reduce_out(op, vec![0; len])?.wait()?, vec![sum; len]),
+            2 => drop(memory.start().reduce(op, root, vec![0; len])?.wait()?),
             3 => {
-                let scattered = memory.reduce_scatter_start(op, vec![0; len / world])?;
-                let gathered = memory.all_gather_start(vec![0; len * world])?;
+                let scattered = memory.start().reduce_scatter(op, vec![0; len / world])?;
+                let gathered = memory.start().all_gather(vec![0; len * world])?;
                 assert_eq!(scattered.wait()?, vec![sum; len / world]);
                 assert_eq!(gathered.wait()?[len * (world - 1)], world as u64 - 1);
             }
-            4 => drop(memory.all_to_all_start(vec![0; len])?.wait()?),
+            4 => drop(memory.start().all_to_all(vec![0; len])?.wait()?),
             5 => {
-                let reduced = group.all_reduce_start(op, vec![rank; len])?;
-                let told = group.broadcast_into_start(root, vec![rank; len])?;
+                let reduced = group.start().all_reduce(op, vec![rank; len])?;
+                let told = group.start().broadcast_into(root, vec![rank; len])?;
                 assert_eq!(reduced.wait()?, vec![sum; len]);
                 assert_eq!(told.wait()?, vec![root as u64; len]);
             }
             _ => {
-                let gathered = group.all_gather_into_start(vec![rank; 50], vec![0; 50 * world])?;
-                let scattered = group.reduce_scatter_start(op, vec![rank; len], vec![0; len / world])?;
-                let moved = group.all_to_all_start(vec![rank; len], vec![0; len])?;
-                drop(group.reduce_start(op, root, vec![rank; len])?.wait()?);
+                let gathered = group.start().all_gather_into(vec![rank; 50], vec![0; 50 * world])?;
+                let scattered = group.start().reduce_scatter(op, vec![rank; len], vec![0; len / world])?;
+                let moved = group.start().all_to_all(vec![rank; len], vec![0; len])?;
+                drop(group.start().reduce(op, root, vec![rank; len])?.wait()?);
                 drop((gathered.wait()?, moved.wait()?));
                 assert_eq!(scattered.wait()?, vec![sum; len / world]);
             }
