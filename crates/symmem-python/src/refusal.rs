@@ -58,7 +58,7 @@ impl Membership {
             return error;
         }
         // Ctrl-C ends waiting for the operation, not the operation.
-        let started = group.cancelled_by(&CancelToken::new()).refuse_start(&words(py, &error));
+        let started = group.cancelled_by(&CancelToken::new()).start().refuse(&words(py, &error));
         let Ok(pending) = started else { return error };
         let pending = Pending::new(Started::boxed(pending, |py, ()| Ok(py.None())));
         match pending.wait(py, 0) {

@@ -172,6 +172,12 @@ impl Starter<'_, Group> {
         self.fill(Op::Barrier, (), |group, ()| group.barrier())
     }
 
+    /// Collective, started. [`Group::refuse`] in place of a started collective, in its turn.
+    pub fn refuse(&self, words: &str) -> Result<Pending<()>> {
+        let words = words.to_owned();
+        self.fill(Op::Refusal, (), move |group, ()| group.refuse(&words))
+    }
+
     /// Starts `work`, which fills `out`.
     pub(super) fn fill<B: Send + 'static>(
         &self,

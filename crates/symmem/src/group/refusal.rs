@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code, reason = "staging in shared memory")]
 
-use super::{Group, Pending, Running};
+use super::{Group, Running};
 use crate::operation::{Op, signature};
 use crate::sync::control::staging_bytes;
 use crate::sync::protocol::arrived;
@@ -39,12 +39,6 @@ impl Group {
     /// ```
     pub fn refuse(&self, words: &str) -> Result<()> {
         self.operate(Op::Refusal, None, |running| running.tell(words))
-    }
-
-    /// Collective, started. [`Group::refuse`] in place of a started collective, in its turn.
-    pub fn refuse_start(&self, words: &str) -> Result<Pending<()>> {
-        let (group, words) = (self.for_helper(), words.to_owned());
-        self.enqueue(Op::Refusal, move || group.refuse(&words))
     }
 }
 

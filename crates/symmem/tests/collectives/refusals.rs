@@ -670,7 +670,7 @@ fn long_words_are_cut() {
             },
         }
         match group.rank() {
-            0 => group.refuse_start("not now")?.wait()?,
+            0 => group.start().refuse("not now")?.wait()?,
             _ => {
                 let told = group.start().barrier()?.wait();
                 assert!(matches!(told, Err(Error::Rank { rank: 0, message, .. }) if message == "not now"));
