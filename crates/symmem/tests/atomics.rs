@@ -136,7 +136,7 @@ fn a_close_that_could_not_begin_is_repeated_and_closed_cells_are_refused() {
         let group = group.within(PATIENCE);
         let cells = group.atomics::<u32>(1)?;
         if group.rank() == 0 {
-            let pending = group.barrier_start()?;
+            let pending = group.start().barrier()?;
             assert_error!(cells.close(), Error::Busy { .. });
             assert_eq!(cells.add(1, 0, 5)?, 0);
             pending.wait()?;
