@@ -391,8 +391,10 @@ impl Group {
                 }
                 Place::Cuda(ordinal) => job.run_on(py, membership, ordinal, timeout_ms),
             },
-            Err(error) => match Operand::any(x).map(|x| x.device) {
-                Ok(Place::Cuda(ordinal)) => Err(cuda::Private::refuse(py, membership, ordinal, error)),
+            Err(error) => match Operand::any(x) {
+                Ok(x) if let Place::Cuda(ordinal) = x.device => {
+                    Err(cuda::Private::refuse(py, membership, ordinal, &x, error))
+                }
                 _ if membership.is_on_host(x) => Err(membership.refuse(py, timeout_ms, error)),
                 _ => Err(error),
             },

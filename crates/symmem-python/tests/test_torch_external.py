@@ -23,6 +23,7 @@ import torch.distributed as dist  # noqa: E402
 import symmem  # noqa: E402
 import symmem.torch as symm_mem  # noqa: E402
 from symmem import nccl  # noqa: E402
+from symmem.torch import _external  # noqa: E402
 
 POINTER = 0x1234560
 
@@ -52,6 +53,45 @@ def test_it_has_what_it_was_given_and_is_undone_once() -> None:
         registered()
     again.unregister()
     other.unregister()
+
+
+def test_it_ends_with_its_process_group_and_not_with_the_name() -> None:
+    for kept in (False, True):
+        held: list[Any] = []
+        for turn in range(2):
+            store = dist.HashStore()
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+            try:
+                world = dist.group.WORLD
+                assert world is not None
+                if kept:
+                    held.append(world)
+                seen: list[str] = []
+
+                class Taken:
+                    closed = False
+
+                    def _adopt_nccl(self, address: int, ordinal: int, keep: Any) -> None:
+                        seen.append(f"adopted {keep}")
+
+                    def _disown_nccl(self, address: int, ordinal: int) -> None:
+                        seen.append("disowned")
+
+                if turn == 0:
+                    handle = registered(group=world, comm="first")
+                group: Any = Taken()
+                _external._attach_all(world, group)
+                assert seen == ([] if turn else ["adopted first"]), (kept, seen)
+                assert handle.registered == (turn == 0)
+                if turn:
+                    again = registered(group=world, comm="second")
+                    _external._attach_all(world, group)
+                    assert seen == ["adopted second"]
+                    again.unregister()
+            finally:
+                del world
+                dist.destroy_process_group()
+                gc.collect()
 
 
 def test_it_holds_the_object_until_it_is_undone() -> None:

@@ -17,7 +17,7 @@ use super::stream::{refuse_capture, stream};
 use crate::error::{invalid, raise};
 use crate::group::Membership;
 use crate::memory::{Purpose, has_to_grow, room};
-use crate::operand::Place;
+use crate::operand::{Operand, Place};
 
 /// A collective on private memory of the device `ordinal`. Input and output are addresses and numbers of
 /// elements; in place, both are one.
@@ -57,11 +57,20 @@ impl Private<'_> {
         py.detach(|| unsafe { core.run_private(self, len, within, &stream) }).map_err(raise)
     }
 
-    /// Tells the others about `error` in place of a collective, where the group has a room; what to raise.
-    pub(crate) fn refuse(py: Python<'_>, membership: &Membership, ordinal: i32, error: PyErr) -> PyErr {
+    /// Tells the others about `error` in place of a collective with `x`, an array on the device `ordinal`, where
+    /// they will be; what to raise.
+    pub(crate) fn refuse(
+        py: Python<'_>,
+        membership: &Membership,
+        ordinal: i32,
+        x: &Operand<'_>,
+        error: PyErr,
+    ) -> PyErr {
         let place = Place::Cuda(ordinal);
-        if has_to_grow(membership, place, Purpose::Private, 1) {
-            // They are about to make one, together.
+        // Theirs is as long, as far as can be known here.
+        let bytes = x.len.saturating_mul(x.dtype.size()).max(1);
+        if has_to_grow(membership, place, Purpose::Private, bytes) {
+            // They are about to make a larger room, together.
             return membership.refuse(py, 0, error);
         }
         let told = || {

@@ -324,8 +324,8 @@ impl Group {
         match known {
             Some(memory) => drop(memory.handle().refuse(error, memory.terms(py, timeout_ms, None))),
             None => match x.map(Operand::any) {
-                Some(Ok(Operand { device: Place::Cuda(ordinal), .. })) => {
-                    drop(Private::refuse(py, &self.membership, ordinal, error));
+                Some(Ok(x @ Operand { device: Place::Cuda(ordinal), .. })) => {
+                    drop(Private::refuse(py, &self.membership, ordinal, &x, error));
                 }
                 _ if x.is_none_or(|x| self.membership.is_on_host(x)) => {
                     drop(self.membership.refuse(py, timeout_ms, error));

@@ -443,6 +443,14 @@ def fake_private() -> None:
         raises(symmem.Invalid, "never waits", lambda: group.all_gather_start(x, out))
         host = symmem.empty(COUNT, dtype="float32")
         raises(symmem.Invalid, "the input on", lambda: group.all_reduce(x, "sum", host))
+        # The others are about to make a larger room when one refuses: they are told there, and nobody waits.
+        large, large_host = (symmem.empty(1 << 20, dtype="float32", **where) for where in ({"device": device}, {}))
+        if RANK == WORLD - 1:
+            raises(symmem.Invalid, "the input on", lambda: group.all_reduce(large, "sum", large_host))
+        else:
+            raises(symmem.RankFailed, "the input on", lambda: group.all_reduce(large, "sum", large))
+        group.barrier()
+        group.all_reduce(large)
 
 
 def fake_captures() -> None:

@@ -68,6 +68,8 @@ impl Activity {
 
     /// Whether everything that was launched is done. Of a lost context nothing runs any more.
     pub(crate) fn is_idle(&self) -> bool {
+        // Any thread may ask, also while another one captures: its graph must not break, nor this be refused.
+        let _relaxed = Relaxed::enter();
         let done = |event: &Event| event.query().unwrap_or(true);
         self.lanes.iter().all(done) && self.copies().iter().all(|(_, event)| done(event))
     }

@@ -102,9 +102,10 @@ impl SharedCommunicator {
         }
     }
 
-    /// Whether NCCL has nothing of it any more.
+    /// Whether NCCL has nothing of it any more; of one that was adopted, whether this library has.
     pub(crate) fn has_ended(&self) -> bool {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        let is_theirs = matches!(self.owner, CommunicatorOwner::Theirs(_));
+        is_theirs && !self.is_alive() || self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// What ends `raw`, in any thread.

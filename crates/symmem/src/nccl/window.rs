@@ -61,6 +61,8 @@ impl Window {
         );
         if let Err(error) = registered {
             out.leak();
+            // NCCL may still be at it, until the communicator has ended.
+            inner.keep(memory);
             return Err(error);
         }
         let raw = out.value();
@@ -164,7 +166,9 @@ impl RegisteredWindow {
             .communicator
             .end_something("ncclCommWindowDeregister", |_, comm| unsafe { deregister(comm, raw) });
         match gone {
-            Ok(()) | Err(Error::Closed { .. }) => {}
+            Ok(()) => {}
+            // It goes with the communicator, which an abort may only be about to end.
+            Err(Error::Closed { .. }) => self.communicator.keep(&self.memory),
             Err(error) => {
                 tracing::warn!(%error, "not released");
                 // NCCL may still have it registered: then it stays.

@@ -1,17 +1,20 @@
 """NCCL communicators that others made, for groups whose symmetric memory comes from NCCL.
 
 A registration is by the group's name and the device. It counts when the group first works on the device; without one the group makes a
-communicator of its own.
+communicator of its own. torch gives the name of a group that was destroyed to the next one, so a registration is of the process group that had the name when it
+was made, or that first had it afterwards, and ends with it.
 """
 
 from __future__ import annotations
 
 import operator
 import threading
+import weakref
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import ProcessGroup
 
 import symmem
 from symmem.torch import _groups
@@ -30,6 +33,7 @@ class ExternalNcclComm:
         self.comm = comm
         self.registered = True
         self._group = group
+        self._process_group: weakref.ref[ProcessGroup] | None = None
 
     def __repr__(self) -> str:
         state = "registered" if self.registered else "not registered"
@@ -37,6 +41,8 @@ class ExternalNcclComm:
 
     def attach(self, group: symmem.Group) -> None:
         """Gives the communicator to the symmem group, which holds `comm` from then on as long as it needs it."""
+        if self._group is group:
+            return
         group._adopt_nccl(self.comm_ptr, self.device.index, self.comm)
         self._group = group
 
@@ -54,6 +60,15 @@ class ExternalNcclComm:
         if self._group is not None:
             self._group._disown_nccl(self.comm_ptr, self.device.index)
         self._group = self.comm = None
+
+    def _is_of(self, process_group: ProcessGroup | None) -> bool:
+        return self._process_group is None or self._process_group() is process_group
+
+    def _belong_to(self, process_group: ProcessGroup) -> None:
+        self._process_group = weakref.ref(process_group)
+        finalizer = weakref.finalize(process_group, self.unregister)
+        # A process that ends lets go of everything anyway, and then Python objects may be gone.
+        finalizer.atexit = False
 
     @property
     def _key(self) -> tuple[str, int]:
@@ -92,14 +107,16 @@ def register_external_nccl_comm(
         made = ExternalNcclComm(group.name, comm_ptr, where, comm, None)
         made.attach(group)
         return made
-    if isinstance(group, str):
-        name = group
-    else:
-        process_group = _groups.process_group_of(group)
-        if process_group is None:
-            raise symmem.Invalid("register_external_nccl_comm: there is no process group")
-        name = process_group.group_name
+    process_group = _groups.named(group) if isinstance(group, str) else _groups.process_group_of(group)
+    if process_group is None and not isinstance(group, str):
+        raise symmem.Invalid("register_external_nccl_comm: there is no process group")
+    name = group if isinstance(group, str) else process_group.group_name
     made = ExternalNcclComm(name, comm_ptr, where, comm, None)
+    if process_group is not None:
+        made._belong_to(process_group)
+    earlier = _registered.get(made._key)
+    if earlier is not None and not earlier._is_of(process_group):
+        earlier.unregister()
     with _lock:
         if made._key in _registered:
             raise symmem.Invalid(f"register_external_nccl_comm: group {name!r} has a communicator for {where} already. Hint: unregister it")
@@ -114,18 +131,23 @@ def register_external_nccl_comm(
     return made
 
 
-def _attach_all(name: str, group: symmem.Group) -> None:
-    with _lock:
-        of_group = [each for (theirs, _), each in _registered.items() if theirs == name]
-    for each in of_group:
+def _attach_all(process_group: ProcessGroup, group: symmem.Group) -> None:
+    for each in _registered_as(process_group.group_name):
+        if not each._is_of(process_group):
+            each.unregister()
+            continue
+        if each._process_group is None:
+            each._belong_to(process_group)
         each.attach(group)
 
 
-def _unregister_all(name: str) -> None:
-    # torch gives the name of a group that was destroyed to the next one.
+def _registered_as(name: str) -> list[ExternalNcclComm]:
     with _lock:
-        of_group = [each for (theirs, _), each in _registered.items() if theirs == name]
-    for each in of_group:
+        return [each for (theirs, _), each in _registered.items() if theirs == name]
+
+
+def _unregister_all(name: str) -> None:
+    for each in _registered_as(name):
         each.unregister()
 
 

@@ -21,8 +21,8 @@ GroupLike: TypeAlias = "symmem.Group | ProcessGroup | str | None"
 
 _groups: weakref.WeakKeyDictionary[ProcessGroup, symmem.Group] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
-# Called with the name and the group of each process group that is resolved for the first time.
-on_first_use: list[Callable[[str, symmem.Group], None]] = []
+# Called with each process group that is resolved for the first time, and its group.
+on_first_use: list[Callable[[ProcessGroup, symmem.Group], None]] = []
 # Called with the name of each process group that was destroyed.
 on_forget: list[Callable[[str], None]] = []
 
@@ -45,18 +45,23 @@ def resolve(group: GroupLike) -> symmem.Group:
         made = symmem.Group.from_torch(process_group).any_shape()
         _remember(process_group, made)
         for call in on_first_use:
-            call(process_group.group_name, made)
+            call(process_group, made)
     return made
 
 
 def resolved(name: str) -> symmem.Group | None:
     """The symmem group of the process group of that name, if it was resolved before. Never collective."""
-    try:
-        process_group = process_group_of(name)
-    except (RuntimeError, ValueError):
-        return None
+    process_group = named(name)
     with _lock:
         return _groups.get(process_group) if process_group is not None else None
+
+
+def named(name: str) -> ProcessGroup | None:
+    """The process group of that name, if there is one."""
+    try:
+        return process_group_of(name)
+    except (RuntimeError, ValueError):
+        return None
 
 
 def process_group_of(group: ProcessGroup | str | None) -> ProcessGroup | None:

@@ -305,11 +305,15 @@ def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
 def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """This rank's part, along the first dimension, of the sum or average of all ranks' `tensor`; on GPUs as `_low_contention_all_gather`."""
     group = resolve(group_name)
+    problem = None
     if reduce_op not in ("sum", "avg"):
-        raise _refused(f"reduce_op must be sum or avg, not {reduce_op}", group, tensor)
-    if tensor.shape[0] % group.size:
-        text = f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
-        raise _refused(text, group, tensor)
+        problem = f"reduce_op must be sum or avg, not {reduce_op}"
+    elif tensor.shape[0] % group.size:
+        problem = f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
+    if problem is not None and tensor.is_cuda and not symmem.is_symm_mem_tensor(tensor):
+        raise overlap.refused(problem, group_name, tensor.nbytes, tensor.device)
+    if problem is not None:
+        raise _refused(problem, group, tensor)
     if tensor.is_cuda:
         return overlap.reduce_scatter(tensor, reduce_op, group_name)
     out = tensor.new_empty((tensor.shape[0] // group.size, *tensor.shape[1:]))

@@ -59,6 +59,10 @@ class Room:
         self._views: dict[Any, Tensor] = {}
         self._handles: dict[Any, symmem.SymmetricMemory] = {}
 
+    def has(self, nbytes: int) -> bool:
+        """Whether a half has so many bytes."""
+        return self.half_size >= nbytes and not self.handle.raw.closed
+
     def half(self, is_read_once: bool = True) -> int:
         """The byte at which the half starts that is written next. The current stream waits for all uses so far of this rank's.
 
@@ -102,12 +106,29 @@ class Room:
 _rooms: weakref.WeakKeyDictionary[ProcessGroup, dict[int, Room]] = weakref.WeakKeyDictionary()
 
 
+def _known_rooms(group: GroupLike) -> dict[int, Room]:
+    process_group = None if isinstance(group, symmem.Group) else process_group_of(group)
+    return {} if process_group is None else _rooms.setdefault(process_group, {})
+
+
+def refused(text: str, group: GroupLike, nbytes: int, device: torch.device) -> symmem.Invalid:
+    """The error to raise on this rank in place of a use of `nbytes` of the room; the others, who use it, are told of it where they will be."""
+    room = _known_rooms(group).get(device.index)
+    if room is None or not room.has(nbytes):
+        # They are about to make a larger one, together.
+        resolve(group)._refuse(text)
+    else:
+        # As theirs, or the next use would be of another half.
+        room.uses += 1
+        resolve(group)._refuse(text, room.bytes)
+    return symmem.Invalid(text)
+
+
 def room_of(group: GroupLike, nbytes: int, device: torch.device) -> Room:
     """Collective where it has to be made or to grow: the room of a group on a device, with halves of `nbytes` or more."""
-    process_group = None if isinstance(group, symmem.Group) else process_group_of(group)
-    known = {} if process_group is None else _rooms.setdefault(process_group, {})
+    known = _known_rooms(group)
     room = known.get(device.index)
-    if room is None or room.half_size < nbytes or room.handle.raw.closed:
+    if room is None or not room.has(nbytes):
         if _is_capturing():
             raise symmem.Invalid(
                 f"a workspace of {nbytes} bytes is needed, which cannot be made during graph capture. "

@@ -21,7 +21,6 @@ use super::recorded::Recording;
 use super::{Engine, Region};
 use crate::cuda::Stream;
 use crate::cuda::activity::Activity;
-use crate::cuda::capture::Relaxed;
 use crate::cuda::driver::check;
 use crate::device::status::Ending;
 use crate::nccl::{Carried, Communicator};
@@ -35,13 +34,9 @@ use crate::{Error, Result};
 /// windows.
 pub(super) fn ending(communicator: &Communicator, activity: Option<&Arc<Activity>>) -> Ending {
     let communicator = communicator.clone();
-    let is_idle = activity.cloned().map(|activity| {
-        let is_idle = move || {
-            let _relaxed = Relaxed::enter();
-            activity.is_idle()
-        };
-        Box::new(is_idle) as Box<dyn Fn() -> bool + Send>
-    });
+    let is_idle = activity
+        .cloned()
+        .map(|activity| Box::new(move || activity.is_idle()) as Box<dyn Fn() -> bool + Send>);
     Ending { is_idle, end: Box::new(move || communicator.abort()) }
 }
 

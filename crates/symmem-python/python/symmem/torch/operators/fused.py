@@ -92,11 +92,14 @@ def fused_matmul_reduce_scatter(
 
 def _product_scattered(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
     moved, ranks = A.movedim(scatter_dim, 0).contiguous(), resolve(group_name).size
+    problem = None
     if reduce_op not in ("sum", "avg"):
-        raise ops._refused(f"reduce_op must be sum or avg, not {reduce_op}", group_name, A)
-    if moved.shape[0] % ranks:
-        text = f"a side of {moved.shape[0]} must be divisible by the {ranks} ranks"
-        raise ops._refused(text, group_name, A)
+        problem = f"reduce_op must be sum or avg, not {reduce_op}"
+    elif moved.shape[0] % ranks:
+        problem = f"a side of {moved.shape[0]} must be divisible by the {ranks} ranks"
+    if problem is not None:
+        product = A.numel() // A.shape[-1] * B.shape[1] * A.element_size()
+        raise overlap.refused(problem, group_name, product, A.device)
     out = overlap.product_reduce_scatter(moved.flatten(0, -2), B, cast(Op, reduce_op), group_name)
     return _plain(out.view(moved.shape[0] // ranks, *moved.shape[1:-1], B.shape[1]).movedim(0, scatter_dim))
 

@@ -28,6 +28,10 @@ pub(crate) fn many_barriers_keep_ranks_in_step<S: Seat>(seat: &S) -> Result<()> 
     seat.meet()
 }
 
+fn nanoseconds() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64)
+}
+
 pub(crate) fn a_late_rank_is_waited_for<S: Seat>(seat: &S) -> Result<()> {
     const LATE: Duration = Duration::from_millis(40);
     let memory = seat.memory::<u32>(1)?;
@@ -37,15 +41,11 @@ pub(crate) fn a_late_rank_is_waited_for<S: Seat>(seat: &S) -> Result<()> {
             std::thread::sleep(LATE);
         }
         // The ranks are on one machine, so they have one clock; when they came here is nobody's promise.
-        let came = SystemTime::now();
+        let came = nanoseconds();
         memory.barrier(0)?;
-        let left = SystemTime::now();
-        let all = seat.group().all_gather(&(came, left))?;
-        let last = all.iter().map(|(came, _)| came).max();
-        assert!(
-            all.iter().all(|(_, left)| Some(left) >= last),
-            "somebody did not wait for rank {late}: {all:?}"
-        );
+        let all = seat.group().all_gather(&[came, nanoseconds()])?;
+        let last = all.iter().map(|[came, _]| *came).max().unwrap_or_default();
+        assert!(all.iter().all(|[_, left]| *left >= last), "somebody did not wait for rank {late}: {all:?}");
     }
     seat.meet()
 }
