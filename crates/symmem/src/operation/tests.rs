@@ -89,25 +89,39 @@ fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "" }
 }
 
-/// README.md's matrix: where each collective can be done.
+/// Where a collective can be done: host, private memory, CUDA, NCCL, Python.
+fn places(row: &CollectiveRow) -> String {
+    let python = match row.python {
+        Some(method) if method == row.name => "yes".to_owned(),
+        method => method.map_or_else(String::new, |method| format!("as `{method}`")),
+    };
+    ["yes", yes(row.private), yes(row.devices), yes(row.carried), &python].join(" | ")
+}
+
+/// README.md's matrix: collectives that can be done in the same places share a line.
 fn matrix() -> String {
     let mut lines = vec![
         "| collective | host | private | CUDA | NCCL | Python |".to_owned(),
         "|---|---|---|---|---|---|".to_owned(),
     ];
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for row in ROWS {
-        let python = row.python.map_or_else(String::new, |method| format!("`{method}`"));
-        let cells = ["yes", yes(row.private), yes(row.devices), yes(row.carried)];
-        lines.push(format!("| `{}` | {} | {python} |", row.name, cells.join(" | ")));
+        let (cells, name) = (places(row), format!("`{}`", row.name));
+        match groups.iter_mut().find(|(of, _)| *of == cells) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((cells, vec![name])),
+        }
     }
+    lines.extend(groups.iter().map(|(cells, names)| format!("| {} | {cells} |", names.join(", "))));
     lines.join("\n")
 }
 
 /// The matrix of docs/collectives.md: what each collective is.
 fn long_matrix() -> String {
     let mut lines = vec![
-        "| collective | a rank gets | started | algorithms |".to_owned(),
-        "|---|---|---|---|".to_owned(),
+        "| collective | a rank gets | started | host | private | CUDA | NCCL | Python | algorithms |"
+            .to_owned(),
+        "|---|---|---|---|---|---|---|---|---|".to_owned(),
     ];
     for row in ROWS {
         let gets = match row.output {
@@ -121,7 +135,8 @@ fn long_matrix() -> String {
         let algorithms = row.tuned.map_or_else(String::new, |tuned| {
             tuned.algorithms().iter().map(|one| one.name()).collect::<Vec<_>>().join(", ")
         });
-        lines.push(format!("| `{}` | {gets} | {} | {algorithms} |", row.name, yes(row.started)));
+        let (started, places) = (yes(row.started), places(row));
+        lines.push(format!("| `{}` | {gets} | {started} | {places} | {algorithms} |", row.name));
     }
     lines.join("\n")
 }
