@@ -23,6 +23,9 @@ pub(crate) fn build(job: &Job, venv: &Path, folder: &Path, arguments: &str) -> R
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = [venv.join("bin")].into_iter().chain(std::env::split_paths(&path));
     pip.env("PATH", std::env::join_paths(folders)?).stdout(Stdio::from(io::stderr()));
+    // With zig, program and extension are linked by a script of whoever builds them, cargo-zigbuild or
+    // maturin, and cargo builds all that they share again for another linker. By this both have one script.
+    pip.env("CARGO_BIN_EXE_cargo-zigbuild", venv.join("bin/cargo-zigbuild"));
     job.run(&mut pip).context("the wheel cannot be built")?;
     only(folder)
 }
