@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -73,6 +74,11 @@ def closes(group: symmem.Group) -> None:
         assert cells.add(1, 0, 5) == 0
         pending.wait()
     else:
+        # The others' close is refused for as long as the barrier lasts.
+        end = time.monotonic() + 60
+        while cells.load(1, 0) == 0:
+            assert time.monotonic() < end
+            time.sleep(0.001)
         group.barrier()
     cells.close()
     cells.close()

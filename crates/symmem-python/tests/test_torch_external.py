@@ -55,6 +55,19 @@ def test_it_has_what_it_was_given_and_is_undone_once() -> None:
     other.unregister()
 
 
+class Taker:
+    """A group that is given communicators."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def _adopt_nccl(self, address: int, ordinal: int, keep: Any) -> None:
+        self.seen.append(f"adopted {keep}")
+
+    def _disown_nccl(self, address: int, ordinal: int) -> None:
+        self.seen.append("disowned")
+
+
 def test_it_ends_with_its_process_group_and_not_with_the_name() -> None:
     for kept in (False, True):
         held: list[Any] = []
@@ -66,27 +79,16 @@ def test_it_ends_with_its_process_group_and_not_with_the_name() -> None:
                 assert world is not None
                 if kept:
                     held.append(world)
-                seen: list[str] = []
-
-                class Taken:
-                    closed = False
-
-                    def _adopt_nccl(self, address: int, ordinal: int, keep: Any) -> None:
-                        seen.append(f"adopted {keep}")
-
-                    def _disown_nccl(self, address: int, ordinal: int) -> None:
-                        seen.append("disowned")
-
                 if turn == 0:
                     handle = registered(group=world, comm="first")
-                group: Any = Taken()
+                group: Any = Taker()
                 _external._attach_all(world, group)
-                assert seen == ([] if turn else ["adopted first"]), (kept, seen)
+                assert group.seen == ([] if turn else ["adopted first"]), (kept, group.seen)
                 assert handle.registered == (turn == 0)
                 if turn:
                     again = registered(group=world, comm="second")
                     _external._attach_all(world, group)
-                    assert seen == ["adopted second"]
+                    assert group.seen == ["adopted second"]
                     again.unregister()
             finally:
                 del world

@@ -3,6 +3,8 @@
 #[path = "common/mod.rs"]
 mod common;
 
+use std::time::Instant;
+
 use common::{PATIENCE, assert_error};
 use symmem::{Error, Group, ProcessSpawner, Result};
 
@@ -141,6 +143,12 @@ fn a_close_that_could_not_begin_is_repeated_and_closed_cells_are_refused() {
             assert_eq!(cells.add(1, 0, 5)?, 0);
             pending.wait()?;
         } else {
+            // The other's close is refused for as long as the barrier lasts.
+            let start = Instant::now();
+            while cells.load(1, 0)? == 0 {
+                assert!(start.elapsed() < PATIENCE);
+                std::thread::yield_now();
+            }
             group.barrier()?;
         }
         cells.close()?;

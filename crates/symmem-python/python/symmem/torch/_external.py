@@ -107,10 +107,13 @@ def register_external_nccl_comm(
         made = ExternalNcclComm(group.name, comm_ptr, where, comm, None)
         made.attach(group)
         return made
-    process_group = _groups.named(group) if isinstance(group, str) else _groups.process_group_of(group)
-    if process_group is None and not isinstance(group, str):
-        raise symmem.Invalid("register_external_nccl_comm: there is no process group")
-    name = group if isinstance(group, str) else process_group.group_name
+    if isinstance(group, str):
+        name, process_group = group, _groups.named(group)
+    else:
+        process_group = _groups.process_group_of(group)
+        if process_group is None:
+            raise symmem.Invalid("register_external_nccl_comm: there is no process group")
+        name = process_group.group_name
     made = ExternalNcclComm(name, comm_ptr, where, comm, None)
     if process_group is not None:
         made._belong_to(process_group)
