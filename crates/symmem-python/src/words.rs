@@ -133,6 +133,7 @@ mod tests {
             let path = entry.path();
             match path.is_dir() {
                 true => every_sentence(&path, all),
+                false if path.ends_with("tests.rs") => {}
                 false if path.extension().is_some_and(|end| end == "rs") => {
                     all.extend(sentences(&fs::read_to_string(&path).unwrap()));
                 }
