@@ -10,8 +10,8 @@ pub(crate) fn find(option: Option<&Path>) -> PathBuf {
     option.map(Path::to_owned).or(variable).or_else(own).unwrap_or_else(|| "python3".into())
 }
 
-/// The Python of the virtual environment that `program` is in: such a program may be called by its path, while
-/// another Python is first in the search path.
+/// The Python of the virtual environment that `program` is in: such a program may be called by its path,
+/// while another Python is first in the search path.
 fn of_environment(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?;
     let python = folder.join("python3");

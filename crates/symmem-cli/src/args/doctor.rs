@@ -13,7 +13,8 @@ pub(crate) struct DoctorArgs {
     /// How many ranks on this machine the limits must be enough for [default: the cores, at least 2].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=65_536))]
     pub(crate) ranks: Option<u32>,
-    /// The Python to look at [default: that of SYMMEM_PYTHON, else of the program's own environment, else python3].
+    /// The Python to look at [default: that of SYMMEM_PYTHON, else of the program's own environment, else
+    /// python3].
     #[arg(long, value_name = "PROG")]
     pub(crate) python: Option<PathBuf>,
     /// Do not start processes that try each provider.

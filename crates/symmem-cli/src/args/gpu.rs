@@ -30,7 +30,8 @@ pub(crate) struct GpuArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) threads: Vec<u32>,
     /// On the host: also measure what calls cost from Python, by this one, which has the package. On GPUs:
-    /// the Python with PyTorch [default: SYMMEM_PYTHON, else that of the program's own environment, else python3].
+    /// the Python with PyTorch [default: SYMMEM_PYTHON, else that of the program's own environment, else
+    /// python3].
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "python3")]
     pub(crate) python: Option<PathBuf>,
 }

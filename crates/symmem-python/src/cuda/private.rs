@@ -57,8 +57,8 @@ impl Private<'_> {
         py.detach(|| unsafe { core.run_private(self, len, within, &stream) }).map_err(raise)
     }
 
-    /// Tells the others about `error` in place of a collective with `x`, an array on the device `ordinal`, where
-    /// they will be; what to raise.
+    /// Tells the others about `error` in place of a collective with `x`, an array on the device `ordinal`,
+    /// where they will be; what to raise.
     pub(crate) fn refuse(
         py: Python<'_>,
         membership: &Membership,

@@ -13,8 +13,8 @@ use crate::operation::Signature;
 use crate::sys::fault::{self, Point};
 use crate::{Error, Result};
 
-/// Runs `work` on everybody's first `len` elements, between two meetings: the same `len` on all ranks, whatever
-/// their handles hold. A failure after the first may leave anybody's memory half written,
+/// Runs `work` on everybody's first `len` elements, between two meetings: the same `len` on all ranks,
+/// whatever their handles hold. A failure after the first may leave anybody's memory half written,
 /// whatever the error is.
 pub(super) fn run<T: Element>(
     memory: &SymmetricMemory<T>,

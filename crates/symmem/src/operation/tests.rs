@@ -98,21 +98,25 @@ fn places(row: &CollectiveRow) -> String {
     ["yes", yes(row.private), yes(row.devices), yes(row.carried), &python].join(" | ")
 }
 
+/// Characters of a cell that a reader sees at once.
+const WIDEST: usize = 90;
+
 /// README.md's matrix: collectives that can be done in the same places share a line.
 fn matrix() -> String {
     let mut lines = vec![
         "| collective | host | private | CUDA | NCCL | Python |".to_owned(),
         "|---|---|---|---|---|---|".to_owned(),
     ];
-    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    let mut groups: Vec<(String, String)> = Vec::new();
     for row in ROWS {
         let (cells, name) = (places(row), format!("`{}`", row.name));
-        match groups.iter_mut().find(|(of, _)| *of == cells) {
-            Some((_, names)) => names.push(name),
-            None => groups.push((cells, vec![name])),
+        let has_room = |names: &str| names.len() + name.len() < WIDEST;
+        match groups.iter().rposition(|(of, _)| *of == cells) {
+            Some(at) if has_room(&groups[at].1) => groups[at].1 += &format!(", {name}"),
+            at => groups.insert(at.map_or(groups.len(), |at| at + 1), (cells, name)),
         }
     }
-    lines.extend(groups.iter().map(|(cells, names)| format!("| {} | {cells} |", names.join(", "))));
+    lines.extend(groups.iter().map(|(cells, names)| format!("| {names} | {cells} |")));
     lines.join("\n")
 }
 
