@@ -174,14 +174,8 @@ impl Group {
             check_len(OP, "output", out.len(), sum.total).map(|()| sum)
         });
         let most = fits.as_ref().map_or(0, |sum| sum.most);
-        let shaped;
-        let group = match fits.as_ref().is_ok_and(|sum| !sum.even) {
-            true => {
-                shaped = self.counted(counts);
-                &shaped
-            }
-            false => self,
-        };
+        let shaped = self.counted_unless_even(counts, &fits);
+        let group = shaped.as_ref().unwrap_or(self);
         let (private, sum) = group.begin_counted::<T>(OP, 0, most, fits)?;
         match sum.even {
             true => private.transfer(Pattern::Same { root: None, len: most }, input, out),
@@ -218,14 +212,8 @@ impl Group {
             check_len(OP, "output", out.len(), needed).map(|()| sum)
         });
         let most = fits.as_ref().map_or(0, |sum| sum.most);
-        let shaped;
-        let group = match fits.as_ref().is_ok_and(|sum| !sum.even) {
-            true => {
-                shaped = self.counted(counts);
-                &shaped
-            }
-            false => self,
-        };
+        let shaped = self.counted_unless_even(counts, &fits);
+        let group = shaped.as_ref().unwrap_or(self);
         let (private, sum) = group.begin_counted::<T>(OP, root, most, fits)?;
         match sum.even {
             true => private.transfer(Pattern::Gather { root, len: most }, input, out),
@@ -262,19 +250,18 @@ impl Group {
             check_len(OP, "output", out.len(), counts[self.rank()]).map(|()| sum)
         });
         let total = fits.as_ref().map_or(0, |sum| sum.total);
-        let shaped;
-        let group = match fits.as_ref().is_ok_and(|sum| !sum.even) {
-            true => {
-                shaped = self.counted(counts);
-                &shaped
-            }
-            false => self,
-        };
+        let shaped = self.counted_unless_even(counts, &fits);
+        let group = shaped.as_ref().unwrap_or(self);
         let (private, sum) = group.begin_counted::<T>(OP, root, total, fits)?;
         match sum.even {
             true => private.transfer(Pattern::Scatter { root, chunk: sum.most }, input, out),
             false => private.transfer(Pattern::ScatterCounts { root, counts }, input, out),
         }
+    }
+
+    /// This group, which compares `counts` as it does shapes, unless all are alike: then their bytes say it.
+    fn counted_unless_even(&self, counts: &[usize], fits: &Result<SplitCounts>) -> Option<Self> {
+        fits.as_ref().is_ok_and(|sum| !sum.even).then(|| self.counted(counts))
     }
 
     /// Begins `op` on this group, which compares counts that are not even, and in which no rank lays out more
