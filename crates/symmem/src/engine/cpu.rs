@@ -73,7 +73,7 @@ fn wake(running: &Running<'_>, peer: usize) {
 fn wait_for<T>(running: &Running<'_>, peer: usize, poll: impl FnMut() -> Option<T>) -> Result<T> {
     let awaited = |rank: usize| rank == peer;
     running.wait(peer, awaited, poll).map_err(|interrupt| match interrupt {
-        Interrupt::Watch(_) => running.fail(interrupt, awaited),
+        Interrupt::Watch(_) => running.fail(interrupt, &awaited),
         _ => running.interrupted(interrupt, vec![peer]),
     })
 }

@@ -185,9 +185,9 @@ impl Running<'_> {
         // A rank that has left is missed only if it left before it gave its part.
         let soon = || Wait::for_at_most(Duration::from_secs(1));
         let missing = |rank: usize| !inner.store.check(&[keys[rank]], &soon()).unwrap_or(false);
-        let watch = self.watch(missing);
+        let watch = self.watch(&missing);
         let terms = self.terms(&watch);
-        let failed = |error| self.store_failed(error, missing);
+        let failed = |error| self.store_failed(error, &missing);
         inner.store.set(keys[inner.rank], &value, &terms).map_err(failed)?;
         let values = inner.store.multi_get(&keys, &terms).map_err(failed)?;
         self.forget(epoch, &terms);
@@ -207,7 +207,7 @@ impl Running<'_> {
     fn keep_serving(&self, epoch: u64) {
         let inner = self.inner();
         let key = |rank: usize| read_key(inner, epoch, rank);
-        let watch = self.watch(|_| false);
+        let watch = self.watch(&|_| false);
         let time = self.deadline().remaining().map_or(READ_TIME, |left| left.min(READ_TIME));
         let terms = self.terms_until(Deadline::after(time), &watch);
         if inner.server.is_none() {

@@ -69,10 +69,10 @@ impl Running<'_> {
         let tag = self.next_tag()?;
         let addresses: Vec<String> = inner.members.iter().map(|member| member.address.clone()).collect();
         let everybody = |_: usize| true;
-        let watch = self.watch(everybody);
+        let watch = self.watch(&everybody);
         let exchanged = exchange(&inner.endpoint, &addresses, tag, &self.terms(&watch));
         let fds = exchanged.map_err(|halt| match halt {
-            Halt::Interrupted(interrupt) => self.fail(interrupt, everybody),
+            Halt::Interrupted(interrupt) => self.fail(interrupt, &everybody),
             Halt::Failed(error) => self.give_up(&error),
         })?;
         // Nobody leaves before everybody is done: a rank that had left would look as if its part could not

@@ -51,12 +51,12 @@ pub(crate) trait Proposal: Serialize + DeserializeOwned {
 }
 
 /// Waits for handles: the group's life, and whether the sender has voted already.
-struct HandleWatch<'a, F> {
-    group: GroupWatch<'a, F>,
+struct HandleWatch<'a> {
+    group: GroupWatch<'a>,
     voted: &'a dyn Fn() -> bool,
 }
 
-impl<F: Fn(usize) -> bool> Watch for HandleWatch<'_, F> {
+impl Watch for HandleWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
         self.group.look()?;
         if (self.voted)() { Err(Box::new(GaveUp)) } else { Ok(()) }
@@ -148,7 +148,8 @@ impl Running<'_> {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Halt> {
         let inner = self.inner();
-        let watch = self.watch(|rank| rank == peer);
+        let is_peer = |rank| rank == peer;
+        let watch = self.watch(&is_peer);
         let address = &inner.members[peer].address;
         let (source, terms) = (inner.rank as u32, self.terms(&watch));
         let sent = inner.endpoint.send(peer, address, tag, source, what.as_bytes(), fds, &terms);
@@ -166,7 +167,8 @@ impl Running<'_> {
         let inner = self.inner();
         let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         let voted = || has_given(inner, peer, next_epoch);
-        let watch = HandleWatch { group: self.watch(|rank| rank == peer), voted: &voted };
+        let is_peer = |rank| rank == peer;
+        let watch = HandleWatch { group: self.watch(&is_peer), voted: &voted };
         let message = inner.endpoint.recv(tag, peer as u32, &self.terms(&watch))?;
         if message.payload == what.as_bytes() && message.fds.len() == count {
             return Ok(message.fds);
@@ -181,7 +183,7 @@ impl Running<'_> {
         let inner = self.inner();
         let next_epoch = inner.epoch.load(Ordering::Relaxed) + 1;
         let (mut voted_at, mut looked_at) = (None, Instant::now());
-        let watch = self.watch(|_| true);
+        let watch = self.watch(&|_| true);
         let mut nap = NAPS.0;
         self.terms(&watch).until(|slice| {
             if is_done()? {
@@ -213,7 +215,7 @@ impl Running<'_> {
         };
         let outcome = match outcome {
             Err(Halt::Interrupted(interrupt)) if !GaveUp::ended(&interrupt) => {
-                return Err(self.fail(interrupt, |_| true));
+                return Err(self.fail(interrupt, &|_| true));
             }
             other => other,
         };

@@ -88,7 +88,7 @@ impl Running<'_> {
             Ok(()) => inner.look_for_a_death().map_or(Ok(()), |rank| Err(Stop::Died(rank))),
             stop => stop,
         };
-        seen.map_err(|stop| self.fail(symmem_store::Interrupt::Watch(Box::new(stop)), |_| false))
+        seen.map_err(|stop| self.fail(symmem_store::Interrupt::Watch(Box::new(stop)), &|_| false))
     }
 
     /// Collective. Whether all ranks could read. If not, nobody tries again.

@@ -23,6 +23,7 @@ use super::{Group, Notice, list_ranks};
 use crate::error::{Cause, Context};
 use crate::operation::{Op, OpKind, SHAPED, Signature, describe};
 use crate::sync::control::{CounterWords, Verdict};
+use crate::sync::ladder::Poll;
 use crate::sync::protocol::{self, announce, arrived, leave_shape, note, unpack};
 use crate::sync::waiting::WaitSubject;
 use crate::sys::{fork, unwind};
@@ -52,16 +53,19 @@ impl fmt::Display for Stop {
 impl StdError for Stop {}
 
 /// What to look at besides the deadline: the whole group, with special regard for the ranks waited for.
-pub(crate) struct GroupWatch<'a, F> {
+pub(crate) struct GroupWatch<'a> {
     inner: &'a Membership,
     op: Op,
     sequence: u64,
     channel: Option<usize>,
-    awaited: F,
+    awaited: Ranks<'a>,
     notice: Notice,
 }
 
-impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
+/// Whether a rank is one of some. A reference, so that what is rare is compiled once and not for every closure.
+pub(crate) type Ranks<'a> = &'a dyn Fn(usize) -> bool;
+
+impl Watch for GroupWatch<'_> {
     fn look(&self) -> Result<(), Box<dyn StdError + Send + Sync>> {
         let Membership { rank, world, .. } = self.inner;
         let waiting = &self.inner.own().waiting;
@@ -70,7 +74,7 @@ impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
             waiting.set(WaitSubject { op, peer: None, sequence, epoch: 0, channel });
         }
         waiting.set_awaited(*world, |peer| peer != *rank && (self.awaited)(peer));
-        self.inner.look(&self.awaited).map_err(Into::into)
+        self.inner.look(self.awaited).map_err(Into::into)
     }
 
     fn still_waiting(&self, elapsed: Duration) {
@@ -84,7 +88,7 @@ impl<F: Fn(usize) -> bool> Watch for GroupWatch<'_, F> {
     }
 }
 
-impl<F> Drop for GroupWatch<'_, F> {
+impl Drop for GroupWatch<'_> {
     fn drop(&mut self) {
         self.inner.own().waiting.clear();
     }
@@ -277,7 +281,7 @@ impl<'a> Running<'a> {
     }
 
     /// What ends waits of this op for the ranks in `awaited`.
-    pub(crate) fn watch<F: Fn(usize) -> bool>(&self, awaited: F) -> GroupWatch<'a, F> {
+    pub(crate) fn watch<'b>(&'b self, awaited: Ranks<'b>) -> GroupWatch<'b> {
         let notice = Notice::new(*self.inner().context.config().wait_notice);
         let (sequence, channel) = (self.sequence, self.channel);
         GroupWatch { inner: self.inner(), op: self.op(), sequence, channel, awaited, notice }
@@ -321,7 +325,7 @@ impl<'a> Running<'a> {
         let inner = self.inner();
         match inner.ladder.spin(&inner.own().counters, &mut poll) {
             Some(value) => Ok(value),
-            None => self.wait_longer(peer, bytes, awaited, poll),
+            None => self.wait_longer(peer, bytes, &awaited, poll),
         }
     }
 
@@ -330,9 +334,20 @@ impl<'a> Running<'a> {
         &self,
         peer: usize,
         bytes: u64,
-        awaited: impl Fn(usize) -> bool,
+        awaited: Ranks<'_>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, Interrupt> {
+        let mut found = None;
+        self.climb(peer, bytes, awaited, &mut || {
+            found = poll();
+            found.is_some()
+        })?;
+        // It was found, or there would have been an error.
+        found.ok_or(Interrupt::Expired)
+    }
+
+    /// The rungs of a wait below the first, until `poll` says yes.
+    fn climb(&self, peer: usize, bytes: u64, awaited: Ranks<'_>, poll: Poll<'_>) -> Result<(), Interrupt> {
         let inner = self.inner();
         let control = inner.own();
         let now = Instant::now();
@@ -342,8 +357,8 @@ impl<'a> Running<'a> {
         control.counters.set_waiting(inner.ladder.shared_time(now));
         let _waits = Waits(&control.counters);
         let worked = |from, to| inner.has_anybody_worked(from, to);
-        if let Some(value) = inner.ladder.linger(&control.counters, now, bytes, worked, &mut poll) {
-            return Ok(value);
+        if inner.ladder.linger(&control.counters, now, bytes, &worked, poll) {
+            return Ok(());
         }
         control.waiting.set(self.wanted(peer));
         let watch = self.watch(awaited);
@@ -351,9 +366,9 @@ impl<'a> Running<'a> {
         // The first nap asks the system about nobody's life: it is long enough for a peer that lost its core
         // for a moment.
         let nap = terms.deadline().remaining().map_or(TICK, |left| left.min(TICK));
-        match inner.ladder.nap(&control.bell, &control.counters, nap, &mut poll) {
-            Some(value) => Ok(value),
-            None => inner.ladder.sleep(&control.bell, &control.counters, &terms, poll),
+        match inner.ladder.nap(&control.bell, &control.counters, nap, poll) {
+            true => Ok(()),
+            false => inner.ladder.sleep(&control.bell, &control.counters, &terms, poll),
         }
     }
 
@@ -439,10 +454,10 @@ impl<'a> Running<'a> {
             let missing = |rank: usize| who(rank) && arrived(inner, me, rank, epoch).is_none();
             // The size of most signatures is in bytes; that of the others is a small number.
             self.wait_for(peer, signature.size, missing, || arrived(inner, me, peer, epoch))
-                .map_err(|interrupt| self.fail(interrupt, missing))
+                .map_err(|interrupt| self.fail(interrupt, &missing))
         };
         let agree = protocol::hear(inner.world, me, &inner.owed, signature, &who, wait)?;
-        match agree && (signature.word & SHAPED == 0 || self.agree_on(epoch, shape, who)) {
+        match agree && (signature.word & SHAPED == 0 || self.agree_on(epoch, shape, &who)) {
             true => Ok(()),
             false => Err(self.mismatch(epoch, signature, shape)),
         }
@@ -450,7 +465,7 @@ impl<'a> Running<'a> {
 
     /// Whether the ranks of `who`, who were heard at `epoch`, said this shape; the others are asked with what
     /// is owed.
-    fn agree_on(&self, epoch: u64, shape: u64, who: impl Fn(usize) -> bool) -> bool {
+    fn agree_on(&self, epoch: u64, shape: u64, who: Ranks<'_>) -> bool {
         let inner = self.inner();
         inner.owed.set_shape(shape);
         let mut heard = (0..inner.world).filter(|peer| *peer != inner.rank && who(*peer));
@@ -472,7 +487,7 @@ impl<'a> Running<'a> {
             for peer in (0..inner.world).filter(|peer| *peer != inner.rank) {
                 let here = || arrived(inner, inner.rank, peer, epoch);
                 if let Err(interrupt) = self.wait(peer, |rank| rank == peer, here) {
-                    return self.fail(interrupt, |rank| rank == peer);
+                    return self.fail(interrupt, &|rank| rank == peer);
                 }
             }
         }
@@ -493,7 +508,7 @@ impl<'a> Running<'a> {
 
     /// Ends a collective op that was interrupted midway: the group cannot go on, and everybody learns why.
     #[cold]
-    pub(crate) fn fail(&self, interrupt: Interrupt, missing: impl Fn(usize) -> bool) -> Error {
+    pub(crate) fn fail(&self, interrupt: Interrupt, missing: Ranks<'_>) -> Error {
         let inner = self.inner();
         let missing: Vec<usize> =
             (0..inner.world).filter(|rank| *rank != inner.rank && missing(*rank)).collect();
@@ -522,7 +537,7 @@ impl<'a> Running<'a> {
     }
 
     /// The error for a store call that failed below this op.
-    pub(crate) fn store_failed(&self, error: StoreError, missing: impl Fn(usize) -> bool) -> Error {
+    pub(crate) fn store_failed(&self, error: StoreError, missing: Ranks<'_>) -> Error {
         match error {
             StoreError::Timeout { .. } => self.fail(Interrupt::Expired, missing),
             StoreError::Cancelled { .. } => self.fail(Interrupt::Cancelled, missing),

@@ -15,6 +15,7 @@ use crate::error::Context;
 use crate::group::{Group, Membership, Notice, Stop, Terms, list_ranks};
 use crate::operation::Op;
 use crate::sync::control::CounterWords;
+use crate::sync::ladder::Poll;
 use crate::sync::record::message::MailRecorder;
 use crate::sync::waiting::WaitSubject;
 use crate::sys::{fork, life};
@@ -132,22 +133,34 @@ impl Hub {
         watch: impl FnOnce(Notice) -> W,
         look: impl Fn(&MailQueues) -> Option<R>,
     ) -> Result<R, Interrupt> {
-        let _waiting = MailWaiter::new(self);
-        let (inner, counters) = (&*self.group().inner, CounterWords::default());
-        let mut poll = || {
+        let mut found = None;
+        self.climb(terms, watch, &mut || {
             let mut queues = self.lock();
             queues.progress(&self.rings);
-            let found = look(&queues);
+            found = look(&queues);
             self.tell(queues);
-            found
-        };
-        if let Some(found) = inner.ladder.spin(&counters, &mut poll) {
-            return Ok(found);
+            found.is_some()
+        })?;
+        // It was found, or there would have been an error.
+        found.ok_or(Interrupt::Expired)
+    }
+
+    /// The rungs of a wait, until `poll` says yes.
+    fn climb<W: Watch>(
+        &self,
+        terms: &Terms,
+        watch: impl FnOnce(Notice) -> W,
+        poll: Poll<'_>,
+    ) -> Result<(), Interrupt> {
+        let _waiting = MailWaiter::new(self);
+        let (inner, counters) = (&*self.group().inner, CounterWords::default());
+        if inner.ladder.spin(&counters, || poll().then_some(())).is_some() {
+            return Ok(());
         }
         let start = Instant::now();
         // Who waits for mail does not say so to its peers.
-        if let Some(found) = inner.ladder.linger(&counters, start, 0, |_, _| false, &mut poll) {
-            return Ok(found);
+        if inner.ladder.linger(&counters, start, 0, &|_, _| false, poll) {
+            return Ok(());
         }
         let end = terms.timeout.and_then(|timeout| start.checked_add(timeout));
         let watch = watch(Notice::new(*inner.context.config().wait_notice));
@@ -156,9 +169,9 @@ impl Hub {
             Some(token) => wait.with_cancel(token),
             None => wait,
         };
-        let result = inner.ladder.sleep(self.rings.bell(self.rank()), &counters, &wait, poll);
+        let slept = inner.ladder.sleep(self.rings.bell(self.rank()), &counters, &wait, poll);
         inner.own().mail_waiting.clear();
-        result
+        slept
     }
 
     /// Leaves in the control segment that `op` waits for `awaited`, for who looks on.

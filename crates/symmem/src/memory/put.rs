@@ -119,7 +119,7 @@ impl<T: Element> SymmetricMemory<T> {
         let awaited = |_| all_left() && !is_set();
         let waited = running.wait(self.rank(), awaited, || is_set().then_some(()));
         waited.map_err(|interrupt| match interrupt {
-            Interrupt::Watch(_) => running.fail(interrupt, |_| false),
+            Interrupt::Watch(_) => running.fail(interrupt, &|_| false),
             _ => running.interrupted(interrupt, Vec::new()),
         })
     }

@@ -161,6 +161,10 @@ fn nanos(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
+/// Whether what is waited for is there. The first rung is compiled for each wait and inlined; those below it
+/// are one function for all, since a wait that gets there has lost more time than a call takes.
+pub(crate) type Poll<'a> = &'a mut dyn FnMut() -> bool;
+
 /// A rank's way to wait in a group.
 #[derive(Debug)]
 pub(crate) struct Ladder {
@@ -213,40 +217,35 @@ impl Ladder {
     }
 
     /// The rungs between the first and the last: spins by the clock, or yields, for as long as that may pay.
-    /// `now` is when it begins, which the caller knows anyhow: looking at the clock is a good part of a
-    /// yield. Peers may work on `bytes` bytes, and `worked` says whether one of them did something else than
-    /// wait for most of a time, by the clock that all ranks share.
-    pub(crate) fn linger<T>(
+    /// Whether `poll` said yes meanwhile. `now` is when it begins, which the caller knows anyhow: looking at
+    /// the clock is a good part of a yield. Peers may work on `bytes` bytes, and `worked` says whether one of
+    /// them did something else than wait for most of a time, by the clock that all ranks share.
+    pub(crate) fn linger(
         &self,
         counters: &CounterWords,
         now: Instant,
         bytes: u64,
-        worked: impl Fn(u64, u64) -> bool,
-        poll: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+        worked: &dyn Fn(u64, u64) -> bool,
+        poll: Poll<'_>,
+    ) -> bool {
         let start = self.time(now);
         match self.outlook.rungs(start) {
             Rungs { spin, .. } if !spin.is_zero() => self.spin_on(counters, start + spin, poll),
             Rungs { yielding, .. } if !yielding.is_zero() => {
-                let work = |before, now| self.work(bytes, (before, now), &worked);
+                let work = |before, now| self.work(bytes, (before, now), worked);
                 self.give_way(counters, (start, start + yielding), work, poll)
             }
-            _ => None,
+            _ => false,
         }
     }
 
-    fn spin_on<T>(
-        &self,
-        counters: &CounterWords,
-        end: Duration,
-        mut poll: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    fn spin_on(&self, counters: &CounterWords, end: Duration, poll: Poll<'_>) -> bool {
         let mut spins = 0u32;
         let found = loop {
             std::hint::spin_loop();
             let found = poll();
             spins += 1;
-            if found.is_some() || spins.is_multiple_of(POLLS) && self.now() > end {
+            if found || spins.is_multiple_of(POLLS) && self.now() > end {
                 break found;
             }
         };
@@ -274,13 +273,13 @@ impl Ladder {
 
     /// Gives the core to somebody else between polls. Bounded by the clock, because one yield can take a
     /// whole slice of the scheduler and nobody looks at the group meanwhile.
-    fn give_way<T>(
+    fn give_way(
         &self,
         counters: &CounterWords,
         (start, end): (Duration, Duration),
         work: impl Fn(Duration, Duration) -> Duration,
-        mut poll: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+        poll: Poll<'_>,
+    ) -> bool {
         let mut before = start;
         loop {
             cpu::give_way();
@@ -288,33 +287,23 @@ impl Ladder {
             let found = poll();
             let now = self.now();
             let enough = self.outlook.yielded(before, now, work(before, now)) || now > end;
-            if found.is_some() {
+            if found {
                 self.outlook.yielded_well();
             }
-            if found.is_some() || enough {
+            if found || enough {
                 return found;
             }
             before = now;
         }
     }
 
-    /// The last rung, once: sleeps on `bell` for at most `slice`, unless `poll` gives a value.
-    pub(crate) fn nap<T>(
-        &self,
-        bell: &Bell,
-        counters: &CounterWords,
-        slice: Duration,
-        mut poll: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    /// The last rung, once: sleeps on `bell` for at most `slice`, unless `poll` says yes; whether it did.
+    pub(crate) fn nap(&self, bell: &Bell, counters: &CounterWords, slice: Duration, poll: Poll<'_>) -> bool {
         if slice == Duration::ZERO {
             return poll();
         }
         CounterWords::add(&counters.sleeps, 1);
-        let mut found = None;
-        bell.sleep(slice, || {
-            found = poll();
-            found.is_some()
-        });
+        let found = bell.sleep(slice, poll);
         // Who outnumbers the cores yields wherever the others are.
         if !self.outlook.crowded
             && let Some(here) = bell.was_rung_here()
@@ -324,15 +313,15 @@ impl Ladder {
         found
     }
 
-    /// The last rung: sleeps on `bell` until `poll` gives a value or `wait` ends.
-    pub(crate) fn sleep<T>(
+    /// The last rung: sleeps on `bell` until `poll` says yes or `wait` ends.
+    pub(crate) fn sleep(
         &self,
         bell: &Bell,
         counters: &CounterWords,
         wait: &Wait<'_>,
-        mut poll: impl FnMut() -> Option<T>,
-    ) -> Result<T, Interrupt> {
-        wait.until(|slice| Ok(self.nap(bell, counters, slice, &mut poll)))
+        poll: Poll<'_>,
+    ) -> Result<(), Interrupt> {
+        wait.until(|slice| Ok(self.nap(bell, counters, slice, poll).then_some(())))
     }
 }
 
@@ -475,7 +464,7 @@ mod tests {
         for (ranks, cores, least) in [(1, 1, SPIN), (2, 1, STALL)] {
             let ladder = Ladder::for_ranks(ranks, cores, SPIN);
             let (counters, start) = (CounterWords::default(), Instant::now());
-            assert_eq!(ladder.linger(&counters, start, 0, |_, _| false, || None::<()>), None);
+            assert!(!ladder.linger(&counters, start, 0, &|_, _| false, &mut || false));
             assert!(start.elapsed() >= least);
             let climbed = if ranks > cores { &counters.yields } else { &counters.spins };
             assert!(climbed.load(Ordering::Relaxed) > 0);

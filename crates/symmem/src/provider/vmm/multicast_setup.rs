@@ -172,7 +172,7 @@ fn attempt(
         match make(running, device, bytes, tag, way) {
             Ok(object) => made = Some(object),
             Err(Halt::Failed(error)) => announcement.error = Some(error.to_string()),
-            Err(Halt::Interrupted(interrupt)) => return Err(running.fail(interrupt, |_| true)),
+            Err(Halt::Interrupted(interrupt)) => return Err(running.fail(interrupt, &|_| true)),
         }
     }
     if let Some(handle) = made.as_ref().and_then(|made| made.fabric) {
