@@ -170,7 +170,7 @@ impl Build<'_> {
             .current_dir(root)
             .args(["--release", "--message-format=json-render-diagnostics", "--target-dir"])
             .arg(&target);
-        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
         let result = bounded::run(cargo.stdout(file), self.deadline);
         let text = fs::read_to_string(&messages).unwrap_or_default();
         // The messages are of no use to anybody else.

@@ -36,7 +36,7 @@ fn mutant(job: &Job) -> Command {
     cargo.arg("--target-dir").arg(job.workspace.target("mutant"));
     cargo.env("RUSTFLAGS", "--cfg symmem_mutant=\"no_consumed_wait\"");
     // It is to go wrong, not to be fast: half of the time went into compiling it.
-    cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+    cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     cargo
 }
 
