@@ -114,7 +114,7 @@ impl Group {
         let (dtype, bytes, shape) = (T::DTYPE, size_of_val(input), self.shape);
         let call = CollectiveCall { op: name, root: 0, dtype, reduce: Some(op), bytes, shape };
         let (private, kernel) = self.begin_private(call, arguments)?;
-        let piece = private.room::<T>(1);
+        let piece = private.room(1, size_of::<T>());
         private.carry(&mut Scan { how: (op, kernel), input, out, piece, count })
     }
 }

@@ -19,7 +19,6 @@ use super::pipelined::{self, Pieces};
 use super::push;
 use crate::Result;
 use crate::group::{Group, Running};
-use crate::numeric::Element;
 use crate::operation::{Algorithm, Collective, Signature};
 use crate::sync::control::staging_bytes;
 
@@ -77,10 +76,11 @@ impl<'a> Private<'a> {
         self.algorithm == Algorithm::Push
     }
 
-    /// Elements of each of the `parts` of what a rank lays out at once; whole lines of a large one.
-    pub(super) fn room<T: Element>(&self, parts: usize) -> usize {
+    /// Elements of `size` bytes in each of the `parts` of what a rank lays out at once; whole lines of a large
+    /// one.
+    pub(super) fn room(&self, parts: usize, size: usize) -> usize {
         let bytes = if self.is_pushed() { self.call.bytes } else { staging_bytes(self.ranks().1) };
-        let part = (bytes / size_of::<T>() / parts).max(1);
+        let part = (bytes / size / parts).max(1);
         if self.is_pushed() || part < LINE { part } else { part / LINE * LINE }
     }
 

@@ -189,13 +189,23 @@ impl Private<'_> {
         input: &[T],
         out: &mut [T],
     ) -> Result<()> {
+        self.transfer_bytes(
+            pattern,
+            size_of::<T>(),
+            bytemuck::cast_slice(input),
+            bytemuck::cast_slice_mut(out),
+        )
+    }
+
+    /// The same of elements of `size` bytes, whatever they are: compiled once for all types.
+    fn transfer_bytes(&self, pattern: Pattern<'_>, size: usize, input: &[u8], out: &mut [u8]) -> Result<()> {
         let (me, world) = self.ranks();
         // What everybody reads and writes, besides staging, which stays in the caches.
-        let footprint = (size_of_val(input) + size_of_val(out)).saturating_mul(world);
+        let footprint = (input.len() + out.len()).saturating_mul(world);
         let stores = Stores::for_footprint(footprint);
         let traffic = Traffic { pattern, me, world };
-        let window = self.window::<T>(&traffic);
-        let mut transfer = Transfer { traffic, input, out, window, stores };
+        let window = self.window(&traffic, size);
+        let mut transfer = Transfer { traffic, size, input, out, window, stores };
         if self.algorithm == Algorithm::Pull && self.pull(&mut transfer)? {
             return Ok(());
         }
@@ -203,7 +213,7 @@ impl Private<'_> {
     }
 
     /// Reads everything from where it is. False if a rank cannot.
-    fn pull<T: Element>(&self, transfer: &mut Transfer<'_, T>) -> Result<bool> {
+    fn pull(&self, transfer: &mut Transfer<'_>) -> Result<bool> {
         let address = transfer.input.as_ptr().addr() as u64;
         self.running.guarded(|| {
             pull::run(&self.running, self.signature, address, |sources| {
@@ -212,8 +222,8 @@ impl Private<'_> {
                 transfer.copy_own(from..from + len, to);
                 transfer.traffic.others().all(|source| {
                     let (start, out) = transfer.traffic.pulled(source);
-                    let out = bytemuck::cast_slice_mut(&mut transfer.out[out]);
-                    out.is_empty() || sources.read(source, start * size_of::<T>(), out)
+                    let out = bytes_of(out, transfer.size);
+                    out.is_empty() || sources.read(source, start * transfer.size, &mut transfer.out[out])
                 })
             })
         })
@@ -221,35 +231,42 @@ impl Private<'_> {
 }
 
 impl Private<'_> {
-    /// Elements of every stream that are laid out at once.
-    fn window<T: Element>(&self, traffic: &Traffic<'_>) -> usize {
+    /// Elements of `size` bytes of every stream that are laid out at once.
+    fn window(&self, traffic: &Traffic<'_>, size: usize) -> usize {
         /// Pieces of what only one rank lays out: it lays out one while the others take up the one before.
         const TURNS: usize = 4;
         /// Fewer bytes of a piece are not worth a meeting; nor is what is only so many times what one meeting
         /// is preferred for.
         const LEAST: usize = 16 << 10;
         const STAGED: usize = 8;
-        let window = self.room::<T>(1);
+        let window = self.room(1, size);
         if self.is_pushed() || !traffic.is_one_way() {
             return window;
         }
         let staged = self.running.group().choices().staged_below(Collective::Private);
-        let least = LEAST.max(staged.saturating_mul(STAGED)) / size_of::<T>();
+        let least = LEAST.max(staged.saturating_mul(STAGED)) / size;
         window.min((traffic.longest() / TURNS).max(least).next_multiple_of(LINE))
     }
 }
 
+/// Where elements of `size` bytes are among the bytes of all.
+fn bytes_of(elements: Range<usize>, size: usize) -> Range<usize> {
+    elements.start * size..elements.end * size
+}
+
 /// Streams under way.
-struct Transfer<'a, T: Element> {
+struct Transfer<'a> {
     traffic: Traffic<'a>,
-    input: &'a [T],
-    out: &'a mut [T],
+    /// Bytes of an element.
+    size: usize,
+    input: &'a [u8],
+    out: &'a mut [u8],
     /// Elements of every stream that are laid out at once.
     window: usize,
     stores: Stores,
 }
 
-impl<T: Element> Transfer<'_, T> {
+impl Transfer<'_> {
     /// Copies a part of what this rank has for itself, with each piece one.
     fn keep(&mut self, index: usize) {
         let (len, from, to) = self.traffic.kept();
@@ -264,7 +281,7 @@ impl<T: Element> Transfer<'_, T> {
 
     /// Copies elements of the input to the output, from element `to` on.
     fn copy_own(&mut self, input: Range<usize>, to: usize) {
-        let input = &self.input[input];
+        let (to, input) = (to * self.size, &self.input[bytes_of(input, self.size)]);
         copy::own(input, &mut self.out[to..to + input.len()], self.stores);
     }
 
@@ -281,10 +298,10 @@ impl<T: Element> Transfer<'_, T> {
         let (len, _, to) = self.traffic.kept();
         let window = self.window(index);
         let end = window.end.min(len);
-        let turn = TURN / size_of::<T>();
+        let turn = TURN / self.size;
         for start in (window.start..end).step_by(turn) {
             let part = start..(start + turn).min(end);
-            room.give((start - window.start) * size_of::<T>(), &self.input[part.clone()]);
+            room.give((start - window.start) * self.size, &self.input[bytes_of(part.clone(), self.size)]);
             self.copy_own(part, to + start);
         }
     }
@@ -294,14 +311,14 @@ impl<T: Element> Transfer<'_, T> {
     }
 }
 
-impl<T: Element> Pieces for Transfer<'_, T> {
+impl Pieces for Transfer<'_> {
     fn count(&self) -> usize {
         // At least one meeting, so that ranks with nothing to move still agree on it.
         self.traffic.longest().div_ceil(self.window).max(1)
     }
 
     fn bytes(&self) -> usize {
-        self.traffic.longest().min(self.window) * size_of::<T>()
+        self.traffic.longest().min(self.window) * self.size
     }
 
     fn lay_out(&mut self, index: usize, room: &PieceBuffer, _: Option<&StagedPieces<'_>>) {
@@ -313,7 +330,7 @@ impl<T: Element> Pieces for Transfer<'_, T> {
         self.traffic.given(|stretch| {
             let (at, range) = stretch.within(&window);
             if !range.is_empty() {
-                room.give(at * size_of::<T>(), &self.input[range]);
+                room.give(at * self.size, &self.input[bytes_of(range, self.size)]);
             }
         });
     }
@@ -326,7 +343,8 @@ impl<T: Element> Pieces for Transfer<'_, T> {
         let alone = !self.traffic.is_shared();
         for source in self.traffic.others() {
             let (at, range) = self.traffic.taken(source).within(&window);
-            let (at, out) = (at * size_of::<T>(), &mut self.out[range]);
+            let range = bytes_of(range, self.size);
+            let (at, out) = (at * self.size, &mut self.out[range]);
             match (out.is_empty(), alone) {
                 (true, _) => {}
                 (false, true) => laid.take(source, at, out, self.stores),

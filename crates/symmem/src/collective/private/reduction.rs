@@ -119,7 +119,7 @@ impl Group {
         let call = CollectiveCall { op: name, root: 0, dtype, reduce: Some(op), bytes, shape };
         let (private, kernel) = self.begin_private(call, arguments)?;
         let ranks = private.ranks();
-        let quota = private.room::<T>(ranks.1);
+        let quota = private.room(ranks.1, size_of::<T>());
         private.carry(&mut Scatter { kernel, input, out, quota, ranks })
     }
 }
@@ -154,7 +154,7 @@ impl<T: Element> Reduction<'_, T> {
         let arguments = arguments.and_then(|()| ReduceKernel::select(T::DTYPE, self.op));
         let (private, kernel) = group.begin_private(call, arguments)?;
         let (rank, world) = private.ranks();
-        let piece = private.room::<T>(1);
+        let piece = private.room(1, size_of::<T>());
         match private.algorithm {
             Algorithm::Pipelined if (2..=MOST_OWNERS).contains(&world) => {
                 private.carry(&mut Slices { of: self, kernel, piece, ranks: (rank, world) })
