@@ -11,7 +11,7 @@ use symmem_store::{Interrupt, Wait};
 
 use super::control::CounterWords;
 use super::protocol::Bell;
-use crate::sys::{clock, cpu};
+use crate::sys::{clock, cores, cpu};
 
 /// Polls before the first look at the clock: a few microseconds at most. Short waits never look at it.
 const FIRST_POLLS: u32 = 64;
@@ -34,6 +34,9 @@ const MOST_CREDIT: u32 = 8 * STALL_COSTS;
 /// further one, up to the most.
 const PENALTY: Duration = Duration::from_millis(10);
 const PENALTY_MOST: Duration = Duration::from_millis(60);
+/// For how many times as long as its last move took a rank stays where it is: so it spends a part of its time
+/// in moving, however busy the core is that it comes to.
+const STAYS: u32 = 4;
 /// For how long a rank that was woken from its own core believes to share it; then it spins once to see.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// How many wake-ups from other cores make it believe the contrary.
@@ -46,8 +49,9 @@ const TRY_AGAIN: u32 = 64;
 /// - *Crowded*: ranks outnumber the cores. A spinner would keep a peer off its core for a slice of the
 ///   scheduler, so it yields.
 /// - *Together*: who woke this rank ran on this very core, and could not have gone on while this rank spun.
-///   So it yields, which also keeps both ready to run: then the kernel sees that they should be parted, which
-///   it does not see of ranks that sleep in turns.
+///   So it moves to another one. The kernel would leave them together, because ranks that sleep in turns look
+///   like one task; it puts who wakes up on a core that is idle, so a rank is woken from its own core only
+///   where none is. Where it may not move, or has just done so, it yields, which keeps both ready to run.
 /// - *Stalled*: a yield gave the core to other work for a slice, 4 ms mostly. So it sleeps at once: the
 ///   kernel lets who wakes up run soon, and who yields run last.
 ///
@@ -68,6 +72,8 @@ struct Outlook {
     penalty: AtomicU64,
     stalled_until: AtomicU64,
     together_until: AtomicU64,
+    /// Until when this rank stays on its core.
+    stays_until: AtomicU64,
 }
 
 /// How long to stay on each rung before the last.
@@ -88,6 +94,7 @@ impl Outlook {
             penalty: AtomicU64::new(0),
             stalled_until: AtomicU64::new(0),
             together_until: AtomicU64::new(0),
+            stays_until: AtomicU64::new(0),
         };
         outlook.rungs(Duration::ZERO);
         outlook
@@ -138,6 +145,18 @@ impl Outlook {
         if good.is_multiple_of(TRY_AGAIN) {
             self.set_polling(!self.crowded && !self.spin.is_zero());
         }
+    }
+
+    /// Whether to leave a core that a peer needs.
+    fn may_move(&self, now: Duration) -> bool {
+        nanos(now) >= self.stays_until.load(Ordering::Relaxed)
+    }
+
+    /// This rank has moved to another core, where it ran at time `now`.
+    fn moved(&self, before: Duration, now: Duration) {
+        let pause = now.saturating_sub(before) * STAYS;
+        self.stays_until.store(nanos(now + pause), Ordering::Relaxed);
+        self.together_until.store(0, Ordering::Relaxed);
     }
 
     /// This rank was woken at time `now`, from its own core or another.
@@ -308,9 +327,19 @@ impl Ladder {
         if !self.outlook.crowded
             && let Some(here) = bell.was_rung_here()
         {
-            self.outlook.woken(here, self.now());
+            self.woken(here);
         }
         found
+    }
+
+    /// This rank was woken, from its own core or another.
+    fn woken(&self, here: bool) {
+        let before = self.now();
+        let moves = here && self.outlook.may_move(before);
+        match moves && cpu::current().is_some_and(|core| cores::leave(core as usize)) {
+            true => self.outlook.moved(before, self.now()),
+            false => self.outlook.woken(here, before),
+        }
     }
 
     /// The last rung: sleeps on `bell` until `poll` says yes or `wait` ends.
@@ -370,6 +399,21 @@ mod tests {
         outlook.woken(true, at(1));
         assert_eq!((outlook.rungs(at(1)), first_polls(&outlook)), (GIVING_WAY, 0));
         assert_eq!((outlook.rungs(at(1) + TOGETHER), first_polls(&outlook)), (SPINNING, FIRST_POLLS));
+    }
+
+    #[test]
+    fn who_has_moved_spins_again_and_stays_for_a_while() {
+        let outlook = Outlook::new(false, SPIN);
+        outlook.woken(true, at(1));
+        assert!(outlook.may_move(at(1)));
+        // It had to wait for its new core for a slice.
+        outlook.moved(at(1), at(1) + SLICE);
+        assert_eq!(outlook.rungs(at(1) + SLICE), SPINNING);
+        assert!(!outlook.may_move(at(1) + STAYS * SLICE));
+        // There it shares the core again: it gives way meanwhile.
+        outlook.woken(true, at(1) + STAYS * SLICE);
+        assert_eq!(outlook.rungs(at(1) + STAYS * SLICE), GIVING_WAY);
+        assert!(outlook.may_move(at(1) + (STAYS + 1) * SLICE));
     }
 
     #[test]

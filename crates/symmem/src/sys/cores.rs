@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -40,6 +41,36 @@ pub(crate) fn stay_on(cpus: &[usize]) -> std::io::Result<()> {
 /// As [`stay_on`], with an error of this crate.
 pub(crate) fn pin(cpus: &[usize]) -> Result<()> {
     stay_on(cpus).map_err(|error| Error::sys("keeping a rank on its cores", error))
+}
+
+/// Has the calling thread go on on another processor than `cpu`, of those that it may use, on the same NUMA
+/// node; false if it may use no other. It is kept nowhere: the scheduler may move it again at once.
+///
+/// Somebody who sets this thread's processors at the same time may be overruled.
+pub(crate) fn leave(cpu: usize) -> bool {
+    static NODES: OnceLock<Vec<(usize, Vec<usize>)>> = OnceLock::new();
+    let nodes = NODES.get_or_init(|| nodes(Path::new("/sys/devices/system/node")));
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return false;
+    };
+    let others = others(cpu, nodes, |other| allowed.is_set(other));
+    if others.count() == 0 || sched_setaffinity(None, &others).is_err() {
+        return false;
+    }
+    // A refusal would leave the thread with fewer processors, and nothing to do about it.
+    let _ = sched_setaffinity(None, &allowed);
+    true
+}
+
+/// The processors on the node of `cpu` that are `allowed`, without it.
+fn others(cpu: usize, nodes: &[(usize, Vec<usize>)], allowed: impl Fn(usize) -> bool) -> CpuSet {
+    let node = nodes.iter().find(|(_, cpus)| cpus.contains(&cpu));
+    let is_near = |other: usize| node.is_none_or(|(_, cpus)| cpus.contains(&other));
+    let mut others = CpuSet::new();
+    (0..CpuSet::MAX_CPU)
+        .filter(|other| *other != cpu && allowed(*other) && is_near(*other))
+        .for_each(|other| others.set(other));
+    others
 }
 
 /// The cores of a machine that `root` describes.
@@ -102,6 +133,38 @@ mod tests {
             folder.write(&file, &format!("{}\n", siblings(cpu)));
         }
         folder
+    }
+
+    #[test]
+    fn who_leaves_a_core_stays_on_its_node_and_on_what_it_may_use() {
+        let nodes = [(0, vec![0, 2, 4]), (1, vec![1, 3, 5])];
+        let left = |cpu, nodes: &[(usize, Vec<usize>)], most: usize| -> Vec<usize> {
+            let others = others(cpu, nodes, |other| other < most);
+            (0..CpuSet::MAX_CPU).filter(|cpu| others.is_set(*cpu)).collect()
+        };
+        assert_eq!(left(2, &nodes, 6), [0, 4]);
+        assert_eq!(left(2, &nodes, 3), [0]);
+        assert!(left(1, &nodes, 3).is_empty());
+        // Of a processor that no node has, or without nodes, all are near.
+        assert_eq!(left(9, &nodes, 3), [0, 1, 2]);
+        assert_eq!(left(1, &[], 3), [0, 2]);
+    }
+
+    #[test]
+    fn who_left_a_core_may_use_it_again() {
+        let allowed = sched_getaffinity(None).unwrap();
+        let here = crate::sys::cpu::current().unwrap() as usize;
+        if leave(here) {
+            assert!(allowed.count() > 1);
+        }
+        assert_eq!(sched_getaffinity(None).unwrap(), allowed);
+        std::thread::spawn(move || {
+            stay_on(&[here]).unwrap();
+            assert!(!leave(here), "there is no other");
+            assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+        })
+        .join()
+        .unwrap();
     }
 
     fn core(cpus: &[usize], node: usize) -> Core {
