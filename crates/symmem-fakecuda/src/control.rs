@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::node::{Work, record};
+use crate::node::{NodeWork, record};
 use crate::state::state;
 use crate::stream::captured;
 
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn fakecuda_capture(stream: u64, addresses: *const u64, co
     // SAFETY: as the caller promises.
     let addresses = unsafe { std::slice::from_raw_parts(addresses, count) };
     let used: Vec<_> = addresses.iter().filter(|at| **at != 0).map(|at| (*at, 1)).collect();
-    record(&mut state, graph, &used, Work::Foreign).is_ok()
+    record(&mut state, graph, &used, NodeWork::Foreign).is_ok()
 }
 
 /// Notes a launch.

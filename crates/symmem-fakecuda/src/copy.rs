@@ -7,13 +7,13 @@ use std::ptr;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::device::current;
-use crate::node::{Work, give};
+use crate::node::{NodeWork, give};
 use crate::result::{Code, INVALID_VALUE, OUT_OF_MEMORY, Out, call, put, put_at};
-use crate::state::{Region, State};
+use crate::state::{DriverState, Region};
 
 /// Where memory of `bytes` was that is gone, if any was: real allocators give the same address out again,
 /// too.
-fn vacancy(state: &mut State, bytes: usize) -> *mut c_void {
+fn vacancy(state: &mut DriverState, bytes: usize) -> *mut c_void {
     let found = state.vacant.iter().rposition(|(_, vacant)| *vacant == bytes);
     found.map_or(ptr::null_mut(), |at| state.vacant.remove(at).0 as *mut c_void)
 }
@@ -84,37 +84,37 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: u64) -> Code {
     call(c"cuMemcpyHtoDAsync_v2", |state| {
-        give(state, stream, &[(to, bytes)], Work::Copy { to, from: from as u64, bytes })
+        give(state, stream, &[(to, bytes)], NodeWork::Copy { to, from: from as u64, bytes })
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: u64) -> Code {
     call(c"cuMemcpyDtoHAsync_v2", |state| {
-        give(state, stream, &[(from, bytes)], Work::Copy { to: to as u64, from, bytes })
+        give(state, stream, &[(from, bytes)], NodeWork::Copy { to: to as u64, from, bytes })
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> Code {
     call(c"cuMemcpyDtoDAsync_v2", |state| {
-        give(state, stream, &[(to, bytes), (from, bytes)], Work::Copy { to, from, bytes })
+        give(state, stream, &[(to, bytes), (from, bytes)], NodeWork::Copy { to, from, bytes })
     })
 }
 
 /// Sets `count` words at `to`.
-fn fill_words(state: &mut State, to: u64, value: u32, count: usize, stream: u64) -> Result<(), Code> {
+fn fill_words(state: &mut DriverState, to: u64, value: u32, count: usize, stream: u64) -> Result<(), Code> {
     let bytes = count.checked_mul(size_of::<u32>()).ok_or(INVALID_VALUE)?;
     if !to.is_multiple_of(align_of::<u32>() as u64) {
         return Err(INVALID_VALUE);
     }
-    give(state, stream, &[(to, bytes)], Work::FillWords { to, value, count })
+    give(state, stream, &[(to, bytes)], NodeWork::FillWords { to, value, count })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) -> Code {
     call(c"cuMemsetD8Async", |state| {
-        give(state, stream, &[(to, count)], Work::FillBytes { to, value, count })
+        give(state, stream, &[(to, count)], NodeWork::FillBytes { to, value, count })
     })
 }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint};
 
 use crate::result::{Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Out, Outcome, call, put};
-use crate::state::State;
+use crate::state::DriverState;
 
 /// The version that it speaks.
 const VERSION: c_int = 13000;
@@ -60,7 +60,7 @@ fn context_of(device: c_int) -> usize {
     (device as usize + 1) << 12
 }
 
-fn device_of(context: usize, state: &State) -> Result<c_int, Code> {
+fn device_of(context: usize, state: &DriverState) -> Result<c_int, Code> {
     let device = (context >> 12) as c_int - 1;
     let retained =
         context_of(device) == context && state.contexts.get(&device).is_some_and(|count| *count > 0);

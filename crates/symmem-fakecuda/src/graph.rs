@@ -4,9 +4,9 @@ use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
 use crate::control;
-use crate::node::{Node, Work, give, record, replay};
+use crate::node::{Node, NodeWork, give, record, replay};
 use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, Out, SUCCESS, UNKNOWN, call, put, put_at};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::stream::captured;
 
 /// Something that goes when the last graph that keeps it does.
@@ -37,14 +37,14 @@ impl Farewell {
     }
 }
 
-pub(crate) fn new_graph(state: &mut State) -> u64 {
+pub(crate) fn new_graph(state: &mut DriverState) -> u64 {
     let number = state.number();
     state.graphs.insert(number, Graph::default());
     number
 }
 
 /// Takes `count` references away.
-fn release(state: &mut State, object: u64, count: usize) -> Result<Option<Farewell>, Code> {
+fn release(state: &mut DriverState, object: u64, count: usize) -> Result<Option<Farewell>, Code> {
     let kept =
         state.objects.get_mut(&object).filter(|kept| kept.references >= count).ok_or(INVALID_HANDLE)?;
     kept.references -= count;
@@ -55,7 +55,7 @@ fn release(state: &mut State, object: u64, count: usize) -> Result<Option<Farewe
 }
 
 /// Ends a graph; what only it kept is to be told.
-fn end(state: &mut State, graph: u64) -> Result<Vec<Farewell>, Code> {
+fn end(state: &mut DriverState, graph: u64) -> Result<Vec<Farewell>, Code> {
     let kept = state.graphs.remove(&graph).ok_or(INVALID_HANDLE)?.kept;
     Ok(kept.into_iter().filter_map(|(object, count)| release(state, object, count).ok().flatten()).collect())
 }
@@ -63,7 +63,7 @@ fn end(state: &mut State, graph: u64) -> Result<Vec<Farewell>, Code> {
 /// Counts the call, does `work` under the lock, and says the farewells without it.
 fn call_with_farewells(
     name: &'static std::ffi::CStr,
-    work: impl FnOnce(&mut State) -> Result<Vec<Farewell>, Code>,
+    work: impl FnOnce(&mut DriverState) -> Result<Vec<Farewell>, Code>,
 ) -> Code {
     if control::must_fail(name) {
         return UNKNOWN;
@@ -80,7 +80,7 @@ fn call_with_farewells(
 ///
 /// # Safety
 /// `copy` can be written, or is null.
-unsafe fn copy_graph(state: &mut State, copy: *mut u64, graph: u64) -> Result<(), Code> {
+unsafe fn copy_graph(state: &mut DriverState, copy: *mut u64, graph: u64) -> Result<(), Code> {
     let made = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
     let number = state.number();
     // SAFETY: as promised by the caller.
@@ -126,7 +126,7 @@ unsafe extern "C" fn cuGraphAddChildGraphNode(
         for (object, count) in &kept {
             state.objects.get_mut(object).ok_or(INVALID_HANDLE)?.references += count;
         }
-        record(state, graph, &[], Work::Child(nodes))?;
+        record(state, graph, &[], NodeWork::Child(nodes))?;
         let parent = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
         parent.kept.extend(kept);
         let number = parent.nodes.last().map_or(0, |node| node.number);
@@ -141,7 +141,7 @@ extern "C" fn cuGraphLaunch(graph: u64, stream: u64) -> Code {
         let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.nodes.clone();
         match captured(state, stream)? {
             None => replay(state, &nodes),
-            Some(_) => give(state, stream, &[], Work::Child(nodes)),
+            Some(_) => give(state, stream, &[], NodeWork::Child(nodes)),
         }
     })
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::state::State;
+use crate::state::DriverState;
 
 /// What a launch says of itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Said {
+pub(crate) struct LaunchNote {
     /// The address of its rank's lane.
     pub(crate) lane: u64,
     /// The operation below, its signature above.
@@ -35,7 +35,7 @@ const RECORD: u64 = 4;
 const TURNS: [&[u8]; 4] = [b"all_", b"pull", b"reduce_", b"barrier"];
 
 /// The word `index` behind `address`, if it can be accessed.
-fn word(state: &State, address: u64, index: u64) -> Option<&AtomicU64> {
+fn word(state: &DriverState, address: u64, index: u64) -> Option<&AtomicU64> {
     let at = address + index * 8;
     let is_there = at.is_multiple_of(8) && state.is_accessible(at, 8);
     // SAFETY: mapped and aligned, as checked, for as long as the state is borrowed; any bits are such a
@@ -49,12 +49,12 @@ fn now() -> u64 {
 }
 
 /// Does what the kernel `name` does of this.
-pub(crate) fn run(state: &State, name: &[u8], words: &[u64; 12], said: Said) {
+pub(crate) fn run(state: &DriverState, name: &[u8], words: &[u64; 12], said: LaunchNote) {
     // A kernel of somebody else's, or a lane that is gone: nothing is done.
     let _ = step(state, name, words, said);
 }
 
-fn step(state: &State, name: &[u8], words: &[u64; 12], said: Said) -> Option<()> {
+fn step(state: &DriverState, name: &[u8], words: &[u64; 12], said: LaunchNote) -> Option<()> {
     let is = |start: &[u8]| name.starts_with(start);
     let lane = |index: u64| word(state, said.lane, index);
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::result::{
     Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome,
     call, put_at,
 };
-use crate::state::{Backing, Mapped, State};
+use crate::state::{Backing, DriverState, Mapped};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(crate) const FD: u32 = 1;
@@ -124,7 +124,7 @@ unsafe extern "C" fn cuMemCreate(
 ///
 /// # Safety
 /// `handle` can be written, or is null.
-pub(crate) unsafe fn keep(state: &mut State, handle: *mut u64, backing: Backing) -> Outcome {
+pub(crate) unsafe fn keep(state: &mut DriverState, handle: *mut u64, backing: Backing) -> Outcome {
     let number = state.number();
     // SAFETY: as promised by the caller.
     unsafe { put_at(handle, number) }?;

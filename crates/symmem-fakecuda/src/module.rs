@@ -4,17 +4,17 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use crate::device::current;
-use crate::marks::Said;
-use crate::node::{Work, give};
+use crate::marks::LaunchNote;
+use crate::node::{NodeWork, give};
 use crate::result::{Code, INVALID_HANDLE, INVALID_VALUE, Out, call, put, put_at};
-use crate::state::State;
+use crate::state::DriverState;
 use crate::stream::captured;
 
 /// Loads a module.
 ///
 /// # Safety
 /// `module` can be written, or is null.
-unsafe fn load(state: &mut State, module: *mut u64, image: *const c_void) -> Result<(), Code> {
+unsafe fn load(state: &mut DriverState, module: *mut u64, image: *const c_void) -> Result<(), Code> {
     current()?;
     if image.is_null() {
         return Err(INVALID_VALUE);
@@ -26,12 +26,12 @@ unsafe fn load(state: &mut State, module: *mut u64, image: *const c_void) -> Res
     Ok(())
 }
 
-pub(crate) fn name_of(state: &State, function: u64) -> Result<&CString, Code> {
+pub(crate) fn name_of(state: &DriverState, function: u64) -> Result<&CString, Code> {
     let mut all = state.modules.values().flatten();
     all.find(|(number, _)| *number == function).map(|(_, name)| name).ok_or(INVALID_HANDLE)
 }
 
-fn check_function(state: &State, function: u64) -> Result<(), Code> {
+fn check_function(state: &DriverState, function: u64) -> Result<(), Code> {
     name_of(state, function).map(drop)
 }
 
@@ -183,7 +183,7 @@ unsafe fn launch(name: &'static CStr, function: u64, stream: u64, parameters: *m
         let mut words = [0; 12];
         words.copy_from_slice(&all[..12]);
         let lane = all.get(LANES + all[RANK] as u32 as usize).copied().unwrap_or(0);
-        let said = Said { lane, signature: all[SIGNATURE] };
+        let said = LaunchNote { lane, signature: all[SIGNATURE] };
         let used: Vec<_> = match captured(state, stream)? {
             None => Vec::new(),
             // Whatever of it is an address is memory that the kernel uses.
@@ -191,6 +191,6 @@ unsafe fn launch(name: &'static CStr, function: u64, stream: u64, parameters: *m
                 all.iter().filter(|word| state.is_accessible(**word, 1)).map(|word| (*word, 1)).collect()
             }
         };
-        give(state, stream, &used, Work::Launch { function, words, said })
+        give(state, stream, &used, NodeWork::Launch { function, words, said })
     })
 }

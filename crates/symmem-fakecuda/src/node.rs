@@ -13,14 +13,14 @@ use rustix::mm::{Advice, madvise};
 
 use crate::control::launched;
 use crate::device::current;
-use crate::marks::{self, Said};
+use crate::marks::{self, LaunchNote};
 use crate::module::name_of;
 use crate::result::{Code, ILLEGAL_ADDRESS, INVALID_HANDLE, Outcome};
-use crate::state::State;
+use crate::state::DriverState;
 use crate::stream::captured;
 
 /// Something that a stream does.
-pub(crate) enum Work {
+pub(crate) enum NodeWork {
     Copy {
         to: u64,
         from: u64,
@@ -40,7 +40,7 @@ pub(crate) enum Work {
     Launch {
         function: u64,
         words: [u64; 12],
-        said: Said,
+        said: LaunchNote,
     },
     /// An event that is recorded again with every replay.
     Record {
@@ -52,7 +52,7 @@ pub(crate) enum Work {
     Foreign,
 }
 
-impl Work {
+impl NodeWork {
     /// `CUgraphNodeType`.
     pub(crate) fn kind(&self) -> u32 {
         match self {
@@ -65,7 +65,7 @@ impl Work {
     }
 
     /// Does it. What it works on can be accessed.
-    fn run(&self, state: &mut State) -> Outcome {
+    fn run(&self, state: &mut DriverState) -> Outcome {
         match *self {
             // SAFETY: accessible, as the caller checked; host memory is that of who called the driver.
             Self::Copy { to, from, bytes } => unsafe {
@@ -98,7 +98,7 @@ impl Work {
     }
 
     /// Whether something that it needs, besides memory, is gone.
-    fn is_orphaned(&self, state: &State) -> bool {
+    fn is_orphaned(&self, state: &DriverState) -> bool {
         match self {
             Self::Launch { function, .. } => name_of(state, *function).is_err(),
             Self::Record { event } => !state.events.contains_key(event),
@@ -107,7 +107,7 @@ impl Work {
     }
 }
 
-fn fill_bytes(state: &State, to: u64, value: u8, count: usize) {
+fn fill_bytes(state: &DriverState, to: u64, value: u8, count: usize) {
     // A whole mapping of zeros is given back to the system instead: control blocks are large, and mostly
     // untouched.
     let whole = state.mappings.get(&to).is_some_and(|mapped| mapped.bytes == count);
@@ -134,12 +134,12 @@ struct Used {
 /// Recorded work.
 pub(crate) struct Node {
     pub(crate) number: u64,
-    pub(crate) work: Work,
+    pub(crate) work: NodeWork,
     used: Vec<Used>,
 }
 
 /// Gives `stream` work on these ranges of memory: it is done now, or recorded in the graph that is captured.
-pub(crate) fn give(state: &mut State, stream: u64, ranges: &[(u64, usize)], work: Work) -> Outcome {
+pub(crate) fn give(state: &mut DriverState, stream: u64, ranges: &[(u64, usize)], work: NodeWork) -> Outcome {
     current()?;
     let graph = captured(state, stream)?;
     if !ranges.iter().all(|(address, bytes)| state.is_accessible(*address, *bytes)) {
@@ -152,7 +152,12 @@ pub(crate) fn give(state: &mut State, stream: u64, ranges: &[(u64, usize)], work
 }
 
 /// Adds work on these ranges to a graph.
-pub(crate) fn record(state: &mut State, graph: u64, ranges: &[(u64, usize)], work: Work) -> Outcome {
+pub(crate) fn record(
+    state: &mut DriverState,
+    graph: u64,
+    ranges: &[(u64, usize)],
+    work: NodeWork,
+) -> Outcome {
     let used = ranges.iter().filter(|(_, bytes)| *bytes > 0).filter_map(|&(address, bytes)| {
         Some(Used { address, bytes, serial: state.serial_at(address, bytes)? })
     });
@@ -164,12 +169,12 @@ pub(crate) fn record(state: &mut State, graph: u64, ranges: &[(u64, usize)], wor
 }
 
 /// Does what was recorded, in the order of the capture.
-pub(crate) fn replay(state: &mut State, nodes: &[Arc<Node>]) -> Outcome {
+pub(crate) fn replay(state: &mut DriverState, nodes: &[Arc<Node>]) -> Outcome {
     nodes.iter().try_for_each(|node| node.replay(state))
 }
 
 impl Node {
-    fn replay(&self, state: &mut State) -> Result<(), Code> {
+    fn replay(&self, state: &mut DriverState) -> Result<(), Code> {
         let found = |used: &Used| state.serial_at(used.address, used.bytes);
         let stale = self.used.iter().filter(|used| found(used) != Some(used.serial)).count();
         let is_unmapped = self.used.iter().any(|used| found(used).is_none());

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 
 use crate::control;
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 
 /// `CUresult`.
 pub(crate) type Code = c_int;
@@ -27,7 +27,7 @@ pub(crate) const UNKNOWN: Code = 999;
 pub(crate) type Outcome = Result<(), Code>;
 
 /// A call of the driver: counted, made to fail if that was asked for, and done under the one lock.
-pub(crate) fn call(name: &'static CStr, body: impl FnOnce(&mut State) -> Outcome) -> Code {
+pub(crate) fn call(name: &'static CStr, body: impl FnOnce(&mut DriverState) -> Outcome) -> Code {
     if control::must_fail(name) {
         return UNKNOWN;
     }

@@ -11,7 +11,7 @@ use crate::result::{Code, INVALID_HANDLE};
 
 /// Everything, under one lock.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct DriverState {
     pub(crate) initialised: bool,
     last: u64,
     /// Retained primary contexts, by device: how often.
@@ -89,7 +89,7 @@ pub(crate) struct Binding {
     pub(crate) memory: u64,
 }
 
-impl State {
+impl DriverState {
     /// A number that was not given out before. Never 0, and no stream number is one of the default streams'.
     pub(crate) fn number(&mut self) -> u64 {
         self.last += 16;
@@ -122,7 +122,7 @@ impl State {
 }
 
 /// The state, locked.
-pub(crate) fn state() -> MutexGuard<'static, State> {
-    static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+pub(crate) fn state() -> MutexGuard<'static, DriverState> {
+    static STATE: OnceLock<Mutex<DriverState>> = OnceLock::new();
     STATE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }

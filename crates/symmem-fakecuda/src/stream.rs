@@ -5,20 +5,20 @@ use std::time::Instant;
 
 use crate::device::{current, current_context};
 use crate::graph::new_graph;
-use crate::node::{Work, give};
+use crate::node::{NodeWork, give};
 use crate::result::{Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, Out, Outcome, call, put, put_at};
-use crate::state::{Recorded, State};
+use crate::state::{DriverState, Recorded};
 
 /// Handles of the default streams: null, legacy, per thread.
 const DEFAULTS: std::ops::RangeInclusive<u64> = 0..=2;
 
-pub(crate) fn check_stream(state: &State, stream: u64) -> Outcome {
+pub(crate) fn check_stream(state: &DriverState, stream: u64) -> Outcome {
     let known = DEFAULTS.contains(&stream) || state.streams.contains_key(&stream);
     if known { Ok(()) } else { Err(INVALID_HANDLE) }
 }
 
 /// The graph that work on `stream` goes into.
-pub(crate) fn captured(state: &State, stream: u64) -> Result<Option<u64>, Code> {
+pub(crate) fn captured(state: &DriverState, stream: u64) -> Result<Option<u64>, Code> {
     check_stream(state, stream)?;
     Ok(state.streams.get(&stream).copied().flatten())
 }
@@ -157,7 +157,7 @@ extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) -> 
     }
     call(c"cuEventRecordWithFlags", |state| {
         state.events.get(&event).ok_or(INVALID_HANDLE)?;
-        give(state, stream, &[], Work::Record { event })
+        give(state, stream, &[], NodeWork::Record { event })
     })
 }
 

@@ -13,12 +13,12 @@ pub(crate) type Part = Arc<Vec<u8>>;
 #[derive(Default)]
 pub(crate) struct Clique {
     pub(crate) world: usize,
-    state: Mutex<State>,
+    state: Mutex<CliqueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CliqueState {
     /// By the number of the step.
     steps: HashMap<u64, Vec<Option<Part>>>,
     /// By sender and receiver.
@@ -58,7 +58,7 @@ impl Clique {
     }
 
     /// Waits for what `take` finds.
-    fn wait<T>(&self, mut take: impl FnMut(&mut State) -> Option<T>) -> Result<T, Code> {
+    fn wait<T>(&self, mut take: impl FnMut(&mut CliqueState) -> Option<T>) -> Result<T, Code> {
         let end = Instant::now() + patience();
         let mut state = lock(&self.state);
         loop {

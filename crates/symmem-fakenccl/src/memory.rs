@@ -63,7 +63,7 @@ pub(crate) fn team(world: usize) -> usize {
 
 /// What is alive.
 #[derive(Default)]
-struct Table {
+struct LiveMemory {
     /// Allocations: how often they are registered.
     memory: BTreeMap<u64, usize>,
     windows: HashMap<usize, Window>,
@@ -77,8 +77,8 @@ struct Window {
     bases: Vec<u64>,
 }
 
-fn table() -> &'static Mutex<Table> {
-    static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
+fn table() -> &'static Mutex<LiveMemory> {
+    static TABLE: OnceLock<Mutex<LiveMemory>> = OnceLock::new();
     TABLE.get_or_init(Mutex::default)
 }
 

@@ -42,7 +42,7 @@ impl<const WORLD: usize> MeetingWords for Ranks<WORLD> {
 
 /// How a rank goes through its epochs.
 #[derive(Clone, Copy)]
-struct Way {
+struct EpochRules {
     sleeps: bool,
     /// The payload of an epoch: its parity, unless the model is to show that one payload is too few.
     payload: fn(u64) -> usize,
@@ -50,7 +50,8 @@ struct Way {
     hears: fn(usize, usize) -> bool,
 }
 
-const AS_BUILT: Way = Way { sleeps: false, payload: |epoch| (epoch & 1) as usize, hears: |_, _| true };
+const AS_BUILT: EpochRules =
+    EpochRules { sleeps: false, payload: |epoch| (epoch & 1) as usize, hears: |_, _| true };
 
 impl<const WORLD: usize> Ranks<WORLD> {
     fn new(epoch: u64) -> Arc<Self> {
@@ -61,7 +62,7 @@ impl<const WORLD: usize> Ranks<WORLD> {
     }
 
     /// Rank `me` meets the others in `epoch`.
-    fn meet(&self, me: usize, epoch: u64, way: Way) {
+    fn meet(&self, me: usize, epoch: u64, way: EpochRules) {
         let signature = Signature { word: epoch, size: epoch + 1 };
         leave_shape(self, me, epoch, epoch + 3);
         announce(self, me, epoch, signature, epoch + 2, &[]);
@@ -100,7 +101,7 @@ impl<const WORLD: usize> Ranks<WORLD> {
     }
 
     /// Rank `me` writes its payload, meets, and reads the others'.
-    fn exchange(&self, me: usize, epoch: u64, way: Way) {
+    fn exchange(&self, me: usize, epoch: u64, way: EpochRules) {
         let payload = (way.payload)(epoch);
         // SAFETY: loom checks that nobody else accesses the cell.
         self.payloads[me][payload].with_mut(|data| unsafe { *data = epoch });
@@ -114,7 +115,7 @@ impl<const WORLD: usize> Ranks<WORLD> {
 }
 
 /// `WORLD` ranks go through `epochs` epochs after `start`.
-fn run<const WORLD: usize>(start: u64, epochs: u64, way: Way) {
+fn run<const WORLD: usize>(start: u64, epochs: u64, way: EpochRules) {
     let ranks = Ranks::<WORLD>::new(start);
     let go = move |ranks: &Ranks<WORLD>, me| {
         (start + 1..=start + epochs).for_each(|epoch| ranks.exchange(me, epoch, way));
@@ -143,7 +144,7 @@ fn ask(early: bool) {
 /// Just below the end of 32 bits, so that three epochs cross it.
 const BELOW_2_32: u64 = (1 << 32) - 2;
 
-const ASLEEP: Way = Way { sleeps: true, ..AS_BUILT };
+const ASLEEP: EpochRules = EpochRules { sleeps: true, ..AS_BUILT };
 
 /// Two ranks meet and read once.
 pub(crate) const ONCE: Model = Model { run: || run::<2>(0, 1, AS_BUILT), preemptions: None };
@@ -198,15 +199,15 @@ fn an_answer_in_place_of_what_was_read_is_there_after_the_next_meeting() {
 
 #[test]
 fn one_payload_would_be_too_few() {
-    let one = || run::<2>(0, 2, Way { payload: |_| 0, ..AS_BUILT });
+    let one = || run::<2>(0, 2, EpochRules { payload: |_| 0, ..AS_BUILT });
     assert_eq!(failure_of(Model { run: one, preemptions: Some(3) }), Some(Failure::Disorder));
 }
 
 #[test]
 fn a_rank_that_does_not_hear_from_everybody_would_run_ahead() {
     // The last rank never waits for rank 0, which still reads the payload that the last rank writes again.
-    let two = || run::<2>(0, 3, Way { hears: |me, peer| (me, peer) != (1, 0), ..AS_BUILT });
+    let two = || run::<2>(0, 3, EpochRules { hears: |me, peer| (me, peer) != (1, 0), ..AS_BUILT });
     assert_eq!(failure_of(Model { run: two, preemptions: Some(3) }), Some(Failure::Disorder));
-    let three = || run::<3>(0, 3, Way { hears: |me, peer| (me, peer) != (2, 0), ..ASLEEP });
+    let three = || run::<3>(0, 3, EpochRules { hears: |me, peer| (me, peer) != (2, 0), ..ASLEEP });
     assert_eq!(failure_of(Model { run: three, ..THREE_RANKS_REUSE }), Some(Failure::Disorder));
 }

@@ -66,12 +66,12 @@ impl Op {
 
 /// How a rank waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum WaitKind {
     Spinning,
     Asleep,
 }
 
-use Way::{Asleep, Spinning};
+use WaitKind::{Asleep, Spinning};
 
 /// One rank as it goes through its operations, with the state that a group keeps for it.
 struct Rank<'a, const WORLD: usize> {
@@ -79,7 +79,7 @@ struct Rank<'a, const WORLD: usize> {
     me: usize,
     epoch: AtomicU64,
     owed: Owed,
-    way: Way,
+    way: WaitKind,
 }
 
 impl<const WORLD: usize> Rank<'_, WORLD> {
@@ -136,7 +136,7 @@ fn parcel(epoch: u64) -> Vec<u64> {
 }
 
 /// `WORLD` ranks go through `ops` after epoch `start`.
-fn run<const WORLD: usize>(start: u64, ops: &'static [Op], way: Way) {
+fn run<const WORLD: usize>(start: u64, ops: &'static [Op], way: WaitKind) {
     use std::array::from_fn;
     let slots = from_fn(|_| from_fn(|_| Slot::starting_at(start)));
     let staging = from_fn(|_| from_fn(|_| UnsafeCell::new(0)));

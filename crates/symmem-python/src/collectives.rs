@@ -17,7 +17,7 @@ use crate::group::{Group, Membership, NonMember};
 use crate::memory::{SymmetricMemory, find_known};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
-use crate::private::Job;
+use crate::private::PrivateCall;
 use crate::{cuda, dtype};
 
 /// An argument that may be None.
@@ -383,7 +383,7 @@ impl Group {
             return memory.run(py, (writable(call, operand), out), Some(x), timeout_ms, None);
         }
         let group = membership.group(name_of(&call), timeout_ms)?;
-        match call.and_then(|call| Job::new(&group, call, (x, seen), out)) {
+        match call.and_then(|call| PrivateCall::new(&group, call, (x, seen), out)) {
             Ok(job) => match job.place() {
                 Place::Cpu => {
                     let shaped = job.shaped(membership, &group);
@@ -417,7 +417,7 @@ impl Group {
         }
         // Ctrl-C ends waiting for the operation, not the operation, which peers count on.
         let group = membership.group(name_of(&call), timeout_ms)?.cancelled_by(&CancelToken::new());
-        match call.and_then(check_start).and_then(|call| Job::new(&group, call, (x, None), out)) {
+        match call.and_then(check_start).and_then(|call| PrivateCall::new(&group, call, (x, None), out)) {
             Ok(job) => {
                 let shaped = job.shaped(membership, &group);
                 job.start(shaped.as_ref().unwrap_or(&group))

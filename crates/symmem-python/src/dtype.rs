@@ -15,7 +15,7 @@ use pyo3::types::{PyString, PyType};
 use symmem::DType;
 
 /// Another library's dtype objects, of which each has one per type.
-type Table = Vec<(Py<PyAny>, DType)>;
+type DTypeTable = Vec<(Py<PyAny>, DType)>;
 
 /// How many dtype objects are remembered: ml_dtypes has three for us, and some come twice.
 const SEEN_DTYPES: usize = 8;
@@ -220,7 +220,7 @@ pub(crate) fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
 /// The type of a numpy dtype that is not one of numpy's own kinds. numpy makes one object for each, so they
 /// are remembered.
 pub(crate) fn of_numpy(object: &Bound<'_, PyAny>) -> PyResult<DType> {
-    static SEEN: Mutex<Table> = Mutex::new(Vec::new());
+    static SEEN: Mutex<DTypeTable> = Mutex::new(Vec::new());
     let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, dtype)) = lock().iter().find(|(theirs, _)| theirs.is(object)) {
         return Ok(*dtype);
@@ -300,7 +300,7 @@ pub(crate) fn torch_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, Py
 
 /// The type of a `torch.dtype`; none if `object` is something else, or torch is not imported.
 pub(crate) fn of_torch(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
-    static TORCH: PyOnceLock<Table> = PyOnceLock::new();
+    static TORCH: PyOnceLock<DTypeTable> = PyOnceLock::new();
     let py = object.py();
     let table = match TORCH.get(py) {
         Some(table) => table,
@@ -314,7 +314,7 @@ pub(crate) fn of_torch(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
 }
 
 /// Torch's types; none while torch is being imported. Old ones lack some.
-fn torch_table(torch: &Bound<'_, PyAny>) -> PyResult<Option<Table>> {
+fn torch_table(torch: &Bound<'_, PyAny>) -> PyResult<Option<DTypeTable>> {
     let mut table = Vec::new();
     for dtype in DType::ALL {
         if let Some(theirs) = torch.getattr_opt(name(dtype))? {

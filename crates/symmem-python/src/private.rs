@@ -24,7 +24,7 @@ use crate::operand::{Operand, Place, is_tensor};
 use crate::pending::Pending;
 
 /// A collective, ready to run.
-pub(crate) struct Job<'a, 'py> {
+pub(crate) struct PrivateCall<'a, 'py> {
     call: Call<'a>,
     dtype: DType,
     /// Absent in place, and where only the root has one.
@@ -34,7 +34,7 @@ pub(crate) struct Job<'a, 'py> {
     result: Py<PyAny>,
 }
 
-impl<'a, 'py> Job<'a, 'py> {
+impl<'a, 'py> PrivateCall<'a, 'py> {
     /// `call` on dense elements of the host, in place.
     pub(crate) fn in_place(call: Call<'a>, out: Operand<'py>) -> Self {
         let result = out.object.clone().unbind();

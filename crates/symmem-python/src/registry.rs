@@ -12,7 +12,7 @@ use symmem::RankContext;
 use crate::array::Keep;
 use crate::fork;
 
-static BLOCKS: RwLock<BTreeMap<usize, Weak<Block>>> = RwLock::new(BTreeMap::new());
+static BLOCKS: RwLock<BTreeMap<usize, Weak<AllocatedBlock>>> = RwLock::new(BTreeMap::new());
 
 /// The memory of an allocation.
 #[derive(Debug)]
@@ -23,14 +23,14 @@ pub(crate) enum Memory {
 
 /// An allocation made by the bindings. Arrays of it keep it alive.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct AllocatedBlock {
     pub(crate) memory: Memory,
     /// A rank's state lasts as long as its memory.
     _context: RankContext,
     epoch: u32,
 }
 
-impl Block {
+impl AllocatedBlock {
     /// Its first byte.
     pub(crate) fn address(&self) -> usize {
         match &self.memory {
@@ -58,7 +58,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for AllocatedBlock {
     fn drop(&mut self) {
         // In a forked child the lock may be held by a thread that is not there; nobody looks there for this
         // block.
@@ -73,19 +73,19 @@ impl Drop for Block {
     }
 }
 
-fn write() -> RwLockWriteGuard<'static, BTreeMap<usize, Weak<Block>>> {
+fn write() -> RwLockWriteGuard<'static, BTreeMap<usize, Weak<AllocatedBlock>>> {
     BLOCKS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes `memory` known, until the last clone of what is returned is gone.
-pub(crate) fn register(memory: Memory, context: &RankContext) -> Arc<Block> {
-    let block = Arc::new(Block { memory, _context: context.clone(), epoch: fork::epoch() });
+pub(crate) fn register(memory: Memory, context: &RankContext) -> Arc<AllocatedBlock> {
+    let block = Arc::new(AllocatedBlock { memory, _context: context.clone(), epoch: fork::epoch() });
     write().insert(block.address(), Arc::downgrade(&block));
     block
 }
 
 /// The live allocation that holds `address`, and how many bytes into it that is.
-pub(crate) fn find(address: usize) -> Option<(Arc<Block>, usize)> {
+pub(crate) fn find(address: usize) -> Option<(Arc<AllocatedBlock>, usize)> {
     let blocks = BLOCKS.read().unwrap_or_else(PoisonError::into_inner);
     let (start, block) = blocks.range(..=address).next_back()?;
     let (offset, block) = (address - start, block.upgrade()?);

@@ -17,7 +17,7 @@ use crate::error::{invalid, raise};
 use crate::group::default_timeout;
 use crate::interrupt::{blocking, token};
 use crate::operand::{Operand, Place};
-use crate::registry::{self, Block, Memory};
+use crate::registry::{self, AllocatedBlock, Memory};
 use crate::{context, dtype};
 
 /// What another process of this user needs to have an array too. Made by `x.share()`; pickled in any way, and
@@ -44,7 +44,7 @@ pub(crate) struct ShareHandle {
     strides: Vec<isize>,
     dtype: DType,
     /// Keeps the memory, and so the offer, in the process that shares it.
-    _keep: Option<Arc<Block>>,
+    _keep: Option<Arc<AllocatedBlock>>,
 }
 
 #[pymethods]

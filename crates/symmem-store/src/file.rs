@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::error::Fault;
-use crate::table::Table;
+use crate::table::KeyTable;
 use crate::{Result, Store, StoreError, Wait};
 
 /// How often a waiting reader looks at the file.
@@ -136,7 +136,7 @@ struct Log {
 /// What the file held when it was last read.
 #[derive(Debug, Default)]
 struct Cache {
-    table: Table,
+    table: KeyTable,
     position: u64,
     /// Device and inode: a file that was removed and made again starts from nothing.
     identity: (u64, u64),
@@ -280,7 +280,7 @@ impl Log {
         op: &'static str,
         keys: &[&str],
         wait: &Wait<'_>,
-        change: impl FnOnce(&Table) -> Result<(Vec<u8>, T)>,
+        change: impl FnOnce(&KeyTable) -> Result<(Vec<u8>, T)>,
     ) -> Result<T> {
         let file = self.lock(true, op, keys, wait)?;
         let Some(file) = file else { return Err(self.failed(ErrorKind::NotFound.into())) };
@@ -296,7 +296,7 @@ impl Log {
         op: &'static str,
         keys: &[&str],
         wait: &Wait<'_>,
-        mut ready: impl FnMut(&Table) -> Option<T>,
+        mut ready: impl FnMut(&KeyTable) -> Option<T>,
     ) -> Result<T> {
         wait.until(|slice| {
             thread::sleep(slice.min(POLL));
@@ -306,7 +306,7 @@ impl Log {
     }
 
     /// One look; takes the lock only if the file changed. `None` also if the lock is busy.
-    fn look<T>(&self, ready: &mut impl FnMut(&Table) -> Option<T>) -> Result<Option<T>> {
+    fn look<T>(&self, ready: &mut impl FnMut(&KeyTable) -> Option<T>) -> Result<Option<T>> {
         let Some(meta) = self.metadata()? else { return Ok(ready(&self.refresh(None)?.table)) };
         {
             let cache = self.cache();
@@ -323,7 +323,7 @@ impl Log {
 }
 
 /// A counter of the log.
-fn counter(table: &Table, key: &[u8]) -> Result<i64> {
+fn counter(table: &KeyTable, key: &[u8]) -> Result<i64> {
     table.counter(key).map_err(|_| StoreError::NotNumeric {
         key: String::from_utf8_lossy(key).trim_start_matches('/').into(),
     })
@@ -343,7 +343,7 @@ fn record(key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Applies whole records to `table`; says where and why the bytes are no such thing.
-fn replay(bytes: &[u8], table: &mut Table) -> Result<(), (usize, String)> {
+fn replay(bytes: &[u8], table: &mut KeyTable) -> Result<(), (usize, String)> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let offset = bytes.len() - rest.len();
@@ -514,7 +514,7 @@ mod tests {
             record(b">/q", b"second").unwrap(),
             record(b"</q", b"").unwrap(),
         ];
-        let mut table = Table::default();
+        let mut table = KeyTable::default();
         replay(&log.concat(), &mut table).unwrap();
         assert_eq!((table.get(b"/a"), table.get(b"/b")), (None, Some(&b"2"[..])));
         assert_eq!(table.front(b"/q"), Some(&b"second"[..]));
@@ -523,7 +523,7 @@ mod tests {
     proptest! {
         #[test]
         fn replay_of_random_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
-            let _ = replay(&bytes, &mut Table::default());
+            let _ = replay(&bytes, &mut KeyTable::default());
         }
 
         #[test]
@@ -532,7 +532,7 @@ mod tests {
             let at = at % log.len();
             log[at] ^= 1 << bit;
             log.truncate(cut);
-            let _ = replay(&log, &mut Table::default());
+            let _ = replay(&log, &mut KeyTable::default());
         }
     }
 }

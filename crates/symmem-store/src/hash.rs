@@ -6,7 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::table::{NotNumeric, Table};
+use crate::table::{KeyTable, NotNumeric};
 use crate::{Interrupt, Result, Store, StoreError, Wait};
 
 /// An in-process store; clones share one map.
@@ -31,7 +31,7 @@ pub struct HashStore(Arc<SharedEntries>);
 
 #[derive(Debug, Default)]
 struct SharedEntries {
-    table: Mutex<Table>,
+    table: Mutex<KeyTable>,
     changed: Condvar,
 }
 
@@ -41,13 +41,13 @@ impl HashStore {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, KeyTable> {
         // No call leaves the table half changed, so a panicked thread's lock is as good as any.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the table and wakes everybody who waits.
-    fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut KeyTable) -> T) -> T {
         let result = change(&mut self.lock());
         self.0.changed.notify_all();
         result
@@ -59,7 +59,7 @@ impl HashStore {
         op: &'static str,
         keys: &[&str],
         wait: &Wait<'_>,
-        mut ready: impl FnMut(&mut Table) -> Option<T>,
+        mut ready: impl FnMut(&mut KeyTable) -> Option<T>,
     ) -> Result<T> {
         let nap = |slice: Duration| {
             let mut table = self.lock();

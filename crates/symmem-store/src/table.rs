@@ -16,13 +16,13 @@ const SLACK: usize = 4 << 10;
 pub(crate) struct NotNumeric;
 
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct KeyTable {
     map: HashMap<Vec<u8>, Vec<u8>>,
     queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
     bytes: usize,
 }
 
-impl Table {
+impl KeyTable {
     pub(crate) fn set(&mut self, key: &[u8], value: Vec<u8>) {
         self.bytes += value.capacity();
         match self.map.get_mut(key) {
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn bytes_return_to_zero_when_everything_is_taken_out() {
-        let mut table = Table::default();
+        let mut table = KeyTable::default();
         table.set(b"a", b"12".to_vec());
         table.set(b"a", b"1".to_vec());
         table.add(b"a", 99).unwrap();
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn an_appended_value_has_little_room_to_spare_and_all_of_it_counts() {
-        let mut table = Table::default();
+        let mut table = KeyTable::default();
         table.append(b"k", &[0; 100]);
         for _ in 0..1000 {
             table.append(b"k", &[0; 10_001]);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_missing_key_compares_equal_to_the_empty_string_only() {
-        let mut table = Table::default();
+        let mut table = KeyTable::default();
         assert_eq!(table.compare(b"k", b"x", b"y"), (&b"x"[..], false));
         assert_eq!(table.compare(b"k", b"", b"y"), (&b"y"[..], true));
         table.set(b"k", b"y".to_vec());
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn text_that_is_no_number_cannot_be_added_to() {
-        let mut table = Table::default();
+        let mut table = KeyTable::default();
         table.set(b"k", b"12x".to_vec());
         assert_eq!(table.add(b"k", 1), Err(NotNumeric));
         table.set(b"k", b"-3".to_vec());

@@ -59,10 +59,10 @@ impl Deadline {
 /// assert!(token.is_cancelled());
 /// ```
 #[derive(Clone, Default)]
-pub struct CancelToken(Arc<State>);
+pub struct CancelToken(Arc<TokenState>);
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     cancelled: AtomicBool,
     poll: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -88,7 +88,7 @@ impl CancelToken {
     /// assert!(!token.is_cancelled());
     /// ```
     pub fn polled(poll: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(State { cancelled: AtomicBool::new(false), poll: Some(Box::new(poll)) }))
+        Self(Arc::new(TokenState { cancelled: AtomicBool::new(false), poll: Some(Box::new(poll)) }))
     }
 
     /// Cancels: every wait that holds a clone returns within a [`TICK`].

@@ -12,18 +12,18 @@ use crate::array::{self, Keep};
 use crate::error::{invalid, raise};
 use crate::fork;
 use crate::operand::Place;
-use crate::registry::{self, Block, Memory};
+use crate::registry::{self, AllocatedBlock, Memory};
 
 /// What an array keeps alive: the allocation, and the claim on its id if it has one.
 struct Owner {
     /// `None` only while it is dropped.
-    block: Option<Arc<Block>>,
+    block: Option<Arc<AllocatedBlock>>,
     _claim: Option<Allocation<u8>>,
     epoch: u32,
 }
 
 impl Owner {
-    fn new(block: Arc<Block>, claim: Option<Allocation<u8>>) -> Self {
+    fn new(block: Arc<AllocatedBlock>, claim: Option<Allocation<u8>>) -> Self {
         Self { block: Some(block), _claim: claim, epoch: fork::epoch() }
     }
 }
@@ -64,16 +64,16 @@ pub(crate) fn empty(
 }
 
 /// `bytes` on the device `ordinal`.
-pub(crate) fn allocate(context: &RankContext, ordinal: i32, bytes: usize) -> Result<Arc<Block>> {
+pub(crate) fn allocate(context: &RankContext, ordinal: i32, bytes: usize) -> Result<Arc<AllocatedBlock>> {
     prune();
     let allocation = context.alloc_on::<u8>(&device(ordinal)?, bytes)?;
     Ok(registry::register(Memory::Cuda(allocation), context))
 }
 
 /// Persistent allocations on devices, by the address of the host allocation that claims the id.
-static PERSISTENT: Mutex<Option<HashMap<usize, Arc<Block>>>> = Mutex::new(None);
+static PERSISTENT: Mutex<Option<HashMap<usize, Arc<AllocatedBlock>>>> = Mutex::new(None);
 
-fn persistent_blocks() -> MutexGuard<'static, Option<HashMap<usize, Arc<Block>>>> {
+fn persistent_blocks() -> MutexGuard<'static, Option<HashMap<usize, Arc<AllocatedBlock>>>> {
     PERSISTENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

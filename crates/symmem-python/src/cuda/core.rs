@@ -2,7 +2,7 @@
 //! the short way of those who have addresses already.
 //!
 //! Operations are put on a stream and return. What they guarantee: an argument is checked before anything is
-//! launched, and after [`Core::leave`] everything that would touch memory is `Closed`.
+//! launched, and after [`DeviceMemoryEnd::leave`] everything that would touch memory is `Closed`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use symmem::{Error, Group, ReduceOp, Result};
 
 use super::engine::{Engines, Whole};
 use super::moved;
-use super::parts::{Parts, Range};
+use super::parts::{Range, ReducedParts};
 use super::private::Private;
 use super::reduced::{Choice, ReducedElements};
 use super::stream::ordinal_of;
 use crate::array::Keep;
 use crate::dtype::dispatch;
 use crate::memory::{MemoryFacts, Span};
-use crate::registry::{Block, Registered};
+use crate::registry::{AllocatedBlock, Registered};
 
 /// One rank's end of symmetric memory on devices.
-pub(crate) struct Core {
+pub(crate) struct DeviceMemoryEnd {
     pub(crate) span: Span,
     pub(crate) device: Device,
     pub(crate) rank: usize,
@@ -37,20 +37,20 @@ pub(crate) struct Live {
     pub(crate) whole: Arc<Whole>,
     engines: Engines,
     /// The bytes of the span.
-    span: Parts,
+    span: ReducedParts,
 }
 
-impl Core {
+impl DeviceMemoryEnd {
     /// Collective for a new pair of allocation and group, else local.
     pub(crate) fn rendezvous(
         group: &Group,
         engines: &Engines,
-        block: &Arc<Block>,
+        block: &Arc<AllocatedBlock>,
         span: Span,
     ) -> Result<Self> {
         let (whole, memory) = engines.attach(group, block, &span)?;
         let numbers = |addresses: &[u64]| addresses.iter().map(|address| *address as usize).collect();
-        let live = Live { whole, engines: engines.share(), span: Parts::new(memory) };
+        let live = Live { whole, engines: engines.share(), span: ReducedParts::new(memory) };
         let memory = &live.span.memory;
         let facts = MemoryFacts {
             buffer_size: memory.buffer_size(),
@@ -203,7 +203,7 @@ impl Core {
     /// must be in the same place on all ranks.
     ///
     /// # Safety
-    /// As for [`Parts::all_reduce`].
+    /// As for [`ReducedParts::all_reduce`].
     #[inline]
     pub(crate) unsafe fn all_reduce(
         &self,

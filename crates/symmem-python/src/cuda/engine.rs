@@ -17,12 +17,12 @@ use symmem::cuda::{Allocation, Device, Engine, Settings, Stream, SymmetricMemory
 use symmem::nccl::Communicator;
 use symmem::{Error, Group, Result};
 
-use super::parts::Parts;
+use super::parts::ReducedParts;
 use super::stream::refuse_capture;
 use crate::array::Keep;
 use crate::dtype::dispatch;
 use crate::memory::Span;
-use crate::registry::{Block, Memory};
+use crate::registry::{AllocatedBlock, Memory};
 
 /// The engines of one group object, and the allocations that were rendezvoused on them.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl fmt::Debug for ExternalCommunicator {
 /// An allocation that is alive, with everybody's.
 #[derive(Debug)]
 struct KnownAllocation {
-    block: Weak<Block>,
+    block: Weak<AllocatedBlock>,
     whole: Arc<Whole>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct SharedEngine {
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) shared: Arc<SharedEngine>,
-    pub(crate) parts: Parts,
+    pub(crate) parts: ReducedParts,
     closed: AtomicBool,
 }
 
@@ -110,7 +110,7 @@ impl Engines {
     pub(crate) fn attach(
         &self,
         group: &Group,
-        block: &Arc<Block>,
+        block: &Arc<AllocatedBlock>,
         span: &Span,
     ) -> Result<(Arc<Whole>, SymmetricMemory<u8>)> {
         let Memory::Cuda(allocation) = &block.memory else {
@@ -125,7 +125,7 @@ impl Engines {
         let shared = self.engine(group, allocation.device())?;
         let part = part(allocation, &shared.engine, span)?;
         let memory = allocation.rendezvous(&shared.engine)?;
-        let parts = Parts::new(memory);
+        let parts = ReducedParts::new(memory);
         let whole = Arc::new(Whole { shared, parts, closed: AtomicBool::new(false) });
         let known = KnownAllocation { block: Arc::downgrade(block), whole: Arc::clone(&whole) };
         let old = lock(&self.0).known.insert(Arc::as_ptr(block) as usize, known);
@@ -135,7 +135,7 @@ impl Engines {
 
     /// The allocation, if it was rendezvoused on this group.
     #[inline]
-    pub(crate) fn find(&self, block: &Arc<Block>) -> Option<Arc<Whole>> {
+    pub(crate) fn find(&self, block: &Arc<AllocatedBlock>) -> Option<Arc<Whole>> {
         let inner = lock(&self.0);
         let known = inner.known.get(&(Arc::as_ptr(block) as usize))?;
         (known.block.as_ptr() == Arc::as_ptr(block)).then(|| Arc::clone(&known.whole))

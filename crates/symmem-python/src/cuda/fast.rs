@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use symmem::cuda::{Form, Status, Stream};
 use symmem::{DType, ReduceOp};
 
-use super::core::Core;
+use super::core::DeviceMemoryEnd;
 use super::handle::check_private;
 use super::reduced::{Choice, ReducedElements};
 use super::stream;
@@ -26,7 +26,7 @@ const PATIENCE_MS: u64 = 300_000;
 /// A device handle for those in a hurry. Addresses and streams are ints and are trusted.
 #[pyclass(frozen, module = "symmem._symmem", name = "DeviceMemory")]
 pub(crate) struct DeviceMemory {
-    core: Arc<Core>,
+    core: Arc<DeviceMemoryEnd>,
 }
 
 impl DeviceMemory {

@@ -1,5 +1,5 @@
 //! The handle of device memory, as `memory` wants it: arguments become addresses and streams, the rest is
-//! [`Core`]'s.
+//! [`DeviceMemoryEnd`]'s.
 //!
 //! Every operation returns as soon as it is on its stream.
 
@@ -10,7 +10,7 @@ use symmem::cuda::Stream;
 use symmem::erased::Call;
 use symmem::{DType, Group, Received};
 
-use super::core::Core;
+use super::core::DeviceMemoryEnd;
 use super::engine::Engines;
 use super::reduced::{Choice, ReducedElements};
 use super::stream;
@@ -21,14 +21,14 @@ use crate::interrupt::blocking;
 use crate::memory::{Handle, MemoryFacts, Span, Terms};
 use crate::operand::{Operand, Place};
 use crate::pending::Pending;
-use crate::registry::Block;
+use crate::registry::AllocatedBlock;
 
 /// Copies of no more bytes than this are done by threads, which have less to set up than the copy engine.
 const SMALL_COPY: usize = 64 << 10;
 
 /// A handle of device memory.
 pub(crate) struct DeviceHandle {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: Arc<DeviceMemoryEnd>,
 }
 
 impl DeviceHandle {
@@ -37,10 +37,10 @@ impl DeviceHandle {
         py: Python<'_>,
         group: &Group,
         engines: &Engines,
-        block: &Arc<Block>,
+        block: &Arc<AllocatedBlock>,
         span: &Span,
     ) -> PyResult<Self> {
-        let core = blocking(py, || Core::rendezvous(group, engines, block, span.clone()))?;
+        let core = blocking(py, || DeviceMemoryEnd::rendezvous(group, engines, block, span.clone()))?;
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -55,7 +55,12 @@ impl DeviceHandle {
 }
 
 /// The device address of private memory, which must be on the handle's device and have elements of `dtype`.
-pub(super) fn check_private(core: &Core, dtype: DType, what: &str, operand: &Operand<'_>) -> PyResult<u64> {
+pub(super) fn check_private(
+    core: &DeviceMemoryEnd,
+    dtype: DType,
+    what: &str,
+    operand: &Operand<'_>,
+) -> PyResult<u64> {
     let place = Place::Cuda(core.ordinal());
     if operand.device != place {
         let problem = format!("it is on {}, the symmetric memory on {place}", operand.device);

@@ -13,7 +13,7 @@ const MOST: usize = 4096;
 
 /// The bytes of symmetric memory, and the parts of it that were reduced so far.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ReducedParts {
     pub(crate) memory: SymmetricMemory<u8>,
     known: Mutex<HashMap<ReducedPart, Arc<Reduced>>>,
 }
@@ -33,7 +33,7 @@ struct ReducedPart {
 /// Elements of an allocation: first byte in it, number, type.
 pub(crate) type Range = (usize, usize, DType);
 
-impl Parts {
+impl ReducedParts {
     pub(crate) fn new(memory: SymmetricMemory<u8>) -> Self {
         Self { memory, known: Mutex::default() }
     }

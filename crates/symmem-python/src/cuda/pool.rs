@@ -21,15 +21,15 @@ use super::allocation::allocate;
 use super::engine::prune;
 use crate::context;
 use crate::fork;
-use crate::registry::Block;
+use crate::registry::AllocatedBlock;
 
 /// The segments that torch has, by address.
-static SEGMENTS: Mutex<Option<HashMap<usize, Arc<Block>>>> = Mutex::new(None);
+static SEGMENTS: Mutex<Option<HashMap<usize, Arc<AllocatedBlock>>>> = Mutex::new(None);
 
 /// The process, by its forks, that has filled it last.
 static FILLED_IN: AtomicU32 = AtomicU32::new(0);
 
-fn segments() -> MutexGuard<'static, Option<HashMap<usize, Arc<Block>>>> {
+fn segments() -> MutexGuard<'static, Option<HashMap<usize, Arc<AllocatedBlock>>>> {
     SEGMENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -26,7 +26,7 @@ use crate::error::raise;
 use crate::interrupt;
 use crate::mail::Mailbox;
 use crate::memory::{Handle, Workspace};
-use crate::registry::Block;
+use crate::registry::AllocatedBlock;
 
 pub(crate) use self::class::Group;
 pub(crate) use self::join::default_timeout;
@@ -54,7 +54,7 @@ struct SharedMembership {
     /// `None` once closed.
     group: Mutex<Option<Arc<symmem::Group>>>,
     /// Allocations that were rendezvoused on the group, by address.
-    known: Mutex<HashMap<usize, Weak<Block>>>,
+    known: Mutex<HashMap<usize, Weak<AllocatedBlock>>>,
     /// Handles that still hold the membership.
     handles: Mutex<Vec<Weak<dyn Handle>>>,
     workspaces: Mutex<Vec<Workspace>>,
@@ -184,14 +184,14 @@ impl Membership {
     }
 
     /// Whether `block` was rendezvoused on this group.
-    pub(crate) fn knows(&self, block: &Arc<Block>) -> bool {
+    pub(crate) fn knows(&self, block: &Arc<AllocatedBlock>) -> bool {
         let known = lock(&self.shared.known);
         known.get(&block.address()).is_some_and(|known| known.as_ptr() == Arc::as_ptr(block))
     }
 
     /// `block` was rendezvoused on this group, and `handle` holds the membership. Where a rank brought
     /// nothing, the memory is private as far as collectives of the group go.
-    pub(crate) fn remember(&self, block: &Arc<Block>, handle: &Arc<dyn Handle>) {
+    pub(crate) fn remember(&self, block: &Arc<AllocatedBlock>, handle: &Arc<dyn Handle>) {
         let mut known = lock(&self.shared.known);
         known.retain(|_, block| block.strong_count() > 0);
         if handle.ranks_without_memory().is_empty() {

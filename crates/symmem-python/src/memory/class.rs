@@ -12,7 +12,7 @@ use crate::dtype;
 use crate::error::invalid;
 use crate::group::{Group, Membership};
 use crate::operand::{Operand, Place};
-use crate::registry::Block;
+use crate::registry::AllocatedBlock;
 
 /// Memory that every rank of a group maps. Made by `rendezvous`.
 ///
@@ -31,7 +31,7 @@ pub(crate) struct SymmetricMemory {
     /// Whether it was made from a torch tensor, so that new outputs are too.
     torch: bool,
     /// The allocation, if anybody still has an array of it. A handle alone does not keep it in use.
-    block: Weak<Block>,
+    block: Weak<AllocatedBlock>,
 }
 
 impl SymmetricMemory {
@@ -39,7 +39,7 @@ impl SymmetricMemory {
         handle: Arc<dyn Handle>,
         span: Span,
         membership: &Membership,
-        block: &Arc<Block>,
+        block: &Arc<AllocatedBlock>,
         torch: bool,
     ) -> Self {
         let (membership, block) = (membership.clone(), Arc::downgrade(block));
@@ -51,7 +51,7 @@ impl SymmetricMemory {
         Self { handle, span, membership: membership.clone(), torch: false, block: Weak::new() }
     }
 
-    pub(super) fn block(&self) -> Option<Arc<Block>> {
+    pub(super) fn block(&self) -> Option<Arc<AllocatedBlock>> {
         self.block.upgrade()
     }
 

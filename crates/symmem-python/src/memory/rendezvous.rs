@@ -10,10 +10,10 @@ use crate::cuda::DeviceHandle;
 use crate::error::invalid;
 use crate::group::{Group, Membership};
 use crate::operand::Operand;
-use crate::registry::{self, Block, Memory};
+use crate::registry::{self, AllocatedBlock, Memory};
 
 /// The span of `operand` in the allocation that holds it.
-fn locate(operand: &Operand<'_>) -> Option<(Arc<Block>, Span)> {
+fn locate(operand: &Operand<'_>) -> Option<(Arc<AllocatedBlock>, Span)> {
     // What a process had before it forked is the parent's to bring, whose borrows the child does not see.
     let (block, offset) = registry::find(operand.address).filter(|(block, _)| block.is_own())?;
     let span = Span { offset, shape: operand.shape.clone(), dtype: operand.dtype, len: operand.len };
@@ -72,7 +72,7 @@ pub(crate) fn find_known(
 pub(crate) fn attach(
     py: Python<'_>,
     membership: &Membership,
-    block: &Arc<Block>,
+    block: &Arc<AllocatedBlock>,
     span: &Span,
     timeout_ms: u64,
 ) -> PyResult<Arc<dyn Handle>> {

@@ -13,7 +13,7 @@ use crate::cuda;
 use crate::error::{invalid, raise};
 use crate::group::{Group, Membership};
 use crate::operand::Place;
-use crate::registry::{self, Block, Memory};
+use crate::registry::{self, AllocatedBlock, Memory};
 
 /// Whom a workspace is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) struct Workspace {
     purpose: Purpose,
     handle: Arc<dyn Handle>,
     span: Span,
-    block: Arc<Block>,
+    block: Arc<AllocatedBlock>,
 }
 
 impl Workspace {
@@ -89,7 +89,7 @@ pub(crate) fn room(
     workspace(py, membership, (place, Purpose::Private), bytes, |known| Arc::clone(&known.handle))
 }
 
-fn allocate(membership: &Membership, place: Place, bytes: usize) -> PyResult<Arc<Block>> {
+fn allocate(membership: &Membership, place: Place, bytes: usize) -> PyResult<Arc<AllocatedBlock>> {
     let context = membership.context();
     match place {
         Place::Cpu => {

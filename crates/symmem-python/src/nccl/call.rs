@@ -12,7 +12,7 @@ use symmem::cuda::{Owner, Stream};
 use symmem::nccl::{Communicator, GroupCall};
 
 use super::communicator::{self, with_cached};
-use super::item::{Item, items};
+use super::item::{NcclArray, items};
 use crate::cuda::{device, stream};
 use crate::error::{raise, refused};
 use crate::interrupt::blocking;
@@ -20,7 +20,7 @@ use crate::registry::Registered;
 
 /// What all collectives are given.
 pub(super) struct NcclCall<'py> {
-    inputs: Vec<Item<'py>>,
+    inputs: Vec<NcclArray<'py>>,
     /// None: the current ones.
     streams: Option<Vec<Bound<'py, PyAny>>>,
     /// None: those that are kept for the devices.
@@ -75,7 +75,7 @@ impl<'py> NcclCall<'py> {
     /// Checks inputs and their outputs, which are `times_in / times_out` as long.
     pub(super) fn check_outputs(
         &self,
-        outputs: &[Item<'_>],
+        outputs: &[NcclArray<'_>],
         times_in: usize,
         times_out: usize,
     ) -> PyResult<()> {
@@ -103,7 +103,7 @@ impl<'py> NcclCall<'py> {
     }
 
     /// Checks inputs, and the output of `root` if that rank is here; none: the root's input.
-    pub(super) fn check_output(&self, output: Option<&Item<'_>>, root: usize) -> PyResult<()> {
+    pub(super) fn check_output(&self, output: Option<&NcclArray<'_>>, root: usize) -> PyResult<()> {
         if self.inputs.is_empty() {
             return Err(nothing());
         }
@@ -132,7 +132,7 @@ impl<'py> NcclCall<'py> {
     }
 
     /// What holds for every array, be it input or output.
-    fn check_one(&self, item: &Item<'_>) -> PyResult<()> {
+    fn check_one(&self, item: &NcclArray<'_>) -> PyResult<()> {
         if item.ordinal().is_none() {
             let place = item.place.map_or("no device (it is sparse)".to_owned(), |place| place.to_string());
             return Err(refused(format!(
@@ -152,7 +152,13 @@ impl<'py> NcclCall<'py> {
         Ok(())
     }
 
-    fn check_against(&self, at: usize, output: &Item<'_>, times_in: usize, times_out: usize) -> PyResult<()> {
+    fn check_against(
+        &self,
+        at: usize,
+        output: &NcclArray<'_>,
+        times_in: usize,
+        times_out: usize,
+    ) -> PyResult<()> {
         self.check_one(output)?;
         let input = &self.inputs[at];
         if input.ordinal() != output.ordinal() {
@@ -199,10 +205,10 @@ impl<'py> NcclCall<'py> {
     pub(super) fn run(
         self,
         py: Python<'py>,
-        outputs: Option<&[Item<'_>]>,
+        outputs: Option<&[NcclArray<'_>]>,
         each: impl Fn(&RankPart<'_>) -> symmem::Result<()> + Send + Sync,
     ) -> PyResult<()> {
-        let ordinals: Vec<i32> = self.inputs.iter().filter_map(Item::ordinal).collect();
+        let ordinals: Vec<i32> = self.inputs.iter().filter_map(NcclArray::ordinal).collect();
         let streams = self.open_streams(py, &ordinals)?;
         let from: Vec<u64> = self.inputs.iter().map(|input| input.address).collect();
         let to: Vec<u64> = outputs.unwrap_or(&self.inputs).iter().map(|output| output.address).collect();

@@ -16,7 +16,7 @@ use crate::operand::{Operand, Place, is_tensor};
 const BYTES: c_int = 1;
 
 /// An array, kept where it is.
-pub(super) struct Item<'py> {
+pub(super) struct NcclArray<'py> {
     pub(super) address: u64,
     /// Number of elements.
     pub(super) len: usize,
@@ -34,11 +34,11 @@ pub(super) struct Item<'py> {
 }
 
 /// The arrays of a collection.
-pub(super) fn items<'py>(objects: &Bound<'py, PyAny>) -> PyResult<Vec<Item<'py>>> {
-    objects.try_iter()?.enumerate().map(|(at, object)| Item::of(&object?, at)).collect()
+pub(super) fn items<'py>(objects: &Bound<'py, PyAny>) -> PyResult<Vec<NcclArray<'py>>> {
+    objects.try_iter()?.enumerate().map(|(at, object)| NcclArray::of(&object?, at)).collect()
 }
 
-impl<'py> Item<'py> {
+impl<'py> NcclArray<'py> {
     /// `object`, which was passed at position `at`.
     pub(super) fn of(object: &Bound<'py, PyAny>, at: usize) -> PyResult<Self> {
         let py = object.py();

@@ -22,7 +22,7 @@ use symmem::nccl::{self, UniqueId};
 
 use self::call::NcclCall;
 use self::communicator::Communicator;
-use self::item::{Item, items};
+use self::item::{NcclArray, items};
 use crate::error::raise;
 use crate::interrupt::blocking;
 
@@ -31,7 +31,7 @@ use crate::interrupt::blocking;
 #[pyfunction]
 fn _nccl_suits(tensors: &Bound<'_, PyAny>) -> PyResult<bool> {
     let items = items(tensors)?;
-    let devices: Vec<i32> = items.iter().filter(|item| item.dense).filter_map(Item::ordinal).collect();
+    let devices: Vec<i32> = items.iter().filter(|item| item.dense).filter_map(NcclArray::ordinal).collect();
     let alone = |(at, device): (usize, &i32)| !devices[..at].contains(device);
     Ok(devices.len() == items.len() && devices.iter().enumerate().all(alone))
 }
@@ -84,7 +84,7 @@ fn _nccl_reduce(
     streams: Option<&Bound<'_, PyAny>>,
     comms: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let output = output.map(|output| Item::of(output, 0)).transpose()?;
+    let output = output.map(|output| NcclArray::of(output, 0)).transpose()?;
     let call = NcclCall::new(inputs, streams, comms)?;
     let root = call.root(root)?;
     call.check_output(output.as_ref(), root)?;

@@ -59,7 +59,7 @@ struct Interface {
 
 /// What an array says of itself.
 #[derive(Debug, PartialEq, Eq)]
-struct Said {
+struct ArrayFacts {
     data: usize,
     nd: i32,
     shape: usize,
@@ -75,7 +75,7 @@ const SIZES: [usize; 16] = [1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 4, 8, 0, 8, 16];
 const HALF: i32 = 23;
 
 /// What `object`, an array of numpy, says in its fields.
-fn read(object: &Bound<'_, PyAny>) -> Said {
+fn read(object: &Bound<'_, PyAny>) -> ArrayFacts {
     // SAFETY: a live array of numpy 1 or 2, as `is_read_as_told` has seen before anybody comes here, or is
     // about to check further.
     let (fields, descr) = unsafe {
@@ -88,7 +88,7 @@ fn read(object: &Bound<'_, PyAny>) -> Said {
     };
     let native = if descr.byte_order == b'>' { 0 } else { NOT_SWAPPED };
     let flags = fields.flags & (C_CONTIGUOUS | ALIGNED | WRITEABLE) | native;
-    Said {
+    ArrayFacts {
         data: fields.data as usize,
         nd: fields.nd,
         shape: fields.shape as usize,
@@ -99,7 +99,7 @@ fn read(object: &Bound<'_, PyAny>) -> Said {
 }
 
 /// What `object`, an array of numpy, says in Python; and the object that its shape is valid with.
-fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Said, Bound<'py, PyAny>)> {
+fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<(ArrayFacts, Bound<'py, PyAny>)> {
     let py = object.py();
     let capsule = object.getattr(intern!(py, "__array_struct__"))?;
     // SAFETY: an attached thread and a live object; what is no such capsule gives null and an error.
@@ -109,7 +109,7 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Said, Bound<'py, PyAny>)> {
     }
     // SAFETY: numpy's own array gives a capsule of this struct, valid while the capsule lives.
     let interface = unsafe { &*interface.cast::<Interface>() };
-    let said = Said {
+    let said = ArrayFacts {
         data: interface.data as usize,
         nd: interface.nd,
         shape: interface.shape as usize,
@@ -146,14 +146,14 @@ fn is_read_as_told(py: Python<'_>) -> PyResult<bool> {
         let (told, _capsule) = ask(sample)?;
         let read = read(sample);
         let same_shape = told.nd == read.nd && sides(&told) == sides(&read);
-        if !same_shape || (Said { shape: 0, ..told } != Said { shape: 0, ..read }) {
+        if !same_shape || (ArrayFacts { shape: 0, ..told } != ArrayFacts { shape: 0, ..read }) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn sides(said: &Said) -> Vec<usize> {
+fn sides(said: &ArrayFacts) -> Vec<usize> {
     match said.nd {
         nd if nd <= 0 => Vec::new(),
         // SAFETY: the array, or its capsule, is alive, and has that many sides.

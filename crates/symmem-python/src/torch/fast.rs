@@ -17,7 +17,7 @@ use symmem::{DType, ReduceOp};
 use super::value::{Argument, Tensor, TensorFacts};
 use crate::error::invalid;
 use crate::operand::Place;
-use crate::registry::{self, Block};
+use crate::registry::{self, AllocatedBlock};
 
 /// How many handles are remembered.
 const MOST: usize = 4096;
@@ -36,7 +36,7 @@ pub(super) struct Fast {
 
 /// What is remembered of a tensor's elements on a group.
 struct KnownTensor {
-    block: Weak<Block>,
+    block: Weak<AllocatedBlock>,
     /// The handle; on a device the short way to it.
     memory: Py<PyAny>,
 }
@@ -208,7 +208,7 @@ fn is_like(out: &TensorFacts<'_>, input: &TensorFacts<'_>) -> bool {
 }
 
 /// The handle of before, if it is of this allocation.
-fn remembered(py: Python<'_>, key: &Key, block: &Arc<Block>) -> Option<Py<PyAny>> {
+fn remembered(py: Python<'_>, key: &Key, block: &Arc<AllocatedBlock>) -> Option<Py<PyAny>> {
     let known = known();
     let found = known.as_ref()?.get(key)?;
     (found.block.as_ptr() == Arc::as_ptr(block)).then(|| found.memory.clone_ref(py))
@@ -218,7 +218,7 @@ fn remembered(py: Python<'_>, key: &Key, block: &Arc<Block>) -> Option<Py<PyAny>
 fn learn(
     py: Python<'_>,
     key: Key,
-    block: &Arc<Block>,
+    block: &Arc<AllocatedBlock>,
     input: &Arc<Tensor>,
     place: Place,
 ) -> PyResult<Py<PyAny>> {

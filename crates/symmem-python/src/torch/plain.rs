@@ -15,7 +15,7 @@ use crate::dtype;
 use crate::group::Group;
 use crate::memory::find_known;
 use crate::operand::Operand;
-use crate::private::{self, Job};
+use crate::private::{self, PrivateCall};
 use crate::turn::Turn;
 
 /// Torch's classes and constants that plain tensors are compared with.
@@ -61,8 +61,8 @@ fn run(group: &Group, call: Call<'_>, input: Operand<'_>, out: Option<Operand<'_
     let py = input.object.py();
     let inner = group.membership().group(call.name(), 0)?;
     let job = match out {
-        None => Job::in_place(call, input),
-        Some(out) => Job::apart(call, input, out),
+        None => PrivateCall::in_place(call, input),
+        Some(out) => PrivateCall::apart(call, input, out),
     };
     job.run(py, &inner).map(|_| true)
 }

@@ -11,7 +11,7 @@ const PART_OVERHEAD: usize = 64;
 
 /// Why the server closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum RequestError {
     #[error("the first request is of type {0}, not VALIDATE")]
     NotValidated(u8),
     #[error("VALIDATE with the wrong magic {0:#x}")]
@@ -89,7 +89,7 @@ impl Parser {
         &mut self,
         input: &mut &[u8],
         limits: &ServerLimits,
-    ) -> Result<Option<Request>, Refusal> {
+    ) -> Result<Option<Request>, RequestError> {
         loop {
             let Some(draft) = &mut self.draft else {
                 let Some((&kind, rest)) = input.split_first() else { return Ok(None) };
@@ -106,18 +106,18 @@ impl Parser {
         }
     }
 
-    fn begin(&self, kind: u8) -> Result<Draft, Refusal> {
+    fn begin(&self, kind: u8) -> Result<Draft, RequestError> {
         match Query::from_byte(kind) {
             Some(query) if self.validated || query == Query::Validate => Ok(Draft::new(query)),
-            Some(_) => Err(Refusal::NotValidated(kind)),
-            None => Err(Refusal::UnknownQuery(kind)),
+            Some(_) => Err(RequestError::NotValidated(kind)),
+            None => Err(RequestError::UnknownQuery(kind)),
         }
     }
 
-    fn finish(&mut self) -> Result<Option<Request>, Refusal> {
+    fn finish(&mut self) -> Result<Option<Request>, RequestError> {
         let Some(Draft { query, parts, number, .. }) = self.draft.take() else { return Ok(None) };
         if query == Query::Validate && number != u64::from(MAGIC) {
-            return Err(Refusal::WrongMagic(number));
+            return Err(RequestError::WrongMagic(number));
         }
         self.validated = true;
         Ok(Some(Request { query, parts, number }))
@@ -151,14 +151,14 @@ impl Draft {
         input: &mut &[u8],
         integer: &mut Integer,
         limits: &ServerLimits,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, RequestError> {
         if let Some(missing) = self.missing {
             return Ok(self.read_part(input, missing));
         }
         let Some(left) = self.left else {
             let Some(count) = integer.read(input, 8) else { return Ok(false) };
             if count > limits.max_keys_per_request {
-                return Err(Refusal::TooManyKeys(count));
+                return Err(RequestError::TooManyKeys(count));
             }
             self.left = Some(count.saturating_mul(self.fields.len() as u64));
             return Ok(true);
@@ -173,17 +173,17 @@ impl Draft {
                 self.number = number;
                 self.left = Some(left - 1);
             }
-            Field::Key if number > limits.max_key_len => return Err(Refusal::KeyTooLong(number)),
-            Field::Value if number > limits.max_value_len => return Err(Refusal::ValueTooLong(number)),
+            Field::Key if number > limits.max_key_len => return Err(RequestError::KeyTooLong(number)),
+            Field::Value if number > limits.max_value_len => return Err(RequestError::ValueTooLong(number)),
             Field::Key | Field::Value => self.begin_part(number, limits)?,
         }
         Ok(true)
     }
 
-    fn begin_part(&mut self, len: u64, limits: &ServerLimits) -> Result<(), Refusal> {
+    fn begin_part(&mut self, len: u64, limits: &ServerLimits) -> Result<(), RequestError> {
         self.held += PART_OVERHEAD;
         if len.saturating_add(self.held as u64) > limits.max_connection_bytes as u64 {
-            return Err(Refusal::HoldsTooMuch);
+            return Err(RequestError::HoldsTooMuch);
         }
         self.parts.push(Vec::new());
         self.missing = Some(len as usize);

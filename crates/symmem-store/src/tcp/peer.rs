@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
-use crate::tcp::parser::{Parser, Refusal, Request};
+use crate::tcp::parser::{Parser, Request, RequestError};
 use crate::tcp::protocol::Query;
 use crate::tcp::server::ServerLimits;
 
@@ -109,9 +109,9 @@ impl Peer {
     /// Hands whole requests to `handle` until the inbox is empty or enough replies wait to be sent.
     pub(crate) fn handle_requests(
         &mut self,
-        mut handle: impl FnMut(Request, &mut Vec<u8>) -> Result<(), Refusal>,
+        mut handle: impl FnMut(Request, &mut Vec<u8>) -> Result<(), RequestError>,
         limits: &ServerLimits,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let mut input = self.inbox.as_slice();
         while self.out.len() < HIGH_WATER {
             let Some(request) = self.parser.next(&mut input, limits)? else { break };

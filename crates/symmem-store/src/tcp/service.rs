@@ -12,8 +12,8 @@ use std::collections::{HashMap, VecDeque};
 use std::mem::take;
 use std::vec::IntoIter;
 
-use crate::table::{ENTRY_OVERHEAD, NotNumeric, Table};
-use crate::tcp::parser::{Refusal, Request};
+use crate::table::{ENTRY_OVERHEAD, KeyTable, NotNumeric};
+use crate::tcp::parser::{Request, RequestError};
 use crate::tcp::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED, put_bytes};
 use crate::tcp::server::ServerLimits;
 
@@ -29,7 +29,7 @@ pub(crate) type Token = u64;
 /// The store behind the server.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    table: Table,
+    table: KeyTable,
     waits: Waits,
 }
 
@@ -41,11 +41,11 @@ impl Service {
         mut request: Request,
         out: &mut Vec<u8>,
         limits: &ServerLimits,
-    ) -> Result<Vec<Token>, Refusal> {
+    ) -> Result<Vec<Token>, RequestError> {
         if stores(request.query) {
             let new: usize = request.parts.iter().map(|part| part.len() + ENTRY_OVERHEAD).sum();
             if self.table.bytes().saturating_add(new) > limits.max_stored_bytes {
-                return Err(Refusal::StoreFull);
+                return Err(RequestError::StoreFull);
             }
         }
         let mut reply = Reply { out, limit: limits.max_connection_bytes };
@@ -111,7 +111,7 @@ impl Service {
         token: Token,
         request: Request,
         mut reply: Reply<'_>,
-    ) -> Result<Vec<Token>, Refusal> {
+    ) -> Result<Vec<Token>, RequestError> {
         let keys = request.parts;
         match request.query {
             Query::Check => {
@@ -147,7 +147,7 @@ impl Service {
         key: Vec<u8>,
         world: i64,
         mut reply: Reply<'_>,
-    ) -> Result<Vec<Token>, Refusal> {
+    ) -> Result<Vec<Token>, RequestError> {
         let arrived = self.table.add(&key, 1)?;
         let mut woken = self.wake(Awaited::Key(key.clone()), usize::MAX);
         if arrived >= world {
@@ -197,7 +197,7 @@ impl Service {
     }
 }
 
-impl From<NotNumeric> for Refusal {
+impl From<NotNumeric> for RequestError {
     fn from(_: NotNumeric) -> Self {
         Self::NotNumeric
     }
@@ -224,9 +224,9 @@ impl Reply<'_> {
         self.out.extend_from_slice(&number.to_le_bytes());
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), RequestError> {
         if self.out.len() + 8 + bytes.len() > self.limit {
-            return Err(Refusal::HoldsTooMuch);
+            return Err(RequestError::HoldsTooMuch);
         }
         if bytes.len() > LARGE {
             // Doubling would reserve as much again.

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::{Block, SymmetricMemory};
+use super::{MemoryBlock, SymmetricMemory};
 use crate::Result;
 use crate::group::Group;
 use crate::numeric::Element;
@@ -22,18 +22,18 @@ use crate::sys::copy;
 /// ```
 #[derive(Debug)]
 pub struct Allocation<T: Element> {
-    block: Arc<Block>,
+    block: Arc<MemoryBlock>,
     len: usize,
     element: PhantomData<T>,
 }
 
 impl<T: Element> Allocation<T> {
-    pub(crate) fn new(block: Arc<Block>, len: usize) -> Self {
+    pub(crate) fn new(block: Arc<MemoryBlock>, len: usize) -> Self {
         block.add_user();
         Self { block, len, element: PhantomData }
     }
 
-    pub(super) fn block(&self) -> &Arc<Block> {
+    pub(super) fn block(&self) -> &Arc<MemoryBlock> {
         &self.block
     }
 
@@ -150,7 +150,7 @@ impl<T: Element> Allocation<T> {
         SymmetricMemory::rendezvous_part(&self.block, group, start, shape)
     }
 
-    /// As [`Block::mark_as_cells`].
+    /// As [`MemoryBlock::mark_as_cells`].
     pub(super) fn mark_as_cells(&self) {
         self.block.mark_as_cells();
     }
@@ -168,7 +168,7 @@ impl<T: Element> Drop for Allocation<T> {
 }
 
 /// Copies `len` elements from element `offset` on out of `block`, opaquely: a peer may be writing.
-pub(super) fn salvage<T: Element>(block: &Block, offset: usize, len: usize) -> Vec<T> {
+pub(super) fn salvage<T: Element>(block: &MemoryBlock, offset: usize, len: usize) -> Vec<T> {
     let mut data = vec![T::zeroed(); len];
     let bytes = size_of_val(&data[..]);
     let start = offset * size_of::<T>();
@@ -183,7 +183,7 @@ pub(super) fn salvage<T: Element>(block: &Block, offset: usize, len: usize) -> V
 /// [`Error::Borrowed`](crate::Error::Borrowed).
 #[derive(Debug)]
 pub struct Local<'a, T: Element> {
-    block: &'a Block,
+    block: &'a MemoryBlock,
     offset: usize,
     len: usize,
     element: PhantomData<&'a [T]>,
@@ -191,7 +191,7 @@ pub struct Local<'a, T: Element> {
 
 impl<'a, T: Element> Local<'a, T> {
     #[inline]
-    pub(super) fn new(block: &'a Block, offset: usize, len: usize) -> Result<Self> {
+    pub(super) fn new(block: &'a MemoryBlock, offset: usize, len: usize) -> Result<Self> {
         block.borrow_shared("local")?;
         Ok(Self { block, offset, len, element: PhantomData })
     }
@@ -219,7 +219,7 @@ impl<T: Element> Drop for Local<'_, T> {
 /// elements.
 #[derive(Debug)]
 pub struct LocalMut<'a, T: Element> {
-    block: &'a Block,
+    block: &'a MemoryBlock,
     offset: usize,
     len: usize,
     element: PhantomData<&'a mut [T]>,
@@ -228,7 +228,7 @@ pub struct LocalMut<'a, T: Element> {
 impl<'a, T: Element> LocalMut<'a, T> {
     /// For `op`, which is `local_mut` itself or an operation that writes.
     #[inline]
-    pub(super) fn new(block: &'a Block, offset: usize, len: usize, op: &'static str) -> Result<Self> {
+    pub(super) fn new(block: &'a MemoryBlock, offset: usize, len: usize, op: &'static str) -> Result<Self> {
         block.borrow_exclusive(op)?;
         Ok(Self { block, offset, len, element: PhantomData })
     }

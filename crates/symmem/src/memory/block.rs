@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// One allocation's memory and state, with the tables of its rendezvous: the host's, or `T`. Shared by the
 /// allocation, its handles and the persistent map.
 #[derive(Debug)]
-pub(crate) struct Block<T = HostTable> {
+pub(crate) struct MemoryBlock<T = HostTable> {
     /// `None` where a rank brings nothing to a rendezvous.
     memory: Option<Arc<dyn LocalMemory>>,
     bytes: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Block<T = HostTable> {
     pub(super) offer: Mutex<Option<Offer>>,
 }
 
-impl<T> Block<T> {
+impl<T> MemoryBlock<T> {
     pub(crate) fn new(memory: Arc<dyn LocalMemory>, bytes: usize, signal_pad_size: usize) -> Self {
         Self::with(Some(memory), bytes, signal_pad_size)
     }
@@ -95,7 +95,7 @@ impl<T> Block<T> {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Borrows for reading, until [`Block::release_shared`].
+    /// Borrows for reading, until [`MemoryBlock::release_shared`].
     #[inline]
     pub(super) fn borrow_shared(&self, op: &'static str) -> Result<()> {
         check_process(op)?;
@@ -107,7 +107,7 @@ impl<T> Block<T> {
         self.borrows.unshare();
     }
 
-    /// Borrows for writing, until [`Block::release_exclusive`].
+    /// Borrows for writing, until [`MemoryBlock::release_exclusive`].
     #[inline]
     pub(super) fn borrow_exclusive(&self, op: &'static str) -> Result<()> {
         check_process(op)?;

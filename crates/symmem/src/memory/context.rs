@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::{Allocation, Block};
+use super::{Allocation, MemoryBlock};
 use crate::config::Config;
 use crate::group::{Group, RankContext};
 use crate::numeric::Element;
@@ -18,8 +18,8 @@ use crate::{Error, Result};
 struct Arena {
     provider: Arc<dyn MemoryProvider>,
     /// Live blocks by address, for look-up by pointer.
-    blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
-    persistent: Mutex<HashMap<String, Arc<Block>>>,
+    blocks: Mutex<BTreeMap<usize, Weak<MemoryBlock>>>,
+    persistent: Mutex<HashMap<String, Arc<MemoryBlock>>>,
 }
 
 impl Arena {
@@ -94,9 +94,9 @@ impl RankContext {
         self.above(Arena::new)
     }
 
-    pub(super) fn new_block(&self, bytes: usize) -> Result<Arc<Block>> {
+    pub(super) fn new_block(&self, bytes: usize) -> Result<Arc<MemoryBlock>> {
         let memory = self.arena().provider.alloc(bytes)?;
-        let block = Arc::new(Block::new(memory, bytes, self.signal_pad_size()));
+        let block = Arc::new(MemoryBlock::new(memory, bytes, self.signal_pad_size()));
         let mut blocks = lock(&self.arena().blocks);
         blocks.retain(|_, block| block.strong_count() > 0);
         blocks.insert(block.address(), Arc::downgrade(&block));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use symmem_store::CancelToken;
 
-use super::Block;
+use super::MemoryBlock;
 use super::allocation::{Local, LocalMut, salvage};
 use super::offsets::Offsets;
 use super::rendezvous::{Covered, HostTable, KEY, KeptTable as _, Layout, Met, NOT_WHOLE, close};
@@ -27,7 +27,7 @@ use crate::{Error, Result};
 /// with [`SymmetricMemory::close`] where all ranks end together.
 #[derive(Debug)]
 pub struct SymmetricMemory<T: Element> {
-    block: Arc<Block>,
+    block: Arc<MemoryBlock>,
     pub(super) table: Arc<HostTable>,
     group: Group,
     /// First element of the handle in this rank's allocation, and where it was in everybody's at the
@@ -42,7 +42,7 @@ pub struct SymmetricMemory<T: Element> {
 
 impl<T: Element> SymmetricMemory<T> {
     /// A handle of all `len` elements of `block`.
-    pub(super) fn rendezvous(block: &Arc<Block>, group: &Group, len: usize) -> Result<Self> {
+    pub(super) fn rendezvous(block: &Arc<MemoryBlock>, group: &Group, len: usize) -> Result<Self> {
         let covered = || Covered { layout: Layout::new(T::DTYPE, 0, &[len]), rest: true };
         let met = HostTable::rendezvous(block, group, covered)?;
         let len = met.rest / size_of::<T>();
@@ -52,7 +52,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// A handle of the elements from `offset` on, of `len` in all: as many as there are behind everybody's
     /// offset.
     pub(super) fn rendezvous_at(
-        block: &Arc<Block>,
+        block: &Arc<MemoryBlock>,
         group: &Group,
         offset: usize,
         len: usize,
@@ -65,7 +65,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// A handle of `shape` elements from byte `start` of the allocation on.
     pub(super) fn rendezvous_part(
-        block: &Arc<Block>,
+        block: &Arc<MemoryBlock>,
         group: &Group,
         start: usize,
         shape: &[usize],
@@ -78,7 +78,7 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// `len` elements from element `offset` of this rank's allocation on, which are within it.
-    pub(super) fn new(block: Arc<Block>, met: Met, group: Group, offset: usize, len: usize) -> Self {
+    pub(super) fn new(block: Arc<MemoryBlock>, met: Met, group: Group, offset: usize, len: usize) -> Self {
         let Met { table, offsets, .. } = met;
         Self { block, table, group, offset, offsets, len, forced: None, element: PhantomData }
     }
@@ -437,7 +437,7 @@ impl<T: Element> SymmetricMemory<T> {
         self.with_group(self.group.for_helper())
     }
 
-    pub(crate) fn block(&self) -> &Arc<Block> {
+    pub(crate) fn block(&self) -> &Arc<MemoryBlock> {
         &self.block
     }
 

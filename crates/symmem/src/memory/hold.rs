@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use super::Block;
+use super::MemoryBlock;
 use crate::Result;
 use crate::sys::unwind;
 
-impl Block {
+impl MemoryBlock {
     /// Poisons the memory, because a panic is leaving an operation on it.
     #[cold]
     pub(super) fn panicked(&self) {
@@ -23,19 +23,19 @@ impl Block {
 /// operations that go on after the call that started them.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    block: Arc<Block>,
+    block: Arc<MemoryBlock>,
     exclusive: bool,
 }
 
 impl Hold {
     /// Borrows for writing.
-    pub(crate) fn exclusive(block: &Arc<Block>, op: &'static str) -> Result<Self> {
+    pub(crate) fn exclusive(block: &Arc<MemoryBlock>, op: &'static str) -> Result<Self> {
         block.borrow_exclusive(op)?;
         Ok(Self { block: Arc::clone(block), exclusive: true })
     }
 
     /// Borrows for reading.
-    pub(crate) fn shared(block: &Arc<Block>, op: &'static str) -> Result<Self> {
+    pub(crate) fn shared(block: &Arc<MemoryBlock>, op: &'static str) -> Result<Self> {
         block.borrow_shared(op)?;
         Ok(Self { block: Arc::clone(block), exclusive: false })
     }

@@ -1,7 +1,7 @@
 //! Memory: a local [`Allocation`], and after a collective rendezvous the handle [`SymmetricMemory`].
 //!
-//! Borrow state and poison belong to the allocation's [`Block`], whatever handles, groups and offsets refer
-//! to it.
+//! Borrow state and poison belong to the allocation's [`MemoryBlock`]. All handles, groups and offsets of the
+//! allocation share them.
 
 mod allocation;
 mod atomics;
@@ -23,7 +23,7 @@ mod view;
 
 pub use self::allocation::{Allocation, Local, LocalMut};
 pub use self::atomics::{AtomicElement, Atomics};
-pub(crate) use self::block::Block;
+pub(crate) use self::block::MemoryBlock;
 pub use self::handle::SymmetricMemory;
 pub(crate) use self::hold::Hold;
 pub use self::pool::{Pool, PoolUsage};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::rendezvous::HostTable;
-use super::{Block, SymmetricMemory};
+use super::{MemoryBlock, SymmetricMemory};
 use crate::Result;
 use crate::group::Group;
 
@@ -40,7 +40,7 @@ impl Group {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn rendezvous_nothing(&self) -> Result<SymmetricMemory<u8>> {
-        let block = Arc::new(Block::nothing(self.context().signal_pad_size()));
+        let block = Arc::new(MemoryBlock::nothing(self.context().signal_pad_size()));
         let met = HostTable::rendezvous_nothing(&block, self)?;
         let layout = &met.table.layout;
         // All ranks have seen that it is within the memory.

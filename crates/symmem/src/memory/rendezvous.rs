@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::Block;
+use super::MemoryBlock;
 use super::bases::Bases;
 use super::offsets::Offsets;
 use crate::group::{Group, Proposal, Running};
@@ -184,7 +184,7 @@ pub(super) struct Covered {
 
 /// How a rank comes to a rendezvous.
 pub(super) struct Coming<'a, T> {
-    pub(super) block: &'a Block<T>,
+    pub(super) block: &'a MemoryBlock<T>,
     /// Which of the rank's tables on the group is meant.
     pub(super) key: usize,
     /// The name of where the memory is from.
@@ -292,7 +292,7 @@ impl<T: KeptTable> Coming<'_, T> {
 /// Collective: ends the use of `table` by all its handles, and gives the memory of `block` free.
 pub(super) fn close<T: KeptTable>(
     running: &Running<'_>,
-    block: &Block<T>,
+    block: &MemoryBlock<T>,
     key: usize,
     table: &Arc<T>,
 ) -> Result<()> {
@@ -330,7 +330,11 @@ impl HostTable {
     /// The table for the whole of `block` on `group`, kept with the block: collective, or without
     /// communication where there is one already, if all ranks have one: those that brought nothing have no
     /// block to keep it with.
-    pub(super) fn rendezvous(block: &Block, group: &Group, covered: impl FnOnce() -> Covered) -> Result<Met> {
+    pub(super) fn rendezvous(
+        block: &MemoryBlock,
+        group: &Group,
+        covered: impl FnOnce() -> Covered,
+    ) -> Result<Met> {
         if let Some(table) = block.tables.find(group, KEY).filter(|table| table.without.is_empty()) {
             block.check_usable(Op::Rendezvous.name())?;
             return Ok(Met { rest: table.bytes, table, offsets: Offsets::default() });
@@ -341,17 +345,21 @@ impl HostTable {
     /// Collective: the table for `block` on `group`, kept with the block, and everybody's offsets. A rank
     /// whose own `arguments` are wrong, or whose memory is poisoned, tells the others instead of staying
     /// away.
-    pub(super) fn rendezvous_at(block: &Block, group: &Group, arguments: Result<Covered>) -> Result<Met> {
+    pub(super) fn rendezvous_at(
+        block: &MemoryBlock,
+        group: &Group,
+        arguments: Result<Covered>,
+    ) -> Result<Met> {
         let sound = arguments.and_then(|covered| block.check_usable(Op::Rendezvous.name()).map(|()| covered));
         Self::meet(block, group, sound.map(Some))
     }
 
     /// Collective: the table for a rank that brings nothing but the pad of `block`.
-    pub(super) fn rendezvous_nothing(block: &Block, group: &Group) -> Result<Met> {
+    pub(super) fn rendezvous_nothing(block: &MemoryBlock, group: &Group) -> Result<Met> {
         Self::meet(block, group, Ok(None))
     }
 
-    fn meet(block: &Block, group: &Group, covered: Result<Option<Covered>>) -> Result<Met> {
+    fn meet(block: &MemoryBlock, group: &Group, covered: Result<Option<Covered>>) -> Result<Met> {
         let provider = Self::provider_of(block, group);
         let coming = Coming { block, key: KEY, provider: &provider, covered, part: None };
         let (table, agreed) =
@@ -362,7 +370,7 @@ impl HostTable {
     /// [`HostTable::rendezvous_at`] as a part of an operation that runs already.
     pub(super) fn rendezvous_in(
         running: &Running<'_>,
-        block: &Block,
+        block: &MemoryBlock,
         covered: Result<Covered>,
     ) -> Result<Met> {
         let provider = Self::provider_of(block, running.group());
@@ -373,7 +381,7 @@ impl HostTable {
     }
 
     /// Compared with the rest: what one rank changes as cells another must not have as elements.
-    fn provider_of(block: &Block, group: &Group) -> String {
+    fn provider_of(block: &MemoryBlock, group: &Group) -> String {
         match block.is_cells() {
             false => group.context().backend().to_owned(),
             true => format!("{} for atomic cells", group.context().backend()),
@@ -382,7 +390,7 @@ impl HostTable {
 
     fn kept_or_shared(
         running: &Running<'_>,
-        block: &Block,
+        block: &MemoryBlock,
         agreed: &AgreedRendezvous,
         kept: Option<Arc<Self>>,
     ) -> Result<Arc<Self>> {
@@ -406,7 +414,7 @@ impl HostTable {
     }
 
     /// Steps 2 and 3: handles, mappings, vote.
-    fn share(running: &Running<'_>, block: &Block, agreed: &AgreedRendezvous) -> Result<Self> {
+    fn share(running: &Running<'_>, block: &MemoryBlock, agreed: &AgreedRendezvous) -> Result<Self> {
         running.check_local()?;
         let context = running.group().context();
         let joined = context.provider().join(running)?;

@@ -16,7 +16,7 @@ use symmem_store::Wait;
 
 use super::block::check_process;
 use super::view::ByteRange;
-use super::{Allocation, Block};
+use super::{Allocation, MemoryBlock};
 use crate::numeric::Element;
 use crate::sys::channel::{Offer, OfferTicket, ask, source_here};
 use crate::sys::memfd::Mapping;
@@ -45,7 +45,7 @@ impl<T: Element> Allocation<T> {
     }
 }
 
-impl Block {
+impl MemoryBlock {
     fn share(self: &Arc<Self>) -> Result<ShareHandle> {
         check_process("share")?;
         let mut offer = self.offer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,9 +79,9 @@ impl ShareHandle {
     pub fn open<T: Element>(&self, wait: &Wait<'_>) -> Result<SharedView<T>> {
         if let Some(source) = source_here(&self.0) {
             let nonsense = |_| Error::invalid("share handle", "it does not stand for memory");
-            let block = source?.downcast::<Block>().map_err(nonsense)?;
+            let block = source?.downcast::<MemoryBlock>().map_err(nonsense)?;
             let (base, size) = (block.address() as *mut u8, block.bytes());
-            return SharedView::new(base, size, Arc::<Block>::clone(&block), Some(block));
+            return SharedView::new(base, size, Arc::<MemoryBlock>::clone(&block), Some(block));
         }
         let (fd, size) = ask(&self.0, wait)?;
         let size = size.try_into().map(u64::from_le_bytes).ok().and_then(|size| usize::try_from(size).ok());
@@ -111,7 +111,7 @@ impl FromStr for ShareHandle {
 pub struct SharedView<T: Element> {
     range: ByteRange,
     /// Set when this process shares it: then reads respect its borrows.
-    own: Option<Arc<Block>>,
+    own: Option<Arc<MemoryBlock>>,
     element: PhantomData<T>,
 }
 
@@ -121,7 +121,7 @@ impl<T: Element> SharedView<T> {
         base: *mut u8,
         size: usize,
         keep: Arc<dyn Any + Send + Sync>,
-        own: Option<Arc<Block>>,
+        own: Option<Arc<MemoryBlock>>,
     ) -> Result<Self> {
         let range = ByteRange::new::<T>("open", base, size, 0, &[size / size_of::<T>()], keep)?;
         Ok(Self { range, own, element: PhantomData })

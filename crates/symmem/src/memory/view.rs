@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::block::check_process;
 use super::rendezvous::HostTable;
-use super::{AtomicElement, Block};
+use super::{AtomicElement, MemoryBlock};
 use crate::numeric::Element;
 use crate::sys::copy;
 use crate::{Error, Result};
@@ -96,7 +96,12 @@ impl ByteRange {
     }
 
     /// [`ByteRange::read_into`], with the borrows of the block respected, if it is of one of this process.
-    pub(super) fn read_as<T: Element>(&self, own: Option<&Block>, start: usize, out: &mut [T]) -> Result<()> {
+    pub(super) fn read_as<T: Element>(
+        &self,
+        own: Option<&MemoryBlock>,
+        start: usize,
+        out: &mut [T],
+    ) -> Result<()> {
         let Some(block) = own else { return self.read_into(start, out) };
         block.borrow_shared("read")?;
         let result = self.read_into(start, out);
@@ -134,7 +139,7 @@ pub struct PeerView<T: Element> {
     rank: usize,
     range: ByteRange,
     /// Set when this is the rank's own memory: then reads respect its borrows.
-    own: Option<Arc<Block>>,
+    own: Option<Arc<MemoryBlock>>,
     element: PhantomData<T>,
 }
 
@@ -142,7 +147,7 @@ impl<T: Element> PeerView<T> {
     pub(super) fn new(
         table: &Arc<HostTable>,
         rank: usize,
-        own: Option<Arc<Block>>,
+        own: Option<Arc<MemoryBlock>>,
         start: usize,
         shape: &[usize],
     ) -> Result<Self> {

@@ -10,7 +10,7 @@ const PLACES: [i64; 2] = [80, 88];
 
 /// What registers hold, as far as it matters here.
 #[derive(Default)]
-struct Known<'a> {
+struct KnownRegisters<'a> {
     /// The address of the parameters and so many bytes.
     parameters: BTreeMap<&'a str, i64>,
     /// A multicast address, or what was computed of one.
@@ -21,7 +21,7 @@ struct Known<'a> {
 pub(super) fn problems(kernel: &Function) -> Vec<String> {
     let name = format!("{}_param_0", kernel.name);
     let instructions: Vec<_> = kernel.code.iter().zip(&kernel.operands).collect();
-    let mut known = Known::default();
+    let mut known = KnownRegisters::default();
     // Loops: until nothing more is learnt.
     loop {
         let before = known.parameters.len() + known.multicast.len();
@@ -33,7 +33,7 @@ pub(super) fn problems(kernel: &Function) -> Vec<String> {
     instructions.iter().filter_map(|(opcode, operands)| known.problem(opcode, operands)).collect()
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownRegisters<'a> {
     fn learn(&mut self, name: &str, opcode: &str, operands: &'a str) {
         let operands = split(operands);
         let Some((target, sources)) = operands.split_first() else { return };

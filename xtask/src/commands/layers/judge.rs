@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::graph::{Edge, Graph, Uses};
 use super::rooms::ROOT;
-use super::table::Table;
+use super::table::LayerTable;
 
 const SHRINK: &str = "run `cargo xtask layers --write`";
 
 /// Everything that is wrong, a sentence each.
-pub(super) fn judge(graph: &Graph, table: &Table) -> Vec<String> {
+pub(super) fn judge(graph: &Graph, table: &LayerTable) -> Vec<String> {
     let mut wrong: Vec<String> = graph
         .rooms
         .iter()
@@ -42,7 +42,7 @@ pub(super) fn judge(graph: &Graph, table: &Table) -> Vec<String> {
 }
 
 /// The edges that the table does not allow.
-pub(super) fn against<'a>(graph: &'a Graph, table: &Table) -> BTreeMap<&'a Edge, &'a Uses> {
+pub(super) fn against<'a>(graph: &'a Graph, table: &LayerTable) -> BTreeMap<&'a Edge, &'a Uses> {
     graph.edges.iter().filter(|(edge, _)| !table.allows(edge)).collect()
 }
 
@@ -57,7 +57,7 @@ fn new((from, to): &Edge, uses: &Uses, listed: usize) -> String {
     format!("{from} -> {to}: {why}{}", places.concat())
 }
 
-fn cycle(graph: &Graph, table: &Table) -> Option<String> {
+fn cycle(graph: &Graph, table: &LayerTable) -> Option<String> {
     let cycle = graph.largest_cycle();
     let rooms = || cycle.iter().copied().collect::<Vec<_>>().join(", ");
     if cycle.len() > table.cycle {
@@ -74,7 +74,7 @@ fn cycle(graph: &Graph, table: &Table) -> Option<String> {
 }
 
 /// The table with what is gone taken out of its list; new edges are added if `with_new`.
-pub(super) fn shrunk(graph: &Graph, table: &Table, with_new: bool) -> Table {
+pub(super) fn shrunk(graph: &Graph, table: &LayerTable, with_new: bool) -> LayerTable {
     let keep = |(edge, uses): (&Edge, &Uses)| {
         let listed = table.ratchet.get(edge).copied().unwrap_or(0);
         let count = if with_new { uses.len() } else { uses.len().min(listed) };

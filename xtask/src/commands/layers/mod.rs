@@ -25,7 +25,7 @@ use crate::plan::{Job, Outcome};
 use crate::source::{self, Sources};
 use crate::workspace::Workspace;
 use graph::Graph;
-use table::Table;
+use table::LayerTable;
 
 const SOURCES: &str = "crates/symmem/src";
 const TABLE: &str = "xtask/layers.txt";
@@ -82,7 +82,7 @@ fn write(workspace: &Workspace, graph: &Graph, with_new: bool) -> Result<()> {
     let path = workspace.path(TABLE);
     fs::write(&path, new.render()).with_context(|| format!("{} cannot be written", path.display()))?;
     source::write_block(&workspace.path(PAGE), BLOCK, &page::render(graph, &new))?;
-    let sum = |table: &Table| table.ratchet.values().sum::<usize>();
+    let sum = |table: &LayerTable| table.ratchet.values().sum::<usize>();
     println!("{TABLE}: {} edges with {} imports", new.ratchet.len(), sum(&new));
     println!("before: {} edges with {} imports", old.ratchet.len(), sum(&old));
     let wrong = judge::judge(graph, &new);
@@ -96,14 +96,14 @@ fn read(workspace: &Workspace) -> Result<Graph> {
     Ok(Graph::of(&Sources::read(&workspace.path(SOURCES))?))
 }
 
-fn read_table(workspace: &Workspace) -> Result<Table> {
+fn read_table(workspace: &Workspace) -> Result<LayerTable> {
     let text =
         fs::read_to_string(workspace.path(TABLE)).with_context(|| format!("{TABLE} cannot be read"))?;
-    Table::parse(&text).context(TABLE)
+    LayerTable::parse(&text).context(TABLE)
 }
 
 /// Prints the edges, then imports that go a wrong way; what must not be is marked.
-fn show(graph: &Graph, table: &Table, wanted: &[String]) {
+fn show(graph: &Graph, table: &LayerTable, wanted: &[String]) {
     for (edge, uses) in &graph.edges {
         let (from, to) = edge;
         let mark = if table.allows(edge) { ' ' } else { '!' };

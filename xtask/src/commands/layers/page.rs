@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::graph::Graph;
-use super::table::Table;
+use super::table::LayerTable;
 
 /// The block of the page.
-pub(super) fn render(graph: &Graph, table: &Table) -> String {
+pub(super) fn render(graph: &Graph, table: &LayerTable) -> String {
     let there = |rooms: &[String]| -> String {
         let names = rooms.iter().filter(|room| graph.rooms.contains(*room));
         names.map(|room| format!("`{room}`")).collect::<Vec<_>>().join(" ")

@@ -3,7 +3,7 @@
 use super::graph::Graph;
 use super::judge::{judge, shrunk};
 use super::page;
-use super::table::Table;
+use super::table::LayerTable;
 use crate::source::{File, Sources};
 
 const TABLE: &str = "[settings]\ncycle = 0\nshare = 100\n[rows]\nmemory | memory | product\n\
@@ -48,7 +48,7 @@ fn library(path: &str, text: &str) -> Graph {
 }
 
 fn wrong(path: &str, text: &str) -> Vec<String> {
-    judge(&library(path, text), &Table::parse(TABLE).expect("a table"))
+    judge(&library(path, text), &LayerTable::parse(TABLE).expect("a table"))
 }
 
 fn is_found(path: &str, text: &str, edge: &str) {
@@ -231,7 +231,7 @@ fn the_message_names_file_line_and_path() {
 fn the_list_only_shrinks() {
     let graph = library("group/mod.rs", "use crate::memory::{Block, View};");
     let with = |listed: &str, cycle: &str| {
-        Table::parse(&(TABLE.replace("cycle = 0", cycle) + listed)).expect("a table")
+        LayerTable::parse(&(TABLE.replace("cycle = 0", cycle) + listed)).expect("a table")
     };
     let wrong = |listed, cycle| judge(&graph, &with(listed, cycle));
     assert_eq!(wrong("group -> memory 2\n", "cycle = 4"), [""; 0]);
@@ -250,8 +250,9 @@ fn the_list_only_shrinks() {
 #[test]
 fn writing_takes_out_what_is_gone_and_adds_nothing_unasked() {
     let graph = library("group/mod.rs", "use crate::memory::{Block, View}; use crate::engine::cpu;");
-    let table = Table::parse(&(TABLE.to_owned() + "group -> memory 3\nsys -> group 1\n")).expect("a table");
-    let list = |table: &Table| table.render().split_once("[ratchet]\n").expect("a list").1.to_owned();
+    let table =
+        LayerTable::parse(&(TABLE.to_owned() + "group -> memory 3\nsys -> group 1\n")).expect("a table");
+    let list = |table: &LayerTable| table.render().split_once("[ratchet]\n").expect("a list").1.to_owned();
     assert_eq!(list(&shrunk(&graph, &table, false)), "group -> memory 2\n");
     assert_eq!(list(&shrunk(&graph, &table, true)), "group -> engine/cpu 1\ngroup -> memory 2\n");
     assert_eq!(judge(&graph, &shrunk(&graph, &table, true)), [""; 0]);
@@ -260,7 +261,7 @@ fn writing_takes_out_what_is_gone_and_adds_nothing_unasked() {
 #[test]
 fn a_room_without_a_row_and_a_room_that_is_too_large_are_found() {
     assert_eq!(wrong("mail/mod.rs", "fn f() {}"), ["the room `mail` has no row in the table"]);
-    let table = Table::parse(&TABLE.replace("share = 100", "share = 20")).expect("a table");
+    let table = LayerTable::parse(&TABLE.replace("share = 100", "share = 20")).expect("a table");
     let wrong = judge(&library("group/mod.rs", &"fn f() {}\n".repeat(90)), &table);
     assert!(
         wrong.iter().any(|line| line.starts_with("`group` has 8") && line.contains("at most 20 %")),
@@ -271,7 +272,7 @@ fn a_room_without_a_row_and_a_room_that_is_too_large_are_found() {
 #[test]
 fn the_page_shows_the_rooms_that_are_there() {
     let table =
-        Table::parse(&TABLE.replace("| memory | product", "| memory mail | product")).expect("a table");
+        LayerTable::parse(&TABLE.replace("| memory | product", "| memory mail | product")).expect("a table");
     let page = page::render(&library("sys/mod.rs", "use std::fs;"), &table);
     assert!(page.contains("| memory | `memory` | product |\n"), "{page}");
     assert!(page.contains("| `sys` | `error` | system |\n"), "{page}");

@@ -9,7 +9,7 @@ use super::graph::Edge;
 
 /// The table, read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Table {
+pub(super) struct LayerTable {
     /// How many rooms the largest cycle has.
     pub(super) cycle: usize,
     /// The largest share of all lines that a room may have, in percent.
@@ -41,7 +41,7 @@ pub(super) struct Leaf {
 
 const RATCHET: &str = "[ratchet]";
 
-impl Table {
+impl LayerTable {
     /// Reads the file's text.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut table = Self::default();
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_row_imports_from_the_rows_below_and_from_leaves() {
-        let table = Table::parse(TEXT).expect("a table");
+        let table = LayerTable::parse(TEXT).expect("a table");
         let allowed = |from, to| table.allows(&edge(from, to));
         assert!(allowed("a", "c") && allowed("a", "d") && allowed("c", "e") && allowed("e", "d"));
         assert!(!allowed("c", "a") && !allowed("a", "b") && !allowed("d", "e") && !allowed("d", "c"));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn it_is_written_as_it_was_read() {
-        let mut table = Table::parse(TEXT).expect("a table");
+        let mut table = LayerTable::parse(TEXT).expect("a table");
         assert_eq!(table.render(), TEXT);
         table.cycle = 1;
         table.ratchet = BTreeMap::from([(edge("d", "a"), 1)]);
@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn mistakes_in_the_table_are_named() {
-        let error = |old, new| format!("{:#}", Table::parse(&TEXT.replace(old, new)).expect_err("wrong"));
+        let error =
+            |old, new| format!("{:#}", LayerTable::parse(&TEXT.replace(old, new)).expect_err("wrong"));
         assert!(error("low | c |", "low | a |").contains("`a` is in the table twice"));
         assert!(error("d | - |", "d | e |").contains("only leaves before it"));
         assert!(error("c -> a 3", "c -> a").contains("line 12: c -> a: it must be `from -> to count`"));

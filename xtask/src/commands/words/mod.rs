@@ -22,6 +22,13 @@ use tables::Tables;
 const PAGE: &str = "CONTRIBUTING.md";
 /// The crates whose types have names of their own.
 const LIBRARIES: [&str; 3] = ["crates/symmem/src", "crates/symmem-python/src", "crates/symmem-store/src"];
+/// The others: names may come twice in them, but none may say too little.
+const PROGRAMS: [&str; 4] = [
+    "crates/symmem-cli/src",
+    "crates/symmem-fakecuda/src",
+    "crates/symmem-fakenccl/src",
+    "crates/symmem-models/src",
+];
 const RUSTFMT: &str = "rustfmt.toml";
 
 /// Names of files that are read, by how they end.
@@ -42,9 +49,12 @@ pub(crate) fn check(job: &Job) -> Result<Outcome> {
     let texts = texts(job.workspace)?;
     let sources = |folder: &&'static str| Ok((*folder, Sources::read(&job.workspace.path(folder))?));
     let libraries = LIBRARIES.iter().map(sources).collect::<Result<Vec<_>>>()?;
+    let programs = PROGRAMS.iter().map(sources).collect::<Result<Vec<_>>>()?;
     let mut wrong = search::forbidden(&texts, &tables);
     wrong.extend(search::stale(&texts, &tables));
     wrong.extend(types::judge(&libraries, &tables));
+    wrong.extend(types::bare(&libraries, &tables));
+    wrong.extend(types::bare(&programs, &tables));
     let is_wide = |file: &&Text| file.text.lines().any(|line| line.len() > width);
     for Text { path, text } in texts.iter().filter(|file| file.path.ends_with(".rs")).filter(is_wide) {
         wrong.extend(columns::too_wide(&File::new(path, text.clone())?, width));

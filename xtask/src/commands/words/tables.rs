@@ -1,5 +1,5 @@
-//! The tables of CONTRIBUTING.md: which words there are, which are not used, and which types are defined
-//! twice.
+//! The tables of CONTRIBUTING.md: which words there are, which are not used, which types are defined twice, and
+//! which names say too little for a type.
 //!
 //! A table stands between `<!-- words: NAME -->` and `<!-- end of NAME -->`; its first two lines are its
 //! head.
@@ -27,6 +27,8 @@ pub(super) struct Tables {
     pub(super) unused: Vec<Unused>,
     /// Types that are defined more than once.
     pub(super) several: Vec<String>,
+    /// Names that no type may have alone.
+    pub(super) bare: Vec<String>,
     /// Lines of the page, from 1 on, that are tables: they hold the words that are not used.
     pub(super) lines: Vec<Range<usize>>,
 }
@@ -56,6 +58,9 @@ impl Tables {
         }
         for (cells, _) in tables.rows(page, "types defined more than once")? {
             tables.several.extend(words_of(&cells[0]));
+        }
+        for (cells, _) in tables.rows(page, "no names of types")? {
+            tables.bare.extend(words_of(&cells[0]));
         }
         Ok(tables)
     }
@@ -102,10 +107,15 @@ a page
 |---|---|
 | `Algorithm` | host and device |
 <!-- end of types defined more than once -->
+<!-- words: no names of types -->
+| name | say instead |
+|---|---|
+| `Inner`, `Lump` | what is inside |
+<!-- end of no names of types -->
 ";
 
     #[test]
-    fn the_page_has_three_tables() {
+    fn the_page_has_four_tables() {
         let tables = Tables::parse(PAGE).expect("tables");
         assert_eq!(
             (&tables.used[..], &tables.several[..]),

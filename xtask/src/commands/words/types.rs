@@ -1,5 +1,5 @@
 //! A type's name is its own: a library defines it once, but for those that CONTRIBUTING.md lists. Tests may
-//! do as they like.
+//! do as they like. No crate has a type whose whole name is one of those that say too little.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +30,23 @@ pub(super) fn judge(libraries: &[(&str, Sources)], tables: &Tables) -> Vec<Strin
             }),
         )
         .collect()
+}
+
+/// Types whose whole name is one that says too little.
+pub(super) fn bare(crates: &[(&str, Sources)], tables: &Tables) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (folder, sources) in crates {
+        for file in &sources.files {
+            for (name, line) in defined(file).filter(|(name, _)| tables.bare.iter().any(|bare| bare == name))
+            {
+                let path = &file.path;
+                wrong.push(format!(
+                    "{folder}/{path}:{line}: `{name}` alone says too little for a type ({PAGE})"
+                ));
+            }
+        }
+    }
+    wrong
 }
 
 /// The types that a file defines, without its tests. Types of traits and their implementations are none.
@@ -72,6 +89,22 @@ mod tests {
         assert_eq!(wrong(&files), ["`Table` names several types: src/c.rs:1, src/d.rs:2"]);
         let files = [TWICE[0], TWICE[1], ("c.rs", "named! { pub enum Way { A } } trait Way {}")];
         assert_eq!(wrong(&files).len(), 1);
+    }
+
+    #[test]
+    fn a_name_that_says_too_little_is_found_where_it_is_the_whole_name() {
+        let of = |text: &str| {
+            let file = File::new("a.rs", text.to_owned()).expect("Rust");
+            bare(&[("src", Sources::of(vec![file]))], &Tables::parse(TABLES).expect("tables"))
+        };
+        assert_eq!(
+            of("\nstruct Inner;"),
+            ["src/a.rs:2: `Inner` alone says too little for a type (CONTRIBUTING.md)"]
+        );
+        assert_eq!(of("enum Lump {} type Inner = u8;").len(), 2);
+        for text in ["struct InnerTube;", "enum X { Inner }", "#[cfg(test)] mod tests { struct Inner; }"] {
+            assert!(of(text).is_empty(), "{text}");
+        }
     }
 
     #[test]

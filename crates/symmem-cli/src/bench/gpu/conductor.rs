@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::fleet::{Fleet, Refusal};
+use super::fleet::{Fleet, OrderFailure};
 use super::plan::{Contender, Race};
 use super::protocol::{Answer, Order};
 use super::system::{Launch, System};
@@ -69,7 +69,7 @@ pub(super) struct LeftOut {
 
 /// What a system said of itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Known {
+pub(super) struct SystemFacts {
     pub(super) system: String,
     pub(super) version: String,
     pub(super) device: String,
@@ -87,7 +87,7 @@ struct RunningSystem {
     /// Why it does not run.
     failed: String,
     startup: Option<(Answer, f64)>,
-    known: Option<Known>,
+    known: Option<SystemFacts>,
 }
 
 /// All systems with one number of ranks.
@@ -178,7 +178,7 @@ impl Conductor {
     }
 
     /// What systems said of themselves.
-    pub(super) fn known(&self) -> impl Iterator<Item = &Known> {
+    pub(super) fn known(&self) -> impl Iterator<Item = &SystemFacts> {
         self.systems.iter().filter_map(|running| running.known.as_ref())
     }
 
@@ -248,16 +248,16 @@ impl Conductor {
             return None;
         }
         let system = runners[at].contender.system;
-        let absent = || Err(Refusal::Failed("it does not take part".to_owned()));
+        let absent = || Err(OrderFailure::Failed("it does not take part".to_owned()));
         let result =
             self.system_at(system).map_or_else(absent, |running| self.systems[running].ask(order, limit));
         match result {
             Ok(answers) => Some(answers),
-            Err(Refusal::Cannot(why)) => {
+            Err(OrderFailure::Cannot(why)) => {
                 runners[at].out = Some(why);
                 None
             }
-            Err(Refusal::Failed(why)) => {
+            Err(OrderFailure::Failed(why)) => {
                 let of_system = runners.iter_mut().filter(|runner| runner.contender.system == system);
                 of_system
                     .filter(|runner| runner.out.is_none())
@@ -300,11 +300,11 @@ impl RunningSystem {
             cores: terms.cores.clone(),
         };
         let opened = fleet.ask(&order, terms.limits.open).map_err(|refusal| match refusal {
-            Refusal::Cannot(why) | Refusal::Failed(why) => anyhow!(why),
+            OrderFailure::Cannot(why) | OrderFailure::Failed(why) => anyhow!(why),
         })?;
         let slowest = opened.iter().filter_map(|answer| answer.startup_us).max_by(f64::total_cmp);
         let first = opened.into_iter().next().unwrap_or_default();
-        self.known.get_or_insert_with(|| Known {
+        self.known.get_or_insert_with(|| SystemFacts {
             system: self.system.name().to_owned(),
             version: hello.version.unwrap_or_default(),
             device: first.device.clone().unwrap_or_default(),
@@ -317,10 +317,10 @@ impl RunningSystem {
         Ok(fleet)
     }
 
-    fn ask(&mut self, order: &Order, limit: Duration) -> Result<Vec<Answer>, Refusal> {
-        let Some(fleet) = &mut self.fleet else { return Err(Refusal::Failed(self.failed.clone())) };
+    fn ask(&mut self, order: &Order, limit: Duration) -> Result<Vec<Answer>, OrderFailure> {
+        let Some(fleet) = &mut self.fleet else { return Err(OrderFailure::Failed(self.failed.clone())) };
         let result = fleet.ask(order, limit);
-        if let Err(Refusal::Failed(why)) = &result {
+        if let Err(OrderFailure::Failed(why)) = &result {
             self.failed.clone_from(why);
             self.fleet = None;
         }

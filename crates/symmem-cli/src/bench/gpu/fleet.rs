@@ -24,7 +24,7 @@ const QUIT_WITHIN: Duration = Duration::from_secs(25);
 
 /// What came of an order.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum OrderFailure {
     /// Some rank cannot do this case; all are ready for the next order.
     Cannot(String),
     /// The fleet is of no use any more.
@@ -73,13 +73,13 @@ impl Fleet {
         }
         match fleet.answers(limit) {
             Ok(hellos) => Ok((fleet, hellos)),
-            Err(Refusal::Cannot(why) | Refusal::Failed(why)) => bail!(why),
+            Err(OrderFailure::Cannot(why) | OrderFailure::Failed(why)) => bail!(why),
         }
     }
 
     /// Gives all ranks an order; their answers, in rank order.
-    pub(super) fn ask(&mut self, order: &Order, limit: Duration) -> Result<Vec<Answer>, Refusal> {
-        self.tell(order).map_err(|error| Refusal::Failed(format!("{error:#}")))?;
+    pub(super) fn ask(&mut self, order: &Order, limit: Duration) -> Result<Vec<Answer>, OrderFailure> {
+        self.tell(order).map_err(|error| OrderFailure::Failed(format!("{error:#}")))?;
         self.answers(limit)
     }
 
@@ -111,22 +111,22 @@ impl Fleet {
     }
 
     /// One answer of each rank. The first complaint ends the wait: the others may be waiting for that rank.
-    fn answers(&mut self, limit: Duration) -> Result<Vec<Answer>, Refusal> {
+    fn answers(&mut self, limit: Duration) -> Result<Vec<Answer>, OrderFailure> {
         let end = Instant::now() + limit;
         let mut answers: Vec<Option<Answer>> = vec![None; self.members.len()];
         while answers.iter().any(Option::is_none) {
             let (rank, answer) = self.next(end).map_err(|why| {
                 let missing: Vec<_> = (0..answers.len()).filter(|rank| answers[*rank].is_none()).collect();
-                Refusal::Failed(format!("{why} (no answer from ranks {missing:?})"))
+                OrderFailure::Failed(format!("{why} (no answer from ranks {missing:?})"))
             })?;
             if let Some(why) = answer.error {
-                return Err(Refusal::Failed(format!("rank {rank}: {why}")));
+                return Err(OrderFailure::Failed(format!("rank {rank}: {why}")));
             }
             answers[rank] = Some(answer);
         }
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         match answers.iter().enumerate().find_map(|(rank, answer)| Some((rank, answer.cannot.clone()?))) {
-            Some((rank, why)) => Err(Refusal::Cannot(format!("rank {rank}: {why}"))),
+            Some((rank, why)) => Err(OrderFailure::Cannot(format!("rank {rank}: {why}"))),
             None => Ok(answers),
         }
     }
@@ -252,9 +252,9 @@ pub(super) mod tests {
         Fleet::start(&script(text), ranks, &scratch.0, LIMIT)
     }
 
-    fn failed<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
+    fn failed<T: std::fmt::Debug>(result: Result<T, OrderFailure>) -> String {
         match result {
-            Err(Refusal::Failed(why)) => why,
+            Err(OrderFailure::Failed(why)) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -285,7 +285,7 @@ pub(super) mod tests {
             done"#;
         let (mut fleet, _) = start(text, 2, &scratch).expect("a fleet");
         match fleet.ask(&Order::Clear, LIMIT) {
-            Err(Refusal::Cannot(why)) => assert_eq!(why, "rank 1: no such op"),
+            Err(OrderFailure::Cannot(why)) => assert_eq!(why, "rank 1: no such op"),
             other => panic!("{other:?}"),
         }
         fleet.ask(&Order::Round { slot: 0, round: 0 }, LIMIT).expect("all are ready");

@@ -30,7 +30,7 @@ const FILL_BLOCKS: usize = 132;
 /// What ranks do in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Work {
+pub(super) enum BenchedWork {
     /// Graphs of fills and all-reduces.
     AllReduce,
     /// Graphs of barriers.
@@ -70,7 +70,7 @@ impl std::fmt::Display for Case {
 pub(super) struct Task {
     /// The number by which it is called from now on.
     pub(super) slot: usize,
-    pub(super) work: Work,
+    pub(super) work: BenchedWork,
     pub(super) form: Form,
     /// Which operation of the system, or which algorithm.
     pub(super) variant: String,
@@ -92,7 +92,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    fn new(work: Work, form: Form, variant: &str, bytes: usize) -> Self {
+    fn new(work: BenchedWork, form: Form, variant: &str, bytes: usize) -> Self {
         let elements = bytes / ELEMENT;
         Self {
             slot: 0,
@@ -210,7 +210,7 @@ impl Wanted {
     /// What rows about the start of the systems are made of; nobody runs it.
     pub(super) fn startup(&self) -> Option<Race> {
         self.ops.contains(&Op::Startup).then(|| {
-            let task = || Task::new(Work::Barrier, Form::InPlace, "startup", 0);
+            let task = || Task::new(BenchedWork::Barrier, Form::InPlace, "startup", 0);
             let peers = self.peers.iter().map(|peer| theirs(*peer, task()));
             let case = Case { op: Op::Startup.to_string(), form: None, bytes: 0, cold: false };
             Race::new(case, [ours(task())].into_iter().chain(peers).collect())
@@ -229,7 +229,7 @@ impl Wanted {
                     .flat_map(|(form, bytes)| all(form, bytes))
                     .map(|(form, bytes, cold)| {
                         let task = |variant: &str| {
-                            let task = Task::new(Work::AllReduce, form, variant, bytes);
+                            let task = Task::new(BenchedWork::AllReduce, form, variant, bytes);
                             if cold { task.cold() } else { task }
                         };
                         Race::new(case(Some(form), bytes, cold), self.everybody(form, &task))
@@ -237,7 +237,7 @@ impl Wanted {
                     .collect()
             }
             Op::Barrier => {
-                let task = |variant: &str| Task::new(Work::Barrier, Form::InPlace, variant, 0);
+                let task = |variant: &str| Task::new(BenchedWork::Barrier, Form::InPlace, variant, 0);
                 let mut contenders = vec![ours(task("barrier"))];
                 contenders.extend(
                     self.peers
@@ -251,7 +251,7 @@ impl Wanted {
                 let of = |form: &Form| {
                     let task = |variant: &str| Task {
                         nodes: EAGER_OPS,
-                        ..Task::new(Work::Eager, *form, variant, EAGER_BYTES)
+                        ..Task::new(BenchedWork::Eager, *form, variant, EAGER_BYTES)
                     };
                     Race::new(case(Some(*form), EAGER_BYTES, false), self.everybody(*form, &task))
                 };
@@ -259,7 +259,7 @@ impl Wanted {
             }
             Op::Misaligned => {
                 let of = |form: &Form| {
-                    let task = Task::new(Work::AllReduce, *form, "auto", MISALIGNED_BYTES);
+                    let task = Task::new(BenchedWork::AllReduce, *form, "auto", MISALIGNED_BYTES);
                     let aligned = Contender { name: "aligned".to_owned(), ours: false, ..ours(task.clone()) };
                     let contenders = vec![ours(task.shifted(1)), aligned];
                     Race::new(case(Some(*form), MISALIGNED_BYTES, false), contenders)
@@ -267,8 +267,8 @@ impl Wanted {
                 self.forms.iter().map(of).collect()
             }
             Op::Bandwidth if ranks == BANDWIDTH_RANKS => {
-                let reduce = Task::new(Work::AllReduce, Form::InPlace, "two_shot", BANDWIDTH_BYTES);
-                let copy = Task::new(Work::Copy, Form::Private, "copy", BANDWIDTH_BYTES);
+                let reduce = Task::new(BenchedWork::AllReduce, Form::InPlace, "two_shot", BANDWIDTH_BYTES);
+                let copy = Task::new(BenchedWork::Copy, Form::Private, "copy", BANDWIDTH_BYTES);
                 let copies = Contender { name: "copies".to_owned(), ours: false, ..ours(copy) };
                 let case = case(Some(Form::InPlace), BANDWIDTH_BYTES, false);
                 vec![Race::new(case, self.shapes(reduce).map(ours).chain([copies]).collect())]
@@ -360,16 +360,16 @@ mod tests {
 
     #[test]
     fn warm_memory_is_one_buffer_and_filled_before_every_operation() {
-        let task = Task::new(Work::AllReduce, Form::Out, "auto", 2 << 10);
+        let task = Task::new(BenchedWork::AllReduce, Form::Out, "auto", 2 << 10);
         assert_eq!((task.stride, task.out_stride, task.fill_each), (0, 0, true));
         assert_eq!((task.elements, task.fill_elements, task.fill_blocks), (1024, 1024, 1));
-        assert_eq!(Task::new(Work::AllReduce, Form::Out, "auto", 32 << 20).fill_blocks, FILL_BLOCKS);
+        assert_eq!(Task::new(BenchedWork::AllReduce, Form::Out, "auto", 32 << 20).fill_blocks, FILL_BLOCKS);
     }
 
     #[test]
     fn cold_memory_is_a_large_set_whose_tail_is_written_last() {
         for bytes in [2 << 10, 8 << 20, 32 << 20, 33_333_334] {
-            let task = Task::new(Work::AllReduce, Form::Out, "auto", bytes).cold();
+            let task = Task::new(BenchedWork::AllReduce, Form::Out, "auto", bytes).cold();
             let set = task.fill_elements * ELEMENT;
             assert!(set >= COLD_SET + COLD_TAIL && set >= NODES * bytes + COLD_TAIL, "{bytes}");
             assert!(task.stride >= task.elements && task.stride.is_multiple_of(ALIGNMENT), "{bytes}");

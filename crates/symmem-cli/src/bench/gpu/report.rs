@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::conductor::{Known, LeftOut};
+use super::conductor::{LeftOut, SystemFacts};
 use super::tally::{Row, Summary, summarise};
 use crate::args::{BenchArgs, short};
 use crate::bench::html::Page;
@@ -20,7 +20,7 @@ use crate::units;
 pub(super) struct Report {
     pub(super) machine: Machine,
     pub(super) mps: String,
-    pub(super) systems: Vec<Known>,
+    pub(super) systems: Vec<SystemFacts>,
     pub(super) results: Vec<Row>,
     pub(super) summary: Vec<Summary>,
     pub(super) left_out: Vec<LeftOut>,
@@ -40,7 +40,7 @@ impl Report {
     }
 
     /// Takes note of what systems said of themselves.
-    pub(super) fn know<'a>(&mut self, systems: impl Iterator<Item = &'a Known>) {
+    pub(super) fn know<'a>(&mut self, systems: impl Iterator<Item = &'a SystemFacts>) {
         for known in systems {
             if !self.systems.contains(known) {
                 self.systems.push(known.clone());
@@ -72,7 +72,7 @@ impl Report {
 
     fn page(&self) -> Page {
         let mut facts = self.machine.facts();
-        let system = |known: &Known| format!("{} {} on {}", known.system, known.version, known.device);
+        let system = |known: &SystemFacts| format!("{} {} on {}", known.system, known.version, known.device);
         facts.push(("systems", self.systems.iter().map(system).collect::<Vec<_>>().join("; ")));
         facts.push(("sharing", self.mps.clone()));
         let left_out =

@@ -13,7 +13,7 @@ use crate::bench::stats::Percentiles;
 
 /// What a launch does.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Job {
+pub(super) struct LaunchJob {
     pub(super) ranks: usize,
     /// Whether rank r stays on the r-th of `cores`, modulo their number.
     pub(super) pin: bool,

@@ -18,7 +18,7 @@ use rustix::process::{
     set_parent_process_death_signal, waitpid,
 };
 
-use super::job::{self, Job, Output};
+use super::job::{self, LaunchJob, Output};
 
 /// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl Launch {
     pub(super) fn run(
         &self,
         folder: &JobFolder,
-        job: &Job,
+        job: &LaunchJob,
         limit: Duration,
         spared: &[Pid],
     ) -> Result<Output> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use symmem::{Group, ProcessSpawner};
 
-use super::job::{self, Job, Output, OutputRow, Task};
+use super::job::{self, LaunchJob, Output, OutputRow, Task};
 use super::shim::{Shim, ShimCase};
 use crate::args::{Memory, RankArgs};
 use crate::bench::clock::Clock;
@@ -17,7 +17,7 @@ use crate::bench::stats::Percentiles;
 
 /// Does the job and leaves the results.
 pub(crate) fn run(args: &RankArgs) -> Result<()> {
-    let job: Job = job::read(&args.job)?;
+    let job: LaunchJob = job::read(&args.job)?;
     match &args.shim {
         Some(library) => {
             let shim = Shim::load(library)?;
@@ -33,14 +33,14 @@ pub(crate) fn run(args: &RankArgs) -> Result<()> {
     Ok(())
 }
 
-fn measure_ours(job: &Job) -> Result<Output> {
+fn measure_ours(job: &LaunchJob) -> Result<Output> {
     let by_rank = ProcessSpawner::new("bench-rank", job.ranks).run(|group| our_rows(&group, job))?;
     let (rows, limits) = by_rank.into_iter().next().unwrap_or_default();
     Ok(Output { system: "symmem".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), rows, limits })
 }
 
 /// The rows of the library, in each memory, and those of the limit.
-fn our_rows(group: &Group, job: &Job) -> symmem::Result<(Vec<OutputRow>, Vec<OutputRow>)> {
+fn our_rows(group: &Group, job: &LaunchJob) -> symmem::Result<(Vec<OutputRow>, Vec<OutputRow>)> {
     let clock = settle(job, group.rank());
     let (mut rows, mut bare) = (Vec::new(), Vec::new());
     for task in &job.cases {
@@ -63,7 +63,7 @@ fn our_rows(group: &Group, job: &Job) -> symmem::Result<(Vec<OutputRow>, Vec<Out
     Ok((rows, bare))
 }
 
-fn measure_shim(shim: &Shim, job: &Job) -> Result<Output> {
+fn measure_shim(shim: &Shim, job: &LaunchJob) -> Result<Output> {
     ensure!(shim.ranks() == job.ranks, "{} ranks were started instead of {}", shim.ranks(), job.ranks);
     let clock = settle(job, shim.rank());
     let mut rows = Vec::new();
@@ -76,7 +76,7 @@ fn measure_shim(shim: &Shim, job: &Job) -> Result<Output> {
 }
 
 /// Settles this rank on its core, after its system has started and seen all cores.
-fn settle(job: &Job, rank: usize) -> Clock {
+fn settle(job: &LaunchJob, rank: usize) -> Clock {
     if job.pin {
         let own = || cores::available();
         cores::pin(&if job.cores.is_empty() { own() } else { job.cores.clone() }, rank);
@@ -84,7 +84,12 @@ fn settle(job: &Job, rank: usize) -> Clock {
     Clock::calibrated()
 }
 
-fn measure(contender: &mut dyn Contender, job: &Job, task: &Task, clock: &Clock) -> symmem::Result<Record> {
+fn measure(
+    contender: &mut dyn Contender,
+    job: &LaunchJob,
+    task: &Task,
+    clock: &Clock,
+) -> symmem::Result<Record> {
     let timed = job.timed_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let plan = Plan { blocks: 1, iters: task.iters, limit: None, timed };
     Ok(race(&mut [contender], &task.case, plan, clock, || ())?.remove(0))

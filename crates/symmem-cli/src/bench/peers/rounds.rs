@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use rustix::process::Pid;
 
-use super::job::{Job, Output, Task};
+use super::job::{LaunchJob, Output, Task};
 use super::launch::{JobFolder, Launch};
 use super::manifest::{Kind, Manifest, Peer};
 use super::tally::Tally;
@@ -54,7 +54,7 @@ impl Rounds {
         let cores = cores::available();
         let crowded = ranks > cores.len();
         let timed_s = args.timed(loops).map(|time| time.as_secs_f64());
-        let mut job = Job {
+        let mut job = LaunchJob {
             ranks,
             pin,
             cores,
@@ -108,7 +108,7 @@ impl Rounds {
         &self,
         turn: usize,
         args: &BenchArgs,
-        job: &Job,
+        job: &LaunchJob,
         crowded: bool,
         spared: &[Pid],
     ) -> Option<Result<Output>> {

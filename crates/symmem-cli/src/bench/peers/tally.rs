@@ -1,6 +1,6 @@
 //! What came of all rounds, and the rows that follow from it.
 
-use super::job::{Job, Output, OutputRow};
+use super::job::{LaunchJob, Output, OutputRow};
 use crate::args::Memory;
 use crate::bench::collective::Case;
 use crate::bench::futex::Form;
@@ -24,7 +24,7 @@ type Rounds<'a> = Vec<Option<&'a OutputRow>>;
 
 impl Tally {
     /// Nothing yet.
-    pub(super) fn new(job: &Job) -> Self {
+    pub(super) fn new(job: &LaunchJob) -> Self {
         let cases = job.cases.iter().map(|task| task.case).collect();
         let memories = job.memories.clone();
         Self { ranks: job.ranks, pinned: job.pin, load: job.load, memories, cases, systems: Vec::new() }
@@ -192,7 +192,15 @@ mod tests {
 
     fn tally(case: Case, load: usize, memories: &[Memory]) -> Tally {
         let (cases, memories) = (vec![Task { case, iters: 10 }], memories.to_vec());
-        Tally::new(&Job { ranks: 2, pin: false, cores: Vec::new(), load, timed_s: None, memories, cases })
+        Tally::new(&LaunchJob {
+            ranks: 2,
+            pin: false,
+            cores: Vec::new(),
+            load,
+            timed_s: None,
+            memories,
+            cases,
+        })
     }
 
     #[test]

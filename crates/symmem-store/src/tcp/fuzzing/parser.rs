@@ -1,6 +1,6 @@
 //! The parser: a stream gives the same requests however it is cut, and holds no more than it may.
 
-use crate::tcp::parser::{Parser, Refusal, Request};
+use crate::tcp::parser::{Parser, Request, RequestError};
 use crate::tcp::server::ServerLimits;
 
 /// What all parts of a connection may cost beyond its limit: one part's overhead.
@@ -18,7 +18,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// All requests of a stream that arrives in `pieces`, and how it ended.
-fn parse(pieces: &[&[u8]], limits: &ServerLimits) -> (Vec<Request>, Option<Refusal>) {
+fn parse(pieces: &[&[u8]], limits: &ServerLimits) -> (Vec<Request>, Option<RequestError>) {
     let mut parser = Parser::default();
     let mut requests = Vec::new();
     for piece in pieces {

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::script::{CONNECTIONS, Step, greeting, steps, tight};
-use crate::tcp::parser::{Parser, Refusal, Request};
+use crate::tcp::parser::{Parser, Request, RequestError};
 use crate::tcp::protocol::Query;
 use crate::tcp::server::ServerLimits;
 use crate::tcp::service::{Service, Token};
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    fn handle(&mut self, token: Token, request: Request) -> Result<Vec<u8>, Refusal> {
+    fn handle(&mut self, token: Token, request: Request) -> Result<Vec<u8>, RequestError> {
         self.keys.extend(request.parts.iter().cloned());
         let mut out = Vec::new();
         let handled = self.service.handle(token, request, &mut out, &self.limits);

@@ -19,7 +19,7 @@ fn tight() -> ServerLimits {
 }
 
 /// All requests of a stream that arrives in `pieces`, and how it ended.
-fn parse(pieces: &[&[u8]], limits: &ServerLimits) -> (Vec<Request>, Option<Refusal>) {
+fn parse(pieces: &[&[u8]], limits: &ServerLimits) -> (Vec<Request>, Option<RequestError>) {
     let mut parser = Parser::default();
     let mut requests = Vec::new();
     let mut fed = 0;
@@ -128,7 +128,7 @@ fn a_length_is_refused_with_its_last_byte() {
     let mut input = rest;
     assert!(matches!(parser.next(&mut input, &limits), Ok(Some(_))));
     assert_eq!(parser.next(&mut input, &limits), Ok(None));
-    assert_eq!(parser.next(&mut &[*last][..], &limits), Err(Refusal::KeyTooLong(8193)));
+    assert_eq!(parser.next(&mut &[*last][..], &limits), Err(RequestError::KeyTooLong(8193)));
 }
 
 #[test]
@@ -138,5 +138,5 @@ fn many_parts_together_may_not_exceed_what_a_connection_may_hold() {
         bytes.extend(60u64.to_le_bytes());
         bytes.extend([b'k'; 60]);
     }
-    assert_eq!(parse(&[&bytes], &tight()).1, Some(Refusal::HoldsTooMuch));
+    assert_eq!(parse(&[&bytes], &tight()).1, Some(RequestError::HoldsTooMuch));
 }

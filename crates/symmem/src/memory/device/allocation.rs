@@ -22,7 +22,7 @@ use crate::provider::registry;
 /// The memory behind an allocation, and its state, which is as the host's.
 #[derive(Debug)]
 pub(super) struct DeviceBlock {
-    state: crate::memory::Block<DeviceTable>,
+    state: crate::memory::MemoryBlock<DeviceTable>,
     pub(super) device: Device,
     pub(super) provider: Provider,
     /// The engines on which this memory has no table any more, and whose work on it may still go on.
@@ -30,7 +30,7 @@ pub(super) struct DeviceBlock {
 }
 
 impl Deref for DeviceBlock {
-    type Target = crate::memory::Block<DeviceTable>;
+    type Target = crate::memory::MemoryBlock<DeviceTable>;
 
     fn deref(&self) -> &Self::Target {
         &self.state
@@ -167,7 +167,7 @@ impl<T: Element> Allocation<T> {
     fn make(device: &Device, len: usize, provider: Provider, pad_bytes: usize) -> Result<Self> {
         let bytes = bytes_of::<T>(len)?;
         let memory = registry::on_device(provider, device)?.alloc(bytes)?;
-        let state = crate::memory::Block::new(memory, bytes, pad_bytes);
+        let state = crate::memory::MemoryBlock::new(memory, bytes, pad_bytes);
         let block = DeviceBlock { state, device: device.clone(), provider, past: Mutex::default() };
         Ok(Self { block: Arc::new(block), len, element: PhantomData })
     }

@@ -26,7 +26,7 @@ use super::bases::Bases;
 use super::context::bytes_of;
 use super::offsets::Offsets;
 use super::rendezvous::{Covered, HostTable, Layout, Met};
-use super::{Block, LocalMut, SymmetricMemory};
+use super::{LocalMut, MemoryBlock, SymmetricMemory};
 use crate::group::{Group, Proposal, Running};
 use crate::numeric::{DType, Element};
 use crate::operation::{Op, signature};
@@ -72,7 +72,7 @@ pub struct Pool {
     group: Group,
     block_bytes: usize,
     /// Locked by operations of the group only, of which one runs at a time.
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     usage: UsageWords,
     dropped: Dropped,
 }
@@ -101,7 +101,7 @@ struct UsageWords {
 }
 
 impl UsageWords {
-    fn note(&self, state: &State, block_bytes: usize) {
+    fn note(&self, state: &PoolState, block_bytes: usize) {
         self.blocks.store(state.blocks.len(), Ordering::Relaxed);
         self.used.store(state.blocks.len() * block_bytes - state.space.free(), Ordering::Relaxed);
         self.arrays.store(state.arrays.len(), Ordering::Relaxed);
@@ -112,15 +112,15 @@ impl UsageWords {
 type Dropped = Arc<Mutex<Vec<u64>>>;
 
 #[derive(Default)]
-struct State {
-    blocks: Vec<Shared>,
+struct PoolState {
+    blocks: Vec<MappedBlock>,
     space: Space,
     arrays: HashMap<u64, Array>,
 }
 
 /// A block that all ranks have mapped.
-struct Shared {
-    block: Arc<Block>,
+struct MappedBlock {
+    block: Arc<MemoryBlock>,
     table: Arc<HostTable>,
 }
 
@@ -150,14 +150,14 @@ impl Drop for Lease {
 
 /// This rank's bytes of an array.
 #[derive(Debug)]
-struct Part {
-    block: Arc<Block>,
+struct PoolPart {
+    block: Arc<MemoryBlock>,
     start: usize,
     bytes: usize,
     _lease: Arc<Lease>,
 }
 
-impl LocalMemory for Part {
+impl LocalMemory for PoolPart {
     fn address(&self) -> u64 {
         (self.block.address() + self.start) as u64
     }
@@ -264,7 +264,7 @@ impl Pool {
     fn compare(
         &self,
         running: &Running<'_>,
-        state: &mut State,
+        state: &mut PoolState,
         (dtype, len, pad_bytes): (DType, usize, usize),
         error: Option<String>,
     ) -> Result<Vec<PoolRange>> {
@@ -300,12 +300,12 @@ impl Pool {
     fn make(
         &self,
         running: &Running<'_>,
-        state: &mut State,
+        state: &mut PoolState,
         layout: Layout,
         bytes: usize,
         pad_bytes: usize,
         fresh: &[PoolRange],
-    ) -> Result<(Arc<Block>, Met)> {
+    ) -> Result<(Arc<MemoryBlock>, Met)> {
         let pad_room = pad_bytes.next_multiple_of(ALIGNMENT);
         let room = pad_room + bytes.next_multiple_of(ALIGNMENT);
         if room > self.block_bytes / LARGE {
@@ -317,7 +317,7 @@ impl Pool {
             None => {
                 let whole = Layout::new(DType::U8, 0, &[self.block_bytes]);
                 let (block, met) = share(running, self.block_bytes, whole)?;
-                state.blocks.push(Shared { block, table: met.table });
+                state.blocks.push(MappedBlock { block, table: met.table });
                 state.space.add(self.block_bytes);
                 let place = state.space.take(room);
                 place.unwrap_or_else(|| unreachable!("a part of a block fits into an empty one"))
@@ -328,11 +328,11 @@ impl Pool {
             // when it comes again.
             running.meet(signature(Op::PoolAlloc, 0, number))?;
         }
-        let Shared { block, table } = &state.blocks[place.block];
+        let MappedBlock { block, table } = &state.blocks[place.block];
         let lease = Arc::new(Lease { number, dropped: Arc::clone(&self.dropped) });
         let (pad_start, start) = (place.bytes.start, place.bytes.start + pad_room);
-        let part = Part { block: Arc::clone(block), start, bytes, _lease: Arc::clone(&lease) };
-        let part = Arc::new(Block::new(Arc::new(part), bytes, pad_bytes));
+        let part = PoolPart { block: Arc::clone(block), start, bytes, _lease: Arc::clone(&lease) };
+        let part = Arc::new(MemoryBlock::new(Arc::new(part), bytes, pad_bytes));
         let column = |start: usize| {
             let reach = table.data.all().into_iter().map(|base| Reach::at((base as usize + start) as u64));
             let keep: Vec<Keep> = vec![Arc::<HostTable>::clone(table), Arc::<Lease>::clone(&lease)];
@@ -346,17 +346,17 @@ impl Pool {
 
 /// Collective, as a part of an operation: memory of `bytes` of every rank. One that has none tells the
 /// others.
-fn share(running: &Running<'_>, bytes: usize, layout: Layout) -> Result<(Arc<Block>, Met)> {
+fn share(running: &Running<'_>, bytes: usize, layout: Layout) -> Result<(Arc<MemoryBlock>, Met)> {
     let context = running.group().context();
     let (block, covered) = match context.new_block(bytes) {
         Ok(block) => (block, Ok(Covered { layout, rest: false })),
-        Err(error) => (Arc::new(Block::nothing(context.signal_pad_size())), Err(error)),
+        Err(error) => (Arc::new(MemoryBlock::nothing(context.signal_pad_size())), Err(error)),
     };
     let met = HostTable::rendezvous_in(running, &block, covered)?;
     Ok((block, met))
 }
 
-impl State {
+impl PoolState {
     /// Notes that ranks dropped arrays, each named by each rank once; the places of those that all `world`
     /// ranks have dropped, now free.
     fn forget<'a>(&mut self, world: usize, dropped: impl Iterator<Item = &'a u64>) -> Vec<PoolRange> {

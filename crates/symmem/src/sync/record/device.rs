@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{CAPACITY, Detail, RecordHead, RecordRing, Recorded, RecordedRank, Recorder, What};
+use super::{CAPACITY, Detail, RecordHead, RecordRing, RecordWord, Recorded, RecordedRank, Recorder};
 use crate::Result;
 use crate::operation::Op;
 use crate::sys::clock::boottime_ns;
@@ -42,16 +42,16 @@ const PLACES: usize = 16;
 /// What the host says of launches, by signature. Filled and never emptied.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Known([Entry; KNOWN]);
+pub(super) struct KnownLaunches([KnownLaunch; KNOWN]);
 
 /// Signature plus one (0: free), [`RecordedLaunch`] plus one (0: not there yet), and bytes.
 #[repr(C)]
 #[derive(Debug)]
-struct Entry([AtomicU64; 3]);
+struct KnownLaunch([AtomicU64; 3]);
 
-impl Known {
+impl KnownLaunches {
     /// Where `signature` is, or may be put.
-    fn places(&self, signature: u32) -> impl Iterator<Item = &Entry> {
+    fn places(&self, signature: u32) -> impl Iterator<Item = &KnownLaunch> {
         let first = signature as usize % KNOWN;
         self.0[first..].iter().chain(&self.0[..first]).take(PLACES)
     }
@@ -60,7 +60,7 @@ impl Known {
     /// places are taken.
     fn add(&self, signature: u32, launched: impl FnOnce() -> (RecordedLaunch, u64)) {
         let key = u64::from(signature) + 1;
-        for Entry([at, what, bytes]) in self.places(signature) {
+        for KnownLaunch([at, what, bytes]) in self.places(signature) {
             // Only a free place is written: the others are read by all launches.
             let taken = match at.load(Ordering::Relaxed) {
                 0 => at.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed),
@@ -83,7 +83,7 @@ impl Known {
     fn find(&self, signature: u32) -> Option<(RecordedLaunch, u64)> {
         let key = u64::from(signature) + 1;
         let keys = self.places(signature).map(|entry| (entry, entry.0[0].load(Ordering::Relaxed)));
-        let (Entry([_, what, bytes]), _) =
+        let (KnownLaunch([_, what, bytes]), _) =
             keys.take_while(|(_, found)| *found != 0).find(|(_, found)| *found == key)?;
         let launched = RecordedLaunch::decode(what.load(Ordering::Acquire).checked_sub(1)?)?;
         Some((launched, bytes.load(Ordering::Relaxed)))
@@ -262,7 +262,7 @@ impl<M: AsRef<Mapping>> RecordRing<M> {
         let number = round * RECORDS as u64 + (at % RECORDS) as u64;
         let failed = has_ended && end >> 16 & 1 != 0;
         Some(Recorded {
-            what: What { op: launched.op, failed, channel: launched.channel },
+            what: RecordWord { op: launched.op, failed, channel: launched.channel },
             begin: self.boot_ns(begin >> 16, now),
             end: has_ended.then(|| self.boot_ns(end >> 17, now)),
             epoch: if at < RECORDS { number } else { 0 },

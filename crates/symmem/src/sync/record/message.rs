@@ -10,14 +10,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
-use super::{Detail, RecordRing, RecordWords, Recorded, RecordedRank, Recorder, What, fill, read};
+use super::{Detail, RecordRing, RecordWord, RecordWords, Recorded, RecordedRank, Recorder, fill, read};
 use crate::Result;
 use crate::operation::Op;
 use crate::sys::memfd::{Mapping, Segment};
 
 /// Calls that are seen while they run.
 pub(super) const CALLS: usize = 64;
-/// Bits of the word `what`, beside those of [`What`]: whether tag and bytes are known.
+/// Bits of the word `what`, beside those of [`RecordWord`]: whether tag and bytes are known.
 const HAS_TAG: u64 = 1 << 9;
 const HAS_BYTES: u64 = 1 << 10;
 
@@ -35,7 +35,7 @@ pub(crate) struct RecordedMessage {
 
 fn encode(op: Op, failed: bool, (begin, end): (u64, u64), message: RecordedMessage) -> RecordWords {
     let known = |is_known: bool, bit: u64| if is_known { bit } else { 0 };
-    let what = What { op, failed, channel: message.peer }.encode()
+    let what = RecordWord { op, failed, channel: message.peer }.encode()
         | known(message.tag.is_some(), HAS_TAG)
         | known(message.bytes.is_some(), HAS_BYTES);
     let word = |value: Option<u64>| value.unwrap_or(0);
@@ -44,14 +44,14 @@ fn encode(op: Op, failed: bool, (begin, end): (u64, u64), message: RecordedMessa
 
 /// What a record says; none of a call that this version does not know.
 pub(super) fn recorded([begin, end, word, number, tag, bytes]: RecordWords) -> Option<Recorded> {
-    let what = What::decode(word)?;
+    let what = RecordWord::decode(word)?;
     let message = RecordedMessage {
         peer: what.channel,
         tag: (word & HAS_TAG != 0).then_some(tag),
         bytes: (word & HAS_BYTES != 0).then_some(bytes),
         number: Some(number).filter(|number| *number > 0),
     };
-    let what = What { channel: None, ..what };
+    let what = RecordWord { channel: None, ..what };
     Some(Recorded { what, begin, end: Some(end), epoch: 0, detail: Detail::Message(message) })
 }
 
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(records.len(), messages.len());
         for (record, message) in records.iter().zip(&messages) {
             let failed = message.peer.is_none();
-            assert_eq!(record.what, What { op: Op::Receive, failed, channel: None });
+            assert_eq!(record.what, RecordWord { op: Op::Receive, failed, channel: None });
             assert_eq!((record.detail, record.epoch), (Detail::Message(*message), 0));
             assert!(Some(record.begin) <= record.end);
         }

@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use self::device::{Known, RecordedLaunch, SeenRing};
+use self::device::{KnownLaunches, RecordedLaunch, SeenRing};
 use self::message::{CALLS, RecordedMessage};
 use crate::Result;
 use crate::operation::{Op, Signature};
@@ -71,7 +71,7 @@ struct RecordHead {
     device_ns: AtomicU64,
     boot_ns: AtomicU64,
     /// What launches on a device are.
-    known: Known,
+    known: KnownLaunches,
     /// Calls of a mailbox that run: records without an end, stamped as they began.
     calls: [Record; CALLS],
 }
@@ -190,14 +190,14 @@ impl RecordedRank {
 
 /// What a record says besides when: packed into its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct What {
+pub(crate) struct RecordWord {
     pub(crate) op: Op,
     /// Whether the group had failed when it ended; of a message, whether that ended in an error.
     pub(crate) failed: bool,
     pub(crate) channel: Option<usize>,
 }
 
-impl What {
+impl RecordWord {
     #[inline]
     fn encode(self) -> u64 {
         let channel = self.channel.map_or(0, |channel| (channel as u64 & 0xffff_ffff) + 1);
@@ -276,7 +276,7 @@ impl Recorder {
         let open = &self.ring.head().open;
         open.epoch.store(epoch, Ordering::Relaxed);
         open.begin.store(self.now(), Ordering::Relaxed);
-        open.what.store(What { op, failed: false, channel }.encode(), Ordering::Release);
+        open.what.store(RecordWord { op, failed: false, channel }.encode(), Ordering::Release);
         true
     }
 
@@ -306,7 +306,7 @@ impl Recorder {
 /// An operation, as its rank recorded it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    pub(crate) what: What,
+    pub(crate) what: RecordWord,
     /// Ticks of the ring's clock; no end if it runs still.
     pub(crate) begin: u64,
     pub(crate) end: Option<u64>,
@@ -420,7 +420,7 @@ impl Reader {
         }
         let [begin, end, what, epoch, word, size] = words;
         let detail = Detail::Announced(Signature { word, size });
-        Some(Recorded { what: What::decode(what)?, begin, end: Some(end), epoch, detail })
+        Some(Recorded { what: RecordWord::decode(what)?, begin, end: Some(end), epoch, detail })
     }
 
     /// What runs now, or did when its rank died: on the host one operation at most, and a call of each thread
@@ -432,7 +432,7 @@ impl Reader {
             RecordedPart::Mailbox(_) => return self.ring.open_calls(),
         }
         let open = &self.ring.head().open;
-        let Some(what) = What::decode(open.what.load(Ordering::Acquire)) else { return Vec::new() };
+        let Some(what) = RecordWord::decode(open.what.load(Ordering::Acquire)) else { return Vec::new() };
         let begin = open.begin.load(Ordering::Relaxed);
         let detail = Detail::Announced(Signature { word: 0, size: 0 });
         vec![Recorded { what, begin, end: None, epoch: 0, detail }]
@@ -474,14 +474,14 @@ mod tests {
         let (recorder, mut reader) = pair();
         assert_eq!(reader.owner, owner());
         assert!(recorder.begin(Op::AllReduce, Some(3), 10));
-        assert_eq!(reader.open()[0].what, What { op: Op::AllReduce, failed: false, channel: Some(3) });
+        assert_eq!(reader.open()[0].what, RecordWord { op: Op::AllReduce, failed: false, channel: Some(3) });
         recorder.end(true, 12, || Some(signature()));
         assert!(recorder.begin(Op::PutSignal, None, 12));
         recorder.end(false, 12, || panic!("nothing was announced"));
         let mut records = Vec::new();
         assert_eq!((reader.take(&mut records), reader.open()), (0, vec![]));
         let [first, second] = records[..] else { panic!("{records:?}") };
-        assert_eq!(first.what, What { op: Op::AllReduce, failed: true, channel: Some(3) });
+        assert_eq!(first.what, RecordWord { op: Op::AllReduce, failed: true, channel: Some(3) });
         assert_eq!((first.epoch, first.detail), (12, Detail::Announced(signature())));
         assert_eq!((second.what.op, second.epoch), (Op::PutSignal, 0));
         assert!(first.begin <= first.end.unwrap() && first.end.unwrap() <= second.begin);
@@ -509,7 +509,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 1..=count {
-                    let what = What { op: Op::Barrier, failed: false, channel: None };
+                    let what = RecordWord { op: Op::Barrier, failed: false, channel: None };
                     recorder.write_whole([number, number, what.encode(), number, number, number]);
                 }
             });

@@ -12,7 +12,7 @@ use symmem::{DType, ReduceOp, bf16};
 
 use super::{DEADLINE, Lab};
 use crate::args::Form;
-use crate::bench::gpu::plan::{ELEMENT, Task, Work};
+use crate::bench::gpu::plan::{BenchedWork, ELEMENT, Task};
 use crate::bench::gpu::protocol::Answer;
 
 /// How long the stream is kept busy while a round is put into it.
@@ -56,7 +56,7 @@ impl Prepared {
         let (inputs, outputs) = lab.ordinary(&task)?;
         let memory = lab.memory_for(&task)?;
         let filled = inputs.as_ref().map_or(lab.arena.device_ptr(), |inputs| inputs.device_ptr());
-        let count = if task.work == Work::AllReduce { task.nodes } else { 1 };
+        let count = if task.work == BenchedWork::AllReduce { task.nodes } else { 1 };
         let to = outputs.as_ref().map(|outputs| outputs.device_ptr());
         let operations = (0..count).map(|node| operation(&memory, &task, node, filled, to));
         let events = || Event::timed(&lab.device);
@@ -107,8 +107,8 @@ impl Lab {
             }
             Ok(known.clone())
         };
-        let is_reduced = matches!(task.work, Work::AllReduce | Work::Eager);
-        let has_own = |form: bool| task.work == Work::Copy || (is_reduced && form);
+        let is_reduced = matches!(task.work, BenchedWork::AllReduce | BenchedWork::Eager);
+        let has_own = |form: bool| task.work == BenchedWork::Copy || (is_reduced && form);
         let inputs = match has_own(task.form == Form::Private) {
             true => at_least(&mut self.inputs, task.input_elements())?,
             false => None,
@@ -138,7 +138,7 @@ impl Running<'_> {
     /// How the operation runs.
     fn describe(&self, engine: &Engine) -> Result<Answer> {
         let task = &self.prepared.task;
-        if !matches!(task.work, Work::AllReduce | Work::Eager) {
+        if !matches!(task.work, BenchedWork::AllReduce | BenchedWork::Eager) {
             return Ok(Answer { algorithm: Some(task.variant.clone()), ..Answer::default() });
         }
         let plan = engine.plan(task.form.into(), DType::BF16, task.elements * ELEMENT)?;
@@ -154,16 +154,16 @@ impl Running<'_> {
     /// Runs everything once, then captures the graph with operations and that without.
     fn capture(&self) -> Result<Option<[Graph; 2]>> {
         let task = &self.prepared.task;
-        if task.work == Work::Copy {
+        if task.work == BenchedWork::Copy {
             return Ok(None);
         }
-        if task.work != Work::Barrier {
+        if task.work != BenchedWork::Barrier {
             self.fill(0)?;
         }
         self.operate(0)?;
         self.bump()?;
         self.sync()?;
-        if task.work == Work::Eager {
+        if task.work == BenchedWork::Eager {
             return Ok(None);
         }
         Ok(Some([self.graph(true)?, self.graph(false)?]))
@@ -186,7 +186,7 @@ impl Running<'_> {
         let [start, end] = self.events(operates);
         self.lab.engine.barrier(&self.lab.stream)?;
         start.record_in_graph(&self.lab.stream)?;
-        let fills = task.work == Work::AllReduce;
+        let fills = task.work == BenchedWork::AllReduce;
         if fills && !task.fill_each {
             self.fill(0)?;
         }
@@ -224,12 +224,12 @@ impl Running<'_> {
     /// Puts operation `node` on the stream.
     fn operate(&self, node: usize) -> Result<()> {
         let (task, stream) = (&self.prepared.task, &self.lab.stream);
-        if task.work == Work::Barrier {
+        if task.work == BenchedWork::Barrier {
             return Ok(self.lab.engine.barrier(stream)?);
         }
         let operation = self.prepared.operations.get(node).context("there is no such operation")?;
         let Operation { memory, input, output, .. } = operation;
-        if task.work == Work::Copy {
+        if task.work == BenchedWork::Copy {
             // SAFETY: both are ordinary memory of so many elements, kept as in `fill`.
             return Ok(unsafe { bench_support::copy(*output, *input, task.elements * ELEMENT, stream) }?);
         }
@@ -254,9 +254,9 @@ impl Running<'_> {
     /// One timed run.
     pub(super) fn round(&self, round: usize) -> Result<Answer> {
         let (with, without) = match self.prepared.task.work {
-            Work::Eager => (self.eager()?, 0.0),
-            Work::Copy => (self.copies()?, 0.0),
-            Work::AllReduce | Work::Barrier => self.replays(round)?,
+            BenchedWork::Eager => (self.eager()?, 0.0),
+            BenchedWork::Copy => (self.copies()?, 0.0),
+            BenchedWork::AllReduce | BenchedWork::Barrier => self.replays(round)?,
         };
         Ok(Answer { with_us: Some(with), without_us: Some(without), ..Answer::default() })
     }
@@ -308,7 +308,7 @@ impl Running<'_> {
     /// One run on values that are known, of which every element is checked.
     pub(super) fn verify(&self) -> Result<Answer> {
         let (lab, task) = (self.lab, &self.prepared.task);
-        if task.work == Work::Barrier {
+        if task.work == BenchedWork::Barrier {
             return self.verify_barrier();
         }
         if let Some(outputs) = &self.prepared.outputs {
@@ -317,13 +317,13 @@ impl Running<'_> {
         }
         let nodes = task.nodes;
         match task.work {
-            Work::Eager | Work::Copy => {
+            BenchedWork::Eager | BenchedWork::Copy => {
                 self.fill(0)?;
                 self.operate(0)?;
                 self.check(0, 0)?;
                 self.bump()?;
             }
-            Work::AllReduce | Work::Barrier => {
+            BenchedWork::AllReduce | BenchedWork::Barrier => {
                 let Some([with, _]) = &self.prepared.graphs else { bail!("there are no graphs") };
                 with.launch(&lab.stream)?;
                 // The graph has moved the counter on.
@@ -341,7 +341,7 @@ impl Running<'_> {
         let (lab, task) = (self.lab, &self.prepared.task);
         let operation = self.prepared.operations.get(node).context("there is no such operation")?;
         let (count, first) = (u32::try_from(task.elements)?, u32::try_from(operation.first)?);
-        if task.work == Work::Copy {
+        if task.work == BenchedWork::Copy {
             // A copy has one rank's values, which is the sum over ranks for the first one only.
             return self.check_copy(operation);
         }
