@@ -1,12 +1,14 @@
-"""Plots the numbers of README.md: `python3 docs/images/plot.py` writes the plots, `--check` says whether they and README.md's tables are up to date.
+"""Plots the numbers of README.md: `python3 docs/images/plot.py` writes the plots.
 
-The numbers are in `numbers.json`; docs/benchmarks.md says how each was measured. `--tables` prints the tables.
+The numbers are in `numbers.json`; docs/benchmarks.md says how each was measured. `--tables` prints the tables of README.md.
+`--check` writes nothing: it says whether the plots, README.md's tables and those of docs/benchmarks.md have these numbers.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 
 sys.dont_write_bytecode = True  # Only this folder's pictures belong here.
@@ -16,6 +18,7 @@ import svg
 #: Numbers as they were written, so that 2.0 stays 2.0.
 NUMBERS = json.loads((svg.FOLDER / "numbers.json").read_text(), parse_float=str, parse_int=str)
 README = svg.FOLDER.parent.parent / "README.md"
+BENCHMARKS = svg.FOLDER.parent / "benchmarks.md"
 #: Ratios of one cell stay on one line.
 BESIDE = ",\N{NO-BREAK SPACE}"
 
@@ -43,8 +46,47 @@ def tables() -> list[str]:
     lines += [row(f"{name}, symmetric", measured) for name, measured in cpu["symmetric"].items()]
     lines += [row(f"{name}, private", measured, cpu["sapphire_rapids"][name]) for name, measured in cpu["private"].items()]
     graph = head("bf16", gpu["sizes"])
-    graph += [row(name, measured) for name, measured in gpu["all_reduce"].items()]
+    # docs/benchmarks.md and the plot have the rows of private memory too.
+    graph += [row(name, measured) for name, measured in gpu["all_reduce"].items() if "private" not in name]
     return ["\n".join(lines), "\n".join(graph)]
+
+
+def cells(title: str) -> dict[str, dict[str, str]]:
+    """The table of docs/benchmarks.md whose head begins with `title`: its cells by row and column."""
+    for block in BENCHMARKS.read_text().split("\n\n"):
+        if block.startswith(f"| {title}"):
+            head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.strip().split("\n")]
+            return {row[0].replace("*", "").replace("`", ""): dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+    return {}
+
+
+def wrong_cells() -> list[str]:
+    """Cells of docs/benchmarks.md that are not what `numbers.json` has."""
+    cpu, gpu = NUMBERS["cpu"], NUMBERS["gpu"]
+    both = {name: [f"{us} ({marked(ratio)})" for us, ratio in zip(measured["us"], measured["ratio"], strict=True)] for name, measured in (cpu["private"] | gpu["all_reduce"]).items()}
+    tables = [
+        ("all_reduce f32", cpu["sizes"], cpu["time"] | {"symmem / best of them": cpu["symmetric"]["all_reduce"]["ratio"]}),
+        ("private memory, Zen 4", cpu["sizes"], {name: both[name] for name in cpu["private"]}),
+        ("private memory, Sapphire Rapids", cpu["sizes"], {name: list(map(marked, ratios)) for name, ratios in cpu["sapphire_rapids"].items()}),
+        ("all_reduce, warm", gpu["sizes"], {name: both[name] for name in gpu["all_reduce"]}),
+    ]
+    wrong = []
+    for title, sizes, rows in tables:
+        found = cells(title)
+        for name, wanted in rows.items():
+            for size, value in zip(sizes, wanted, strict=True):
+                is_there = found.get(name, {}).get(size)
+                if is_there != value:
+                    wrong.append(f"docs/benchmarks.md, {title}, {name}, {size}: {is_there}, and numbers.json has {value}")
+    return wrong
+
+
+def unknown_numbers() -> list[str]:
+    """Numbers with a point that README.md has beside its tables, and docs/benchmarks.md nowhere."""
+    section = README.read_text().split("\n## Numbers\n")[1].split("\n## ")[0]
+    prose = "\n".join(line for line in section.split("\n") if not line.startswith("|"))
+    known = set(re.findall(r"\d+\.\d+", BENCHMARKS.read_text()))
+    return [f"README.md has the number {number}, and docs/benchmarks.md has not" for number in re.findall(r"\d+\.\d+", prose) if number not in known]
 
 
 def tick_name(tick: float) -> str:
@@ -102,7 +144,7 @@ def cpu() -> svg.Drawing:
     legend(d, 30, 338, entries, 200, 3)
     d.text(20, 430, "private memory: time relative to the best other system", "head", "start")
     d.text(20, 452, "above 1 another is faster; solid Zen 4, dashed Intel Sapphire Rapids", "small faint", "start")
-    ratio = Panel(d, (66, 474, 554, 180), numbers["sizes"], [0, 0.5, 1, 1.5], log=False)
+    ratio = Panel(d, (66, 474, 554, 180), numbers["sizes"], [0, 0.5, 1, 1.5, 2], log=False)
     ratio.limit()
     entries = []
     for hue, name in enumerate(numbers["private"]):
@@ -135,4 +177,7 @@ if __name__ == "__main__":
     stale = "--check" in sys.argv and any(table not in README.read_text() for table in tables())
     if stale:
         print("README.md does not have the tables that --tables prints")
+    for problem in wrong_cells() + unknown_numbers() if "--check" in sys.argv else []:
+        print(problem)
+        stale = True
     sys.exit(svg.main({"plot-cpu.svg": cpu().svg(), "plot-gpu.svg": gpu().svg()}) or stale)

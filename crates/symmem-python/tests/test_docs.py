@@ -7,6 +7,7 @@ import importlib
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,31 @@ def test_the_pictures_are_what_their_scripts_make(script: str) -> None:
         pytest.skip("this is no checkout")
     done = subprocess.run([sys.executable, path, "--check"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "right", "planted"),
+    [
+        ("README.md", " 17 (0.21) ", " 18 (0.21) "),
+        ("README.md", "(**1.63**", "(1.63"),
+        ("README.md", " 4.2 us", " 4.1 us"),
+        ("docs/benchmarks.md", " 2970 ", " 2790 "),
+        ("docs/benchmarks.md", " **1.07** ", " 1.07 "),
+        ("docs/benchmarks.md", " 157 (0.37) ", " 157 (0.36) "),
+        ("docs/images/plot-gpu.svg", 'cy="', 'cy="1'),
+    ],
+)
+def test_a_wrong_number_of_a_page_is_noticed(page: str, right: str, planted: str, tmp_path: Path) -> None:
+    if not (ROOT / "docs").exists():
+        pytest.skip("this is no checkout")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    text = (tmp_path / page).read_text()
+    assert right in text
+    (tmp_path / page).write_text(text.replace(right, planted, 1))
+    command = [sys.executable, tmp_path / "docs/images/plot.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
