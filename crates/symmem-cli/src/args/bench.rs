@@ -78,7 +78,7 @@ pub(crate) struct BenchArgs {
     /// Print all columns, however wide the table gets.
     #[arg(long)]
     pub(crate) wide: bool,
-    /// A short run: shows that everything works, its times are rough.
+    /// Measure quickly: this shows that everything works, and gives rough times.
     #[arg(long)]
     quick: bool,
     /// Compare with these systems, or with "all" that are installed (see `cargo xtask peers`; on GPUs: torch,

@@ -164,7 +164,7 @@ pub(crate) struct TuneArgs {
     /// Print what was found, and keep nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// A short run: shows that everything works, what it finds is rough.
+    /// Measure quickly: this shows that everything works, and finds rough bounds.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Print JSON instead of a table.

@@ -11,10 +11,10 @@ use super::terms::Memory;
 pub(crate) enum Preset {
     /// Everything, in a short run whose times are rough: the same as --quick.
     Quick,
-    /// What a model that answers waits for: all_reduce, all_gather, reduce_scatter and broadcast of 8 KB to 1
+    /// Inference of split models: all_reduce, all_gather, reduce_scatter and broadcast of 8 KB to 1
     /// MB, bf16 and f32, in symmetric and private memory. On GPUs: all_reduce, by graphs and one by one.
     Inference,
-    /// What DDP and FSDP wait for: all_reduce, broadcast, all_gather and reduce_scatter of 1 MB to 256 MB,
+    /// Training by DDP and FSDP: all_reduce, broadcast, all_gather and reduce_scatter of 1 MB to 256 MB,
     /// f32 and bf16. On GPUs: all_reduce.
     Training,
 }
@@ -53,7 +53,7 @@ impl Preset {
         }
     }
 
-    /// Where their elements lie.
+    /// Which memory holds their elements.
     pub(super) fn memories(self) -> Option<&'static [Memory]> {
         (self == Self::Inference).then_some(&[Memory::Symmetric, Memory::Private])
     }

@@ -48,7 +48,7 @@ pub(crate) struct Condition {
 /// Options that say on what terms to measure.
 #[derive(Args)]
 pub(crate) struct TermsArgs {
-    /// Where the elements of the collectives lie [default: symmetric, and with --peers private too].
+    /// Which memory holds the elements of the collectives [default: symmetric, and with --peers private too].
     #[arg(long, value_name = "WHERE,...", value_delimiter = ',')]
     memory: Vec<Memory>,
     /// Busy loops, each a process that may run on any core, beside every system while it is measured.

@@ -22,10 +22,10 @@ pub(crate) struct TraceArgs {
     /// Print the summary as JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
-    /// How long a job that runs already is traced [default: until it ends, or Ctrl-C].
+    /// Seconds to trace a job that already runs [default: until it ends, or Ctrl-C].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "program")]
     pub(crate) seconds: Option<Duration>,
-    /// A job that runs already: a group's name, the process of a rank, or how a group's id begins [default:
+    /// A job that already runs: a group's name, the process of a rank, or how a group's id begins [default:
     /// all groups].
     #[arg(value_name = "JOB", conflicts_with = "program")]
     pub(crate) job: Option<String>,

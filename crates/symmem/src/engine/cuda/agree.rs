@@ -146,7 +146,7 @@ fn smallest(all: &[EngineProposal], devices: &BTreeMap<String, DeviceBounds>) ->
             }
         }
     }
-    // Which of these a rank runs is its own affair.
+    // Each rank may choose between these independently.
     for routine in [Routine::LowLatencyWhole, Routine::LowLatencyTogether] {
         let other = limits[routine as usize];
         for (least, other) in limits[Routine::LowLatency as usize].iter_mut().zip(other) {
