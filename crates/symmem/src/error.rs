@@ -122,7 +122,7 @@ pub enum Error {
     },
     /// A peer's process died.
     #[error(
-        "{context}: rank {rank} (pid {pid}) died. Hint: look for its last words in that process' log or in dmesg; the others can go on with Group::survivors"
+        "{context}: rank {rank} (pid {pid}) died. Hint: read the end of that process' log, and dmesg; the others can go on with Group::survivors"
     )]
     PeerLost {
         /// Where.

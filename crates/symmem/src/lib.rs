@@ -1,9 +1,10 @@
 //! Symmetric memory: every rank allocates the same buffer, and after one collective rendezvous every rank can
 //! load, store, signal and reduce over everybody's.
 //!
-//! Ranks are threads ([`spawn`]), processes ([`spawn_processes`]) or whatever a launcher like `torchrun`
-//! started ([`Group::from_env`]). Memory is host shared memory: anonymous, sealed, gone when the last process
-//! is. Or it is that of GPUs: [`cuda`].
+//! Ranks are threads ([`spawn`]), processes ([`spawn_processes`]), or what a launcher like `torchrun` started
+//! ([`Group::from_env`]). Memory is shared memory of the host, which has no name and is gone with the last
+//! process, or memory of NVIDIA GPUs ([`cuda`]). Where GPUs cannot reach each other, [`nccl`] carries the
+//! collectives. The Python package `symmem` is made of this crate.
 //!
 //! ```
 //! # fn main() -> symmem::Result<()> {

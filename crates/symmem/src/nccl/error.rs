@@ -8,7 +8,7 @@ use super::bindings::{Code, RawComm, TIMEOUT};
 use super::library::{NCCL, NcclLibrary};
 use crate::Error;
 
-/// The error that `code` of `call` stands for. `comm` may be null: then NCCL has no last words to offer of
+/// The error that `code` of `call` stands for. `comm` may be null: then NCCL has no last message to offer of
 /// it.
 #[cold]
 pub(crate) fn error(nccl: &NcclLibrary, call: &'static str, code: Code, comm: RawComm) -> Error {
