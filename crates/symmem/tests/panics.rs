@@ -1,12 +1,18 @@
 //! Ranks that are threads, one of which panics: the others must blame it, soon, and can go on without it. One
 //! that catches its panic and goes on is no better off: what it left midway ends the group, and is poisoned.
 
+mod common;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::{is_rank_of, start};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use symmem::fault::{self, Point};
+use symmem::inspect;
+use symmem::trace::Tracer;
 use symmem::tuning::Algorithm;
 use symmem::{CancelToken, Cause, Deadline, Error, Group, ReduceOp, Result, SymmetricMemory};
 use tracing::subscriber::with_default;
@@ -312,12 +318,17 @@ fn a_panic_that_a_destructor_catches_while_its_thread_unwinds_counts() {
     .unwrap();
 }
 
-/// A subscriber that panics when it is told that a group failed.
-struct PanickingSubscriber;
+/// A subscriber that panics when it is told of an event of this level and module.
+struct PanickingSubscriber(Level, &'static str);
+
+/// Of a group that failed.
+const OF_FAILURES: PanickingSubscriber = PanickingSubscriber(Level::DEBUG, "running");
+/// Of operations that cannot be recorded.
+const OF_RECORDS: PanickingSubscriber = PanickingSubscriber(Level::WARN, "recording");
 
 impl Subscriber for PanickingSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() == Level::DEBUG && metadata.target().contains("running")
+        metadata.is_event() && *metadata.level() == self.0 && metadata.target().contains(self.1)
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -342,7 +353,7 @@ fn a_subscriber_that_panics_while_a_collective_fails_leaves_poisoned_memory() {
         let mut mem = group.alloc::<f32>(1024)?.rendezvous(&group)?;
         if group.rank() == 0 {
             let mut hasty = mem.within(Duration::from_millis(50)).using(Algorithm::TwoShot);
-            let reduce = || with_default(PanickingSubscriber, || hasty.all_reduce(ReduceOp::Sum));
+            let reduce = || with_default(OF_FAILURES, || hasty.all_reduce(ReduceOp::Sum));
             let panicked = catch_unwind(AssertUnwindSafe(reduce));
             assert!(panicked.is_err(), "{panicked:?}");
             assert!(matches!(mem.local(), Err(Error::Poisoned { .. })));
@@ -352,6 +363,36 @@ fn a_subscriber_that_panics_while_a_collective_fails_leaves_poisoned_memory() {
         // The timeout that the subscriber was to be told of came first.
         let error = mem.all_reduce(ReduceOp::Sum).unwrap_err();
         assert!(error.culprit().is_some() || matches!(error, Error::Poisoned { .. }), "{error}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_subscriber_that_panics_before_an_operation_is_recorded_ends_the_group() {
+    const TEST: &str = "a_subscriber_that_panics_before_an_operation_is_recorded_ends_the_group";
+    if !is_rank_of(TEST) {
+        // A process of its own, since the limit is that of all its threads.
+        start(TEST, &[]).expect();
+        return;
+    }
+    let caught = AtomicBool::new(false);
+    symmem::spawn(2, |group| {
+        let group = group.within(LONG);
+        if group.rank() == 0 {
+            let seen = inspect::groups()?.into_iter().filter(|seen| seen.id == group.id());
+            let _tracer = Tracer::attach(&seen.collect::<Vec<_>>())?;
+            let usual = getrlimit(Resource::Nofile);
+            // No descriptor is left for what would be recorded.
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).unwrap();
+            let panicked = catch_unwind(AssertUnwindSafe(|| with_default(OF_RECORDS, || group.barrier())));
+            setrlimit(Resource::Nofile, usual).unwrap();
+            assert!(panicked.is_err(), "{panicked:?}");
+            caught.store(true, Ordering::Release);
+        }
+        wait_for(&caught);
+        let error = group.barrier().unwrap_err();
+        assert!(blames(&error, 0), "{error}");
         Ok(())
     })
     .unwrap();

@@ -171,17 +171,16 @@ impl Group {
     #[cold]
     #[inline(never)]
     fn enter_unusual(&self, op: Op, channel: Option<usize>, sequence: u64) -> Result<u64> {
+        // Gives the group back, should it come no further.
+        let running = Running { group: self, op, sequence, channel, started: Cell::new(None) };
         if let Some(verdict) = self.inner.verdict() {
-            return Err(self.refused(op, channel, sequence, verdict));
+            return Err(running.failed_by(verdict));
         }
-        self.inner.begin_record(op, channel);
+        // A record that cannot be made is told to the user's subscriber.
+        running.guarded(|| self.inner.begin_record(op, channel));
+        // The operation goes on.
+        std::mem::forget(running);
         Ok(self.inner.count_op(op, sequence))
-    }
-
-    /// The error for `op` on a group that has failed; gives the group back.
-    #[cold]
-    fn refused(&self, op: Op, channel: Option<usize>, sequence: u64, verdict: Verdict) -> Error {
-        Running { group: self, op, sequence, channel, started: Cell::new(None) }.failed_by(verdict)
     }
 
     /// The error for `op` that finds `busy` in the way.
