@@ -7,6 +7,7 @@ for each other is not shown here.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from torch_ranks import run  # noqa: E402
 
 import symmem  # noqa: E402
 import symmem.torch as symm_mem  # noqa: E402
+from symmem.torch import _ops as ops  # noqa: E402
 from symmem.torch import _overlap as overlap  # noqa: E402
+from symmem.torch.operators import collectives, exchange, fused  # noqa: E402
 
 
 class HostMemory:
@@ -131,3 +134,82 @@ def out_of_step(rank: int) -> str:
 
 def test_ranks_that_are_not_at_the_same_half_are_told() -> None:
     assert run(out_of_step, 2) == ["Mismatch", "Mismatch"]
+
+
+def no_memory(*_args: Any, **_kwargs: Any) -> Any:
+    raise torch.OutOfMemoryError("no memory is left, on purpose")
+
+
+#: What operators of this package allocate with. `mm` takes memory of its own.
+ALLOCATORS = ((torch.Tensor, "new_empty"), (torch.Tensor, "contiguous"), (torch, "empty_like"), (torch, "mm"), (torch, "matmul"))
+
+
+def outcome_of(work: Callable[[], object], fails_in: str) -> str:
+    """What becomes of `work` where there is no memory for what is allocated by one of `ALLOCATORS`; with an empty name there is."""
+    kept = [(owner, name, getattr(owner, name)) for owner, name in ALLOCATORS if name == fails_in]
+    for owner, name, _ in kept:
+        setattr(owner, name, no_memory)
+    try:
+        work()
+    except (torch.OutOfMemoryError, symmem.Error) as error:
+        assert "no memory is left, on purpose" in str(error), error
+        return type(error).__name__
+    finally:
+        for owner, name, usual in kept:
+            setattr(owner, name, usual)
+    return "done"
+
+
+def out_of_memory(rank: int, ranks: int) -> list[tuple[str, str]]:
+    name = on_host(False)
+    group = overlap.resolve(name)
+    shard, mine = torch.ones(3, 4), torch.ones(3 * ranks, 4)
+    across, B = torch.ones(4, 3).t(), torch.ones(4, 5)
+    symmetric = symm_mem.empty(3, 4, device="cpu").fill_(1)
+    flat = symm_mem.empty(12, device="cpu").fill_(1)
+    splits, out = torch.full((ranks,), 1, dtype=torch.int64), torch.zeros(8, 4)
+    offsets = torch.zeros(2, ranks, dtype=torch.int64)
+    came = torch.full((ranks, 4), -1.0)
+    works: dict[str, tuple[Callable[[], object], list[str]]] = {
+        "all_gather": (lambda: overlap.all_gather(shard, name), ["new_empty"]),
+        "all_gather of columns": (lambda: overlap.all_gather(across, name), ["new_empty", "contiguous"]),
+        "all_gather of symmetric": (lambda: overlap.all_gather(symmetric, name), ["new_empty"]),
+        "reduce_scatter": (lambda: overlap.reduce_scatter(mine, "sum", name), ["new_empty"]),
+        "products after, rows": (lambda: overlap._products_after(shard, [B], name, True), ["new_empty"]),
+        "products after": (lambda: overlap._products_after(shard, [B], name, False), ["new_empty"]),
+        "products after, symmetric": (lambda: overlap._products_after(symmetric, [B], name, False), ["new_empty"]),
+        "products meanwhile": (lambda: overlap._products_meanwhile(shard, [B], name), ["new_empty"]),
+        "gathered": (lambda: fused._overlapped(across, [B], 0, name, False), ["contiguous", "new_empty"]),
+        "scattered": (lambda: fused._product_scattered(mine, B, "sum", 0, name), ["new_empty", "contiguous", "mm"]),
+        "gather, host": (lambda: fused._gathered(across, 0, name), ["new_empty", "contiguous"]),
+        "scatter, host": (lambda: fused._scattered(mine, "sum", 0, name), ["new_empty", "contiguous"]),
+        "product, host": (lambda: fused.fused_matmul_reduce_scatter(mine, B, "sum", 0, name), ["matmul"]),
+        "low all_gather": (lambda: ops._low_contention_all_gather(across, name), ["new_empty", "contiguous"]),
+        "low reduce_scatter": (lambda: ops._low_contention_reduce_scatter(mine, "sum", name), ["new_empty", "contiguous"]),
+        "one_shot": (lambda: ops.one_shot_all_reduce(flat, "sum", name), ["empty_like"]),
+        "one_shot_copy": (lambda: ops.one_shot_all_reduce_copy(flat, torch.ones(12), "sum", name), ["empty_like"]),
+        "multimem": (lambda: ops.multimem_one_shot_all_reduce(flat, "sum", name), ["empty_like"]),
+        "tile": (lambda: collectives.tile_reduce(shard, torch.zeros(3, 4), 1, name), ["contiguous", "empty_like"]),
+        "exchange": (lambda: exchange._receive("x", mine[:ranks], [1] * ranks, [1] * ranks, 8, name), ["new_empty", "contiguous"]),
+        "all_to_all_vdev": (lambda: exchange.all_to_all_vdev(mine, out, splits, offsets, name), ["new_empty"]),
+        "nccl_all_to_all": (lambda: exchange.nccl_all_to_all_nd(mine, torch.zeros(3, 4 * ranks), 0, 1, name), ["contiguous", "empty_like"]),
+        "nccl_reduce_scatter": (
+            lambda: exchange.nccl_reduce_scatter_offset(mine, [came[:3] if ranks == 1 else torch.zeros(3, 4)], name, 0),
+            ["contiguous"],
+        ),
+    }
+    said: list[tuple[str, str]] = []
+    # The first one of all finds no room yet.
+    for _ in range(2):
+        for what, (work, allocators) in works.items():
+            for allocator in allocators:
+                said.append((f"{what}: {allocator}", outcome_of(work, allocator if rank == 1 else "")))
+            said.append((what, outcome_of(work, "")))
+    group.barrier()
+    return said
+
+
+def test_a_rank_without_memory_for_a_result_tells_the_others() -> None:
+    theirs, its = run(out_of_memory, 2, 2)
+    assert all(outcome == ("RankFailed" if ":" in what else "done") for what, outcome in theirs), theirs
+    assert all(outcome == ("OutOfMemoryError" if ":" in what else "done") for what, outcome in its), its

@@ -9,6 +9,9 @@ not just "sum".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -24,6 +27,25 @@ def _refused(text: str, group: GroupLike, tensor: Tensor) -> symmem.Invalid:
     """The error to raise on this rank; the others, who call the operation, are told of it."""
     resolve(group)._refuse(text, tensor)
     return symmem.Invalid(text)
+
+
+@contextmanager
+def _telling(group: GroupLike, tensor: Tensor) -> Iterator[None]:
+    """What fails here, for want of memory say, is told to the others, who call the operation on tensors like this one."""
+    try:
+        yield
+    except Exception as error:
+        _refused(str(error), group, tensor)
+        raise
+
+
+def _empty_like(tensor: Tensor, group: GroupLike, like: Tensor | None = None) -> Tensor:
+    """A result; that there is no memory for it is told to the others, who are at `like`. Eager code on GPUs comes here: keep it short."""
+    try:
+        return torch.empty_like(tensor)
+    except Exception as error:
+        _refused(str(error), group, tensor if like is None else like)
+        raise
 
 
 def _check_like(name: str, out: Tensor, like: Tensor, group: GroupLike) -> None:
@@ -77,7 +99,7 @@ def _reduce_in_place(
 
 def one_shot_all_reduce(input: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """The reduction of all ranks' symmetric `input`, as a new tensor."""
-    out = torch.empty_like(input)
+    out = _empty_like(input, group_name)
     found = device.known(input, reduce_op, group_name)
     if found is not None:
         device.reduce(input, reduce_op, group_name, found, 0, out.data_ptr(), found.count)
@@ -101,7 +123,7 @@ def one_shot_all_reduce_copy(
     symm_buffer: Tensor, local_input: Tensor, reduce_op: Op, group_name: GroupLike
 ) -> Tensor:
     """The reduction of all ranks' `local_input`, which goes through `symm_buffer`."""
-    out = torch.empty_like(local_input)
+    out = _empty_like(local_input, group_name, symm_buffer)
     found = device.known(symm_buffer, reduce_op, group_name)
     if found is not None and local_input in found.sources:
         source, count = local_input.data_ptr(), local_input.numel()
@@ -160,7 +182,7 @@ def multimem_all_reduce_(input: Tensor, reduce_op: Op, group_name: GroupLike) ->
 
 def multimem_one_shot_all_reduce(input: Tensor, reduce_op: Op, group_name: GroupLike) -> Tensor:
     """`one_shot_all_reduce`, by multicast where there is any."""
-    name, out = "multimem_one_shot_all_reduce", torch.empty_like(input)
+    name, out = "multimem_one_shot_all_reduce", _empty_like(input, group_name)
     return _reduce_into(name, input, reduce_op, group_name, out, device.BY_MULTICAST)
 
 
@@ -199,7 +221,9 @@ def multimem_all_gather_out(input: Tensor, group_name: GroupLike, out: Tensor) -
         text = f"{name}: the output is {list(out.shape)} {out.dtype}, not {expected} {input.dtype}"
         raise _refused(text, group_name, out)
     _check_contiguous(name, "output", out, group_name)
-    group.all_gather(input.contiguous(), out)
+    with _telling(group_name, out):
+        input = input.contiguous()
+    group.all_gather(input, out)
     return out
 
 
@@ -297,8 +321,10 @@ def _low_contention_all_gather(tensor: Tensor, group_name: GroupLike) -> Tensor:
     if tensor.is_cuda:
         return overlap.all_gather(tensor, group_name)
     group = resolve(group_name)
-    out = tensor.new_empty((tensor.shape[0] * group.size, *tensor.shape[1:]))
-    group.all_gather(tensor.contiguous(), out)
+    with _telling(group, tensor):
+        out = tensor.new_empty((tensor.shape[0] * group.size, *tensor.shape[1:]))
+        tensor = tensor.contiguous()
+    group.all_gather(tensor, out)
     return out
 
 
@@ -310,14 +336,17 @@ def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: Op, group_name: Gr
         problem = f"reduce_op must be sum or avg, not {reduce_op}"
     elif tensor.shape[0] % group.size:
         problem = f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
-    if problem is not None and tensor.is_cuda and not symmem.is_symm_mem_tensor(tensor):
-        raise overlap.refused(problem, group_name, tensor.nbytes, tensor.device)
+    if problem is not None and tensor.is_cuda:
+        overlap.refuse_sharing(problem, group_name, tensor)
+        raise symmem.Invalid(problem)
     if problem is not None:
         raise _refused(problem, group, tensor)
     if tensor.is_cuda:
         return overlap.reduce_scatter(tensor, reduce_op, group_name)
-    out = tensor.new_empty((tensor.shape[0] // group.size, *tensor.shape[1:]))
-    group.reduce_scatter(tensor.contiguous(), reduce_op, out)
+    with _telling(group, tensor):
+        out = tensor.new_empty((tensor.shape[0] // group.size, *tensor.shape[1:]))
+        tensor = tensor.contiguous()
+    group.reduce_scatter(tensor, reduce_op, out)
     return out
 
 

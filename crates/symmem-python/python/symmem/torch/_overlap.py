@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -124,6 +126,32 @@ def refused(text: str, group: GroupLike, nbytes: int, device: torch.device) -> s
     return symmem.Invalid(text)
 
 
+def is_shared_in_place(tensor: Tensor) -> bool:
+    """Whether `Shared` leaves the tensor where it is; else it goes through the room."""
+    return tensor.is_contiguous() and symmem.is_symm_mem_tensor(tensor)
+
+
+def refuse_sharing(text: str, group: GroupLike, tensor: Tensor) -> None:
+    """Tells the others, who share a tensor like this one with `Shared`, where they will be."""
+    if is_shared_in_place(tensor):
+        resolve(group)._refuse(text, tensor)
+    else:
+        refused(text, group, tensor.nbytes, tensor.device)
+
+
+@contextmanager
+def telling(group: GroupLike, tensor: Tensor, nbytes: int | None = None) -> Iterator[None]:
+    """What fails here, for want of memory say, is told to the others: they share `tensor`, or use `nbytes` of the room."""
+    try:
+        yield
+    except Exception as error:
+        if nbytes is None:
+            refuse_sharing(str(error), group, tensor)
+        else:
+            refused(str(error), group, nbytes, tensor.device)
+        raise
+
+
 def room_of(group: GroupLike, nbytes: int, device: torch.device) -> Room:
     """Collective where it has to be made or to grow: the room of a group on a device, with halves of `nbytes` or more."""
     known = _known_rooms(group)
@@ -211,7 +239,9 @@ def _promise(result: Tensor, side: Any, *used: Tensor) -> Tensor:
 def all_gather(tensor: Tensor, group: GroupLike) -> Tensor:
     """Everybody's `tensor` along the first dimension, in a while."""
     # Before the room is used, because there may be no memory for it.
-    out = tensor.new_empty((tensor.shape[0] * resolve(group).size, *tensor.shape[1:]))
+    with telling(group, tensor):
+        out = tensor.new_empty((tensor.shape[0] * resolve(group).size, *tensor.shape[1:]))
+        tensor = tensor.contiguous()
     shared, side = Shared(tensor, group), side_stream(tensor.device)
     parts = out.view(shared.ranks, *tensor.shape)
     side.wait_stream(torch.cuda.current_stream(tensor.device))
@@ -228,9 +258,11 @@ def all_gather(tensor: Tensor, group: GroupLike) -> Tensor:
 def reduce_scatter(tensor: Tensor, reduce_op: Op, group: GroupLike) -> Tensor:
     """This rank's part, along the first dimension, of the sum or average, in a while."""
     ranks = resolve(group).size
-    # In the order of ranks, so that every rank's part is summed alike.
-    terms = tensor.new_empty((ranks, tensor.shape[0] // ranks, *tensor.shape[1:]))
-    out = tensor.new_empty(terms.shape[1:])
+    with telling(group, tensor):
+        # In the order of ranks, so that every rank's part is summed alike.
+        terms = tensor.new_empty((ranks, tensor.shape[0] // ranks, *tensor.shape[1:]))
+        out = tensor.new_empty(terms.shape[1:])
+        tensor = tensor.contiguous()
     shared, side = Shared(tensor, group), side_stream(tensor.device)
     own = shared.tensor.view(terms.shape)[shared.rank]
     side.wait_stream(torch.cuda.current_stream(tensor.device))
@@ -249,8 +281,7 @@ def all_gather_products(
     shard: Tensor, Bs: list[Tensor], group: GroupLike, return_rows: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """Everybody's rows, and their products with each of `Bs`. Without `return_rows` the rows are the room's, for this call only."""
-    columns = sum(B.shape[1] for B in Bs)
-    if _overlaps(shard.shape[0] * shard.shape[1] * columns):
+    if _overlaps(shard, Bs):
         return _products_meanwhile(shard, Bs, group)
     return _products_after(shard, Bs, group, return_rows)
 
@@ -260,8 +291,15 @@ def all_gather_products(
 _MEANWHILE = 2 * 10**10
 
 
-def _overlaps(multiplications: int) -> bool:
-    return multiplications <= _MEANWHILE and _is_capturing()
+def _overlaps(shard: Tensor, Bs: list[Tensor]) -> bool:
+    return shard.numel() * sum(B.shape[1] for B in Bs) <= _MEANWHILE and _is_capturing()
+
+
+def room_of_products(shard: Tensor, Bs: list[Tensor], group: GroupLike, return_rows: bool) -> int | None:
+    """Bytes of the room that `all_gather_products` gathers in, with these arguments; None where it shares the shard."""
+    if _overlaps(shard, Bs) or return_rows or is_shared_in_place(shard):
+        return None
+    return resolve(group).size * shard.nbytes
 
 
 def _products_after(
@@ -271,7 +309,9 @@ def _products_after(
     rows, stream = shard.shape[0], torch.cuda.current_stream(shard.device)
     ranks = resolve(group).size
     if return_rows or symmem.is_symm_mem_tensor(shard):
-        whole = shard.new_empty((ranks * rows, shard.shape[1]))
+        with telling(group, shard):
+            whole = shard.new_empty((ranks * rows, shard.shape[1]))
+            shard = shard.contiguous()
         shared = Shared(shard, group)
         whole[shared.rank * rows : (shared.rank + 1) * rows].copy_(shared.tensor)
         shared.meet(stream)
@@ -279,8 +319,9 @@ def _products_after(
             shared.fetch(peer, whole[peer * rows : (peer + 1) * rows], stream)
         shared.done(stream)
         return whole, [torch.mm(whole, B) for B in Bs]
+    with telling(group, shard, ranks * shard.nbytes):
+        products = [shard.new_empty((ranks * rows, B.shape[1])) for B in Bs]
     room = room_of(group, ranks * shard.nbytes, shard.device)
-    products = [shard.new_empty((ranks * rows, B.shape[1])) for B in Bs]
     rank, start = room.handle.rank, room.half()
     whole = room.view(start, (ranks * rows, shard.shape[1]), shard.dtype)
     whole[rank * rows : (rank + 1) * rows].copy_(shard)
@@ -298,8 +339,10 @@ def _products_after(
 def _products_meanwhile(shard: Tensor, Bs: list[Tensor], group: GroupLike) -> tuple[Tensor, list[Tensor]]:
     """The products of this rank's rows while the others' come, then theirs in the order in which they come."""
     rows, current, ranks = shard.shape[0], torch.cuda.current_stream(shard.device), resolve(group).size
-    whole = shard.new_empty((ranks * rows, shard.shape[1]))
-    products = [shard.new_empty((ranks * rows, B.shape[1])) for B in Bs]
+    with telling(group, shard):
+        whole = shard.new_empty((ranks * rows, shard.shape[1]))
+        products = [shard.new_empty((ranks * rows, B.shape[1])) for B in Bs]
+        shard = shard.contiguous()
     shared, side = Shared(shard, group), side_stream(shard.device)
 
     def multiply(rank: int, part: Tensor) -> None:
@@ -326,12 +369,18 @@ def _products_meanwhile(shard: Tensor, Bs: list[Tensor], group: GroupLike) -> tu
 @torch.no_grad()
 def product_reduce_scatter(A: Tensor, B: Tensor, reduce_op: Op, group: GroupLike) -> Tensor:
     """This rank's rows of the reduction of everybody's product, which is made where peers read it."""
-    shape = (A.shape[0], B.shape[1])
-    room = room_of(group, A.shape[0] * B.shape[1] * A.element_size(), A.device)
-    out = A.new_empty((A.shape[0] // room.handle.world_size, B.shape[1]))
+    shape, nbytes = (A.shape[0], B.shape[1]), A.shape[0] * B.shape[1] * A.element_size()
+    with telling(group, A, nbytes):
+        out = A.new_empty((A.shape[0] // resolve(group).size, B.shape[1]))
+    room = room_of(group, nbytes, A.device)
     # The reduction begins with a meeting, and ends with one: nobody reads the half any more.
     start = room.half(is_read_once=False)
-    torch.mm(A, B, out=room.view(start, shape, A.dtype))
+    try:
+        torch.mm(A, B, out=room.view(start, shape, A.dtype))
+    except Exception as error:
+        # A product may need memory of its own. The half is taken, as theirs.
+        resolve(group)._refuse(str(error), room.bytes)
+        raise
     room.handle_of(start, shape, A.dtype).reduce_scatter(reduce_op, out)
     return out
 

@@ -184,9 +184,10 @@ def _reduce_tile(name: str, tile: Tensor, out: Tensor, root: int, group_name: st
     if tile.dim() != 2 or tile.shape != out.shape or tile.dtype != out.dtype:
         text = f"{name}: tiles must be 2-D and alike, not {list(tile.shape)} {tile.dtype} and {list(out.shape)} {out.dtype}"
         raise ops._refused(text, group, tile)
-    whole = tile.contiguous()
+    with ops._telling(group, tile):
+        whole = tile.contiguous()
+        result = torch.empty_like(whole) if group.rank == root else whole
     if group.rank == root:
-        result = torch.empty_like(whole)
         group.reduce(whole, cast(Op, reduce_op), root, result)
         out.copy_(result)
     else:

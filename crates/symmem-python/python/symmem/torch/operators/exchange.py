@@ -5,6 +5,8 @@ Of tensors anywhere, symmetric or not. Sizes that only a rank knows are exchange
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import cast
 
@@ -32,6 +34,16 @@ def _refused(text: str, group: str, tensor: Tensor) -> symmem.Invalid:
         return ops._refused(text, group, tensor)
     resolve(group)._refuse(text)
     return symmem.Invalid(text)
+
+
+@contextmanager
+def _telling(group: str, tensor: Tensor) -> Iterator[None]:
+    """What fails here, for want of memory say, is told to the others, who exchange sizes next."""
+    try:
+        yield
+    except Exception as error:
+        _refused(str(error), group, tensor)
+        raise
 
 
 def _starts(lengths: list[int]) -> list[int]:
@@ -62,11 +74,13 @@ def _receive(
     if sum(receives) > room:
         text = f"{name}: {sum(receives)} rows came, and the output has {room}"
         raise _refused(text, group_name, rows)
-    came = rows.new_empty((sum(receives), *rows.shape[1:]))
+    with _telling(group_name, rows):
+        came = rows.new_empty((sum(receives), *rows.shape[1:]))
+        rows = rows.contiguous()
     if rows.is_cuda:
-        _fetch_parts(rows.contiguous(), sends, came, receives, group_name)
+        _fetch_parts(rows, sends, came, receives, group_name)
     else:
-        group.all_to_all_v(rows.contiguous(), sends, came, receives)
+        group.all_to_all_v(rows, sends, came, receives)
     return came
 
 
@@ -149,7 +163,9 @@ def all_to_all_vdev_2d_offset(
     ]
     theirs = _swapped(splits.t().contiguous(), group)
     receives = theirs.sum(1).tolist()
-    came = _receive(name, torch.cat(pieces), splits.sum(0).tolist(), receives, out.shape[0], group_name)
+    with _telling(group_name, input):
+        rows = torch.cat(pieces)
+    came = _receive(name, rows, splits.sum(0).tolist(), receives, out.shape[0], group_name)
     out[: came.shape[0]].copy_(came)
     flat = theirs.reshape(-1).tolist()
     out_splits_offsets.view(2, -1).copy_(torch.tensor([flat, _starts(flat)]))
@@ -167,11 +183,12 @@ def nccl_all_to_all_nd(input: Tensor, out: Tensor, scatter_dim: int, gather_dim:
     side = input.shape[scatter_dim]
     if side % ranks or (input.dim() == 3 and side != ranks):
         raise ops._refused(f"{name}: a side of {side} must be divisible by the {ranks} ranks", group_name, input)
-    if scatter_dim == 1:
-        parts = input.reshape(input.shape[0], ranks, -1).transpose(0, 1).contiguous()
-    else:
-        parts = input.reshape(ranks, -1, input.shape[-1]).contiguous()
-    came = torch.empty_like(parts)
+    with ops._telling(group, input):
+        if scatter_dim == 1:
+            parts = input.reshape(input.shape[0], ranks, -1).transpose(0, 1).contiguous()
+        else:
+            parts = input.reshape(ranks, -1, input.shape[-1]).contiguous()
+        came = torch.empty_like(parts)
     group.all_to_all(parts, came)
     if scatter_dim == 0:
         came = came.transpose(0, 1)
@@ -203,7 +220,9 @@ def nccl_reduce_scatter_offset(
         text = f"{name}: {len(ends)} blocks for ranks {owners} do not go with {[list(each.shape) for each in out]}"
         raise ops._refused(text, group_name, input)
     for at, (block, owner) in enumerate(zip(blocks, owners, strict=True)):
+        with ops._telling(group, input):
+            part = block.contiguous()
         if owner == group.rank:
-            group.reduce(block.contiguous(), cast(Op, red_op), owner, out[mine.index(at)])
+            group.reduce(part, cast(Op, red_op), owner, out[mine.index(at)])
         else:
-            group.reduce(block.contiguous(), cast(Op, red_op), owner)
+            group.reduce(part, cast(Op, red_op), owner)

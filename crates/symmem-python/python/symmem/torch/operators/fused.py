@@ -22,9 +22,10 @@ from symmem.typing import Op
 
 def _gathered(tensor: Tensor, dim: int, group_name: str) -> Tensor:
     """Everybody's `tensor` along `dim`."""
-    moved = tensor.movedim(dim, 0).contiguous()
     group = resolve(group_name)
-    out = moved.new_empty((moved.shape[0] * group.size, *moved.shape[1:]))
+    with ops._telling(group, tensor):
+        moved = tensor.movedim(dim, 0).contiguous()
+        out = moved.new_empty((moved.shape[0] * group.size, *moved.shape[1:]))
     group.all_gather(moved, out)
     return out.movedim(0, dim)
 
@@ -33,11 +34,13 @@ def _scattered(tensor: Tensor, reduce_op: str, dim: int, group_name: str) -> Ten
     """This rank's part, along `dim`, of the reduction of everybody's `tensor`."""
     if reduce_op not in ("sum", "avg"):
         raise ops._refused(f"reduce_op must be sum or avg, not {reduce_op}", group_name, tensor)
-    moved, group = tensor.movedim(dim, 0).contiguous(), resolve(group_name)
-    if moved.shape[0] % group.size:
-        text = f"a side of {moved.shape[0]} must be divisible by the {group.size} ranks"
+    group, side = resolve(group_name), tensor.shape[dim]
+    if side % group.size:
+        text = f"a side of {side} must be divisible by the {group.size} ranks"
         raise ops._refused(text, group_name, tensor)
-    out = moved.new_empty((moved.shape[0] // group.size, *moved.shape[1:]))
+    with ops._telling(group, tensor):
+        moved = tensor.movedim(dim, 0).contiguous()
+        out = moved.new_empty((side // group.size, *moved.shape[1:]))
     group.reduce_scatter(moved, cast(Op, reduce_op), out)
     return out.movedim(0, dim)
 
@@ -70,7 +73,9 @@ def fused_all_gather_matmul(
 def _overlapped(
     A: Tensor, Bs: list[Tensor], gather_dim: int, group_name: str, return_A: bool
 ) -> tuple[Tensor | None, list[Tensor]]:
-    moved = A.movedim(gather_dim, 0).contiguous()
+    moved = A.movedim(gather_dim, 0)
+    with overlap.telling(group_name, moved, overlap.room_of_products(moved, Bs, group_name, return_A)):
+        moved = moved.contiguous()
     rows, products = overlap.all_gather_products(moved.flatten(0, -2), Bs, group_name, return_A)
     sides = (moved.shape[0] * resolve(group_name).size, *moved.shape[1:-1])
 
@@ -87,19 +92,22 @@ def fused_matmul_reduce_scatter(
     _check_product(A, scatter_dim, [B], "scatter_dim")
     if A.is_cuda and A.numel() and scatter_dim < A.dim() - 1:
         return _product_scattered(A, B, reduce_op, scatter_dim, group_name)
-    return _plain(_scattered(torch.matmul(A, B), reduce_op, scatter_dim, group_name))
+    with ops._telling(group_name, A):
+        product = torch.matmul(A, B)
+    return _plain(_scattered(product, reduce_op, scatter_dim, group_name))
 
 
 def _product_scattered(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
-    moved, ranks = A.movedim(scatter_dim, 0).contiguous(), resolve(group_name).size
-    problem = None
+    moved, ranks = A.movedim(scatter_dim, 0), resolve(group_name).size
+    problem, product = None, A.numel() // A.shape[-1] * B.shape[1] * A.element_size()
     if reduce_op not in ("sum", "avg"):
         problem = f"reduce_op must be sum or avg, not {reduce_op}"
     elif moved.shape[0] % ranks:
         problem = f"a side of {moved.shape[0]} must be divisible by the {ranks} ranks"
     if problem is not None:
-        product = A.numel() // A.shape[-1] * B.shape[1] * A.element_size()
         raise overlap.refused(problem, group_name, product, A.device)
+    with overlap.telling(group_name, A, product):
+        moved = moved.contiguous()
     out = overlap.product_reduce_scatter(moved.flatten(0, -2), B, cast(Op, reduce_op), group_name)
     return _plain(out.view(moved.shape[0] // ranks, *moved.shape[1:-1], B.shape[1]).movedim(0, scatter_dim))
 
@@ -201,7 +209,8 @@ def fused_scaled_matmul_reduce_scatter(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """`fused_matmul_reduce_scatter` of scaled numbers, whose product has `output_shape` before it is scattered."""
-    product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype, use_fast_accum)
+    with ops._telling(group_name, A):
+        product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype, use_fast_accum)
     if output_shape is not None:
         product = product.view(output_shape)
     return _plain(_scattered(product, reduce_op, orig_scatter_dim, group_name))
