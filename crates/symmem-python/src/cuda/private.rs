@@ -42,10 +42,8 @@ impl Private<'_> {
         timeout_ms: u64,
     ) -> PyResult<()> {
         let (place, len) = (Place::Cuda(self.ordinal), self.len(membership.size()));
-        let bytes = len.saturating_mul(self.dtype.size());
-        if bytes == 0 {
-            return Ok(());
-        }
+        // Also for nothing: other ranks may have something, and would wait for this one.
+        let bytes = len.saturating_mul(self.dtype.size()).max(1);
         if has_to_grow(membership, place, Purpose::Private, bytes) {
             refuse_growth(py, self.ordinal, self.call.name(), bytes)?;
         }

@@ -453,6 +453,33 @@ def fake_private() -> None:
         group.all_reduce(large)
 
 
+def fake_nothing() -> None:
+    """Ranks meet for private arrays without elements too: others may have some, and would wait for those that have none."""
+    import fake
+
+    device = f"cuda:{RANK}"
+    with symmem.init() as group:
+        nothing, something = (symmem.empty(count, dtype="float32", device=device) for count in (0, 2 * WORLD))
+        out = symmem.empty(0, dtype="float32", device=device)
+        works: list[Any] = [
+            lambda: group.all_reduce(nothing),
+            lambda: group.all_reduce(nothing, "avg", out),
+            lambda: group.broadcast(nothing, WORLD - 1),
+            lambda: group.all_gather(nothing, out),
+            lambda: group.all_to_all(nothing, out),
+            lambda: group.reduce_scatter(nothing, "sum", out),
+        ]
+        # That the ranks disagree the kernels see, of which this driver runs none: both are at one launch.
+        launched = fake.live(fake.LAUNCHES)
+        assert group.all_reduce(something if RANK == 0 else nothing) is not None
+        assert fake.live(fake.LAUNCHES) == launched + 1
+        for number, work in enumerate(works):
+            launched = fake.live(fake.LAUNCHES)
+            work()
+            assert fake.live(fake.LAUNCHES) == launched + 1, number
+        raises(symmem.Invalid, "it has 0 elements", lambda: group.all_reduce(something, "sum", out))
+
+
 def fake_captures() -> None:
     """A graph keeps the arrays of symmem's that its operations were given."""
     import fake

@@ -28,6 +28,11 @@ def test_private_memory_goes_through_a_room() -> None:
         fake.run_ranks("fake_private", world)
 
 
+def test_ranks_meet_for_private_arrays_of_nothing() -> None:
+    for world in (1, 2):
+        fake.run_ranks("fake_nothing", world)
+
+
 def test_segments_of_torchs_pools_are_symmetric() -> None:
     fake.run_ranks("fake_segments", 1)
     for world in (1, 2):
