@@ -14,7 +14,7 @@
 
 mod space;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,8 +127,8 @@ struct MappedBlock {
 /// An array that some rank may still have.
 struct Array {
     place: PoolRange,
-    /// Ranks that have dropped it.
-    dropped_by: usize,
+    /// Ranks that have dropped it: what one of them says twice does not speak for another, which has it.
+    dropped_by: BTreeSet<usize>,
 }
 
 /// Says that this rank has dropped an array, when its memory and its table are gone: with the last handle and
@@ -287,7 +287,7 @@ impl Pool {
         let agreed = brought.and_then(|requests| running.agree(&requests).map(|()| requests));
         // Where they do not, the others may not have heard it, or with another pool: it is told again.
         let requests = agreed.inspect_err(|_| lock(&self.dropped).extend(&mine.dropped))?;
-        let fresh = state.forget(running.group().size(), requests.iter().flat_map(|theirs| &theirs.dropped));
+        let fresh = state.forget(requests.iter().map(|theirs| &*theirs.dropped));
         // Their own rank's, before anybody can be given them again: see `make`.
         for place in &fresh {
             let block = &state.blocks[place.block].block;
@@ -339,7 +339,7 @@ impl Pool {
             Bases::new(Column::new(reach.collect(), None, keep))
         };
         let table = HostTable::of_whole(column(start), column(pad_start), (bytes, pad_bytes), number, layout);
-        state.arrays.insert(number, Array { place, dropped_by: 0 });
+        state.arrays.insert(number, Array { place, dropped_by: BTreeSet::new() });
         Ok((part, Met { table: Arc::new(table), offsets: Offsets::default(), rest: bytes }))
     }
 }
@@ -357,14 +357,15 @@ fn share(running: &Running<'_>, bytes: usize, layout: Layout) -> Result<(Arc<Mem
 }
 
 impl PoolState {
-    /// Notes that ranks dropped arrays, each named by each rank once; the places of those that all `world`
-    /// ranks have dropped, now free.
-    fn forget<'a>(&mut self, world: usize, dropped: impl Iterator<Item = &'a u64>) -> Vec<PoolRange> {
-        let mut fresh = Vec::new();
-        for number in dropped {
+    /// Notes which arrays each of the ranks has dropped; the places of those that all have dropped, now free.
+    fn forget<'a>(&mut self, dropped: impl ExactSizeIterator<Item = &'a [u64]>) -> Vec<PoolRange> {
+        let (world, mut fresh) = (dropped.len(), Vec::new());
+        for (rank, number) in
+            dropped.enumerate().flat_map(|(rank, numbers)| numbers.iter().map(move |number| (rank, number)))
+        {
             let Some(array) = self.arrays.get_mut(number) else { continue };
-            array.dropped_by += 1;
-            if array.dropped_by == world
+            array.dropped_by.insert(rank);
+            if array.dropped_by.len() == world
                 && let Some(array) = self.arrays.remove(number)
             {
                 self.space.give_back(&array.place);
@@ -385,5 +386,24 @@ impl fmt::Debug for Pool {
             .field("group", &self.group.name())
             .field("block_bytes", &self.block_bytes)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else the memory of an array that this rank still has would be another one's as well.
+    #[test]
+    fn a_rank_that_says_twice_what_it_dropped_speaks_for_itself_alone() {
+        let mut state = PoolState::default();
+        state.space.add(1024);
+        let place = state.space.take(128).unwrap();
+        state.arrays.insert(7, Array { place: place.clone(), dropped_by: BTreeSet::new() });
+        let none: &[u64] = &[];
+        assert!(state.forget([none, &[7, 7, 7], none].into_iter()).is_empty());
+        assert!(state.forget([none, &[7], &[7]].into_iter()).is_empty());
+        assert_eq!(state.forget([&[7, 9][..], none, none].into_iter()), [place]);
+        assert_eq!((state.arrays.len(), state.space.free()), (0, 1024));
     }
 }
