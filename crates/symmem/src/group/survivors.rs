@@ -224,10 +224,7 @@ impl Election<'_> {
 
     /// The leader's ballot, once everybody in the set shows the same set.
     fn leader(&self) -> Option<SeenBallot> {
-        if !self.missing().is_empty() {
-            return None;
-        }
-        let leader = self.ballot(*self.alive.first()?)?;
+        let leader = unanimous(&self.alive, |rank| self.ballot(rank))?;
         (leader.port != 0 && !self.tried.contains(&leader.nonce)).then_some(leader)
     }
 
@@ -246,6 +243,15 @@ impl Election<'_> {
         let agrees = |rank: usize| self.ballot(rank).is_some_and(|ballot| ballot.alive == self.alive);
         self.alive.iter().copied().filter(|rank| !agrees(*rank)).collect()
     }
+}
+
+/// The ballot of the first rank of `alive`, if all of them show this set. Each ballot is read once: another
+/// one, of a smaller set, would be of a group that this rank has not voted for, and nobody comes there before
+/// it has.
+fn unanimous(alive: &BTreeSet<usize>, ballot: impl Fn(usize) -> Option<SeenBallot>) -> Option<SeenBallot> {
+    let mut all = alive.iter().map(|rank| ballot(*rank).filter(|ballot| ballot.alive == *alive));
+    let leader = all.next()??;
+    all.all(|ballot| ballot.is_some()).then_some(leader)
 }
 
 /// Watches the rank that serves the new store: nobody else would answer at its port, and neither does it once
@@ -274,4 +280,32 @@ fn is_a_death(error: &Error) -> bool {
         error,
         Error::PeerLost { .. } | Error::PeerLeft { .. } | Error::GroupFailed { .. } | Error::Store(_)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn ballot(alive: &[usize], nonce: u64) -> SeenBallot {
+        SeenBallot { generation: 1, alive: alive.iter().copied().collect(), port: 1, nonce }
+    }
+
+    #[test]
+    fn who_follows_a_leader_has_voted_for_the_same_set() {
+        let three: BTreeSet<usize> = [0, 1, 3].into();
+        assert_eq!(unanimous(&three, |_| Some(ballot(&[0, 1, 3], 5))).map(|leader| leader.nonce), Some(5));
+        assert_eq!(unanimous(&three, |rank| (rank != 3).then(|| ballot(&[0, 1, 3], 5))), None);
+        assert_eq!(unanimous(&three, |rank| Some(ballot(&[0, 1, 3][rank / 3..], 5))), None);
+        // The leader strikes rank 3 just after it was seen to agree.
+        let looks = Cell::new(0);
+        let strikes = |rank: usize| {
+            looks.set(looks.get() + usize::from(rank == 0));
+            let alive: &[usize] = if rank == 0 && looks.get() > 1 { &[0, 1] } else { &[0, 1, 3] };
+            Some(ballot(alive, alive.len() as u64))
+        };
+        let followed = unanimous(&three, strikes);
+        assert!(followed.as_ref().is_none_or(|leader| leader.alive == three), "{followed:?}");
+    }
 }
