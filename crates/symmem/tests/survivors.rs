@@ -1,10 +1,11 @@
 //! Groups that lose ranks, and what the others make of it: `Group::survivors`.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use symmem::fault::{self, Point};
-use symmem::{Cause, Deadline, Error, Group, ProcessSpawner, Result};
+use symmem::{CancelToken, Cause, Deadline, Error, Group, ProcessSpawner, Result};
 
 /// Longer than anything here takes when all is well.
 const LONG: Duration = Duration::from_secs(30);
@@ -304,6 +305,36 @@ fn threads_go_on_without_one_that_panicked() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn a_cancelled_election_ends_at_once_and_can_be_held_again() {
+    let (token, ended) = (CancelToken::new(), AtomicBool::new(false));
+    let results = symmem::spawn(3, |group| {
+        group.barrier()?;
+        match group.rank() {
+            2 => return Ok(None),
+            1 => {
+                is_lost(group.barrier(), 2);
+                token.cancel();
+                let end = Instant::now() + LONG;
+                while !ended.load(Ordering::Acquire) {
+                    assert!(Instant::now() < end, "nobody came");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            _ => {
+                is_lost(group.barrier(), 2);
+                let start = Instant::now();
+                let error = group.cancelled_by(&token).survivors(Deadline::after(LONG / 2)).unwrap_err();
+                ended.store(true, Ordering::Release);
+                assert!(matches!(error, Error::Cancelled { .. }), "{error}");
+                assert!(start.elapsed() < LONG / 4, "{:?}", start.elapsed());
+            }
+        }
+        is_whole(&group.survivors(soon())?).map(Some)
+    });
+    assert_eq!(results.unwrap(), [Some((0, 2)), Some((1, 2)), None]);
 }
 
 #[test]

@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use symmem_store::{Deadline, ServerLimits, TcpStore, TcpStoreServer, Wait, Watch};
+use symmem_store::{Deadline, Interrupt, ServerLimits, StoreError, TcpStore, TcpStoreServer, Wait, Watch};
 
-use super::Group;
 use super::join::Join;
 use super::membership::{IDLE, Membership};
 use super::running::Stop;
+use super::{Group, Terms};
 use crate::error::Halt;
 use crate::operation::Op;
 use crate::sync::protocol::{ALIVE_WORDS, Sheet};
@@ -96,9 +96,10 @@ impl Group {
 
     fn elect(&self, election: &mut Election<'_>, deadline: Deadline) -> Result<Self> {
         loop {
-            let leader = election.run(deadline).map_err(|halt| {
+            let leader = election.run(self.bounded(deadline)).map_err(|halt| {
                 let context = self.context_of(Op::Survivors, None);
                 match halt {
+                    Halt::Interrupted(Interrupt::Cancelled) => Error::Cancelled { context },
                     Halt::Interrupted(_) => Error::Timeout { context, missing: election.missing() },
                     Halt::Failed(error) => error,
                 }
@@ -110,6 +111,15 @@ impl Group {
                 Err(error) if is_a_death(&error) && !deadline.expired() => election.tried.push(leader.nonce),
                 outcome => return outcome,
             }
+        }
+    }
+
+    /// The terms of a wait until `deadline`.
+    fn bounded(&self, deadline: Deadline) -> Wait<'_> {
+        let wait = Wait::new(deadline);
+        match &self.terms.cancel {
+            Some(token) => wait.with_cancel(token),
+            None => wait,
         }
     }
 
@@ -125,13 +135,19 @@ impl Group {
         let rank =
             rank.ok_or_else(|| Error::invalid("survivors", "the other survivors believe this rank dead"))?;
         let leader = LeaderWatch { election, leader: members[0], nonce: seen.nonce };
-        let wait = Wait::new(deadline).with_watch(&leader);
-        let store = Arc::new(TcpStore::connect("127.0.0.1", seen.port, &wait)?);
+        let wait = self.bounded(deadline).with_watch(&leader);
+        let store = TcpStore::connect("127.0.0.1", seen.port, &wait).map_err(|error| match error {
+            StoreError::Cancelled { .. } => {
+                Error::Cancelled { context: self.context_of(Op::Survivors, None) }
+            }
+            error => error.into(),
+        });
+        let store = Arc::new(store?);
         let boot = format!("symmem/{}/survivors/{:016x}", self.id(), seen.nonce);
         let mut join = Join::new(self.context(), store, rank, members.len(), self.name(), boot);
         join.fresh = true;
         join.server = server.map(Arc::new);
-        join.terms.timeout = deadline.remaining();
+        join.terms = Terms { timeout: deadline.remaining(), cancel: self.terms.cancel.clone() };
         join.known = Some(members.iter().map(|member| self.inner.members[*member].clone()).collect());
         let mut group = join.run()?;
         group.terms = self.terms.clone();
@@ -176,8 +192,8 @@ struct Office {
 
 impl Election<'_> {
     /// Votes until all living ranks agree; returns the leader's ballot.
-    fn run(&mut self, deadline: Deadline) -> Result<SeenBallot, Halt> {
-        Wait::new(deadline).until(|slice| {
+    fn run(&mut self, wait: Wait<'_>) -> Result<SeenBallot, Halt> {
+        wait.until(|slice| {
             // Rare and short-lived: polling is simpler than ringing, and nobody's bell is in a known state
             // here.
             std::thread::sleep(slice.min(Duration::from_millis(1)));
