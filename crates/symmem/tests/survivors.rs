@@ -1,6 +1,7 @@
 //! Groups that lose ranks, and what the others make of it: `Group::survivors`.
 
 use std::net::TcpListener;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -305,6 +306,41 @@ fn threads_go_on_without_one_that_panicked() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Rank 2 panics at once, and rank 3 at `point` while the others make the survivors' group.
+fn threads_regroup_without(point: Point) {
+    let done = Mutex::new(Vec::new());
+    let results = symmem::spawn(4, |group| {
+        group.barrier()?;
+        assert_ne!(group.rank(), 2, "on purpose");
+        is_lost(group.barrier(), 2);
+        if group.rank() == 3 {
+            fault::arm_panic(point);
+        }
+        let start = Instant::now();
+        let mut survivors = group.survivors(soon())?;
+        if survivors.size() == 3 {
+            // It came so far before it panicked: then the new group loses it.
+            is_lost(survivors.barrier(), 2);
+            survivors = survivors.survivors(soon())?;
+        }
+        assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
+        let place = is_whole(&survivors)?;
+        done.lock().unwrap().push(place);
+        Ok(())
+    });
+    // The first panic is the one on purpose, so it does not say how the others ended.
+    assert!(matches!(results, Err(Error::Spawned { rank: 2, .. })), "{}: {results:?}", point.name());
+    let mut done = done.into_inner().unwrap();
+    done.sort();
+    assert_eq!(done, [(0, 2), (1, 2)], "{}", point.name());
+}
+
+#[test]
+fn threads_go_on_without_one_that_panics_while_they_regroup() {
+    threads_regroup_without(Point::Elected);
+    Point::JOIN.iter().copied().for_each(threads_regroup_without);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use symmem_store::{Deadline, Interrupt, ServerLimits, StoreError, TcpStore, TcpStoreServer, Wait, Watch};
 
-use super::join::Join;
+use super::join::{Join, Parent};
 use super::membership::{IDLE, Membership};
 use super::running::Stop;
 use super::{Group, Terms};
@@ -148,6 +148,7 @@ impl Group {
         join.fresh = true;
         join.server = server.map(Arc::new);
         join.terms = Terms { timeout: deadline.remaining(), cancel: self.terms.cancel.clone() };
+        join.former = Some(Parent { inner: Arc::clone(&self.inner), members: members.clone() });
         join.known = Some(members.iter().map(|member| self.inner.members[*member].clone()).collect());
         let mut group = join.run()?;
         group.terms = self.terms.clone();

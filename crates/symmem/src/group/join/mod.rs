@@ -66,6 +66,8 @@ pub(crate) struct Join {
     pub(crate) known: Option<Vec<Member>>,
     /// The group this one is made from, when it is a subgroup.
     pub(crate) parent: Option<Parent>,
+    /// The failed group whose survivors these are.
+    pub(crate) former: Option<Parent>,
     pub(crate) context: RankContext,
     pub(crate) terms: Terms,
 }
@@ -80,13 +82,18 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
+    // Who has left the parent did so outside of `subgroup`. If all members are on this host it has not joined
+    // either: a join only succeeds after all have met in memory, and nobody who still watches has been there.
+
     /// One look at the parent, in whose ranks the answer is.
     fn look(&self) -> Result<(), Stop> {
-        // Who has left the parent did so outside of `subgroup`. If all members are on this host it has not
-        // joined either: a join only succeeds after all have met in memory, and nobody who still watches has
-        // been there.
         let local = self.members.iter().all(|member| self.inner.controls[*member].is_some());
         self.inner.look(&|rank| local && self.members.contains(&rank))
+    }
+
+    /// The member of the new group that has left this one, whose ranks are all on this host.
+    fn find_left(&self) -> Option<usize> {
+        self.members.iter().position(|member| self.inner.has_left(*member))
     }
 
     /// Fails the parent, so that nobody blames who leaves because of it, and returns the error to give.
@@ -164,6 +171,7 @@ impl Join {
             fresh: false,
             known: None,
             parent: None,
+            former: None,
             context: context.clone(),
             terms,
         }
@@ -338,7 +346,10 @@ impl<'a> Joining<'a> {
     fn find_gone(&self) -> Option<Stop> {
         match &self.join.parent {
             Some(parent) => parent.look().err(),
-            None => first_dead(&self.lives).map(Stop::Died),
+            None => {
+                let left = || self.join.former.as_ref()?.find_left();
+                left().map(Stop::Left).or_else(|| first_dead(&self.lives).map(Stop::Died))
+            }
         }
     }
 
