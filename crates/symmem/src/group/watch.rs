@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use symmem_store::TICK;
@@ -74,7 +75,44 @@ fn watch() {
             return;
         }
         for watched in &list.watched {
-            watched.look();
+            // It may tell a subscriber of what it found, which is the user's code. All others need the next
+            // look, and so does this one.
+            let _ = catch_unwind(AssertUnwindSafe(|| watched.look()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Counts the looks, and panics at each if told to.
+    #[derive(Debug, Default)]
+    struct Looked {
+        times: AtomicUsize,
+        panics: bool,
+    }
+
+    impl Look for Looked {
+        fn look(&self) {
+            self.times.fetch_add(1, Ordering::Relaxed);
+            assert!(!self.panics, "a look panics, on purpose");
+        }
+    }
+
+    #[test]
+    fn the_watchdog_outlives_a_look_that_panics() {
+        let wild = Arc::new(Looked { panics: true, ..Looked::default() });
+        let calm = Arc::new(Looked::default());
+        let watched: [Arc<dyn Look>; 2] = [Arc::clone(&wild) as _, Arc::clone(&calm) as _];
+        let _guards = watched.map(|looked| WatchGuard::new(looked).unwrap());
+        let end = Instant::now() + Duration::from_secs(20);
+        while [&wild, &calm].iter().any(|looked| looked.times.load(Ordering::Relaxed) < 3) {
+            assert!(Instant::now() < end, "nobody looks any more: {wild:?} {calm:?}");
+            std::thread::sleep(TICK);
         }
     }
 }
