@@ -166,8 +166,9 @@ impl Queue {
         while let Some(Started { group, mut job }) = self.next() {
             job.run(&group);
             self.finish(&group.inner);
-            // The group may go with it. Whoever sees the result sees everything else done.
-            drop(group);
+            // The group may go with it, and what its token has of the user's. Whoever sees the result sees
+            // everything else done.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(group)));
             let _ = catch_unwind(AssertUnwindSafe(|| job.publish()));
         }
     }
@@ -208,7 +209,45 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use symmem_store::CancelToken;
+
     use super::*;
+
+    #[test]
+    fn a_token_that_panics_when_it_is_dropped_keeps_no_result_back() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("what a token has panics on purpose")
+            }
+        }
+        crate::group::spawn(1, |group| {
+            let kept = Panics;
+            let token = CancelToken::polled(move || {
+                let _kept = &kept;
+                false
+            });
+            let (open, closed) = std::sync::mpsc::channel::<()>();
+            let pending = group.cancelled_by(&token).enqueue(Op::Barrier, move || {
+                let _ = closed.recv();
+                Ok(())
+            })?;
+            // From here on the operation alone has it.
+            drop(token);
+            drop(open);
+            let end = Instant::now() + Duration::from_secs(20);
+            while !pending.test() {
+                assert!(Instant::now() < end, "the helper thread is gone");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            pending.wait()?;
+            group.start().barrier()?.wait()?;
+            group.barrier()
+        })
+        .unwrap();
+    }
 
     #[test]
     fn an_executor_that_panics_harms_only_itself() {
