@@ -196,7 +196,10 @@ impl Config {
         static SAID: Once = Once::new();
         refuse()?;
         let config = Self::read(|name| std::env::var_os(name))?;
-        SAID.call_once(|| config.unknown_variables().iter().for_each(|unknown| tracing::warn!("{unknown}")));
+        // By force: a subscriber that panicked at it must not have every later call panic.
+        SAID.call_once_force(|_| {
+            config.unknown_variables().iter().for_each(|unknown| tracing::warn!("{unknown}"))
+        });
         Ok(config)
     }
 

@@ -14,7 +14,7 @@ use symmem::fault::{self, Point};
 use symmem::inspect;
 use symmem::trace::Tracer;
 use symmem::tuning::Algorithm;
-use symmem::{CancelToken, Cause, Deadline, Error, Group, ReduceOp, Result, SymmetricMemory};
+use symmem::{CancelToken, Cause, Config, Deadline, Error, Group, ReduceOp, Result, SymmetricMemory};
 use tracing::subscriber::with_default;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -366,6 +366,19 @@ fn a_subscriber_that_panics_while_a_collective_fails_leaves_poisoned_memory() {
         Ok(())
     })
     .unwrap();
+}
+
+#[test]
+fn a_subscriber_that_panics_at_a_warning_of_the_environment_does_so_once() {
+    const TEST: &str = "a_subscriber_that_panics_at_a_warning_of_the_environment_does_so_once";
+    if !is_rank_of(TEST) {
+        start(TEST, &[("SYMMEM_NO_SUCH_VARIABLE".to_owned(), "1".to_owned())]).expect();
+        return;
+    }
+    let of_settings = PanickingSubscriber(Level::WARN, "config");
+    assert!(catch_unwind(|| with_default(of_settings, Config::from_env)).is_err());
+    Config::from_env().unwrap();
+    symmem::spawn(2, |group| group.barrier()).unwrap();
 }
 
 #[test]

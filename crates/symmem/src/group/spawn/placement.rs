@@ -117,7 +117,8 @@ impl Placement {
     pub(super) fn say(&self, ranks: usize) {
         static SAID: Once = Once::new();
         let threads = self.threads;
-        SAID.call_once(|| {
+        // By force: a subscriber that panicked at it must not have every later call panic.
+        SAID.call_once_force(|_| {
             tracing::info!(
                 ranks,
                 threads,
