@@ -1,6 +1,7 @@
 //! Groups that lose ranks, and what the others make of it: `Group::survivors`.
 
 use std::net::TcpListener;
+use std::os::unix::process::parent_id;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -209,20 +210,29 @@ fn a_live_rank_that_never_comes_is_named_by_the_timeout() {
 #[test]
 fn a_rank_that_comes_late_is_waited_for_and_a_timed_out_election_can_be_held_again() {
     let name = "a_rank_that_comes_late_is_waited_for_and_a_timed_out_election_can_be_held_again";
+    // Not there before the election that rank 1 must be late for has ended, however slow the machine is.
+    let ended = |parent: u32| std::env::temp_dir().join(format!("symmem-test-late-{parent}"));
     let results = processes(name, 3).run_all(|group| {
         group.barrier()?;
         if group.rank() == 2 {
             die();
         }
         is_lost(group.barrier(), 2);
+        let ended = ended(parent_id());
         if group.rank() == 1 {
-            std::thread::sleep(Duration::from_millis(500));
+            let end = Instant::now() + LONG;
+            while !ended.exists() {
+                assert!(Instant::now() < end, "the early election does not end");
+                std::thread::sleep(Duration::from_millis(1));
+            }
         } else {
             let early = group.survivors(Deadline::after(Duration::from_millis(100)));
             assert!(matches!(early, Err(Error::Timeout { .. })), "{early:?}");
+            std::fs::write(&ended, "").unwrap();
         }
         is_whole(&group.survivors(soon())?)
     });
+    let _ = std::fs::remove_file(ended(std::process::id()));
     assert_eq!(outcomes(results), [Some((0, 2)), Some((1, 2)), None]);
 }
 
