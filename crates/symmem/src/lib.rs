@@ -30,6 +30,7 @@
 //! | allocate and rendezvous memory of the host | [`Group::alloc`], [`Allocation`], [`SymmetricMemory`], [`PeerView`] |
 //! | reduce, gather and scatter symmetric memory | methods of [`SymmetricMemory`]; [`ReduceOp`], [`Element`] |
 //! | the same on any slice | methods of [`Group`] |
+//! | multiply while ranks gather or scatter, normalise while they reduce | [`SymmetricMemory::all_gather_matmul`], [`SymmetricMemory::matmul_reduce_scatter`], [`SymmetricMemory::all_reduce_rms_norm`]; [`MatrixView`] |
 //! | start an operation and wait for it later | [`SymmetricMemory::start`], [`Group::start`]; [`Pending`], which is a future |
 //! | send messages with tags | [`Mailbox`] |
 //! | go on after a rank died | [`Error::culprit`], [`Group::survivors`] |
@@ -74,6 +75,7 @@
 #![cfg_attr(doctest, doc = include_str!("../../../docs/concepts/lanes.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/rank-died.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/inference-cpu.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../../docs/guides/fused-layers.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/cuda-kernels.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../../docs/guides/nccl.md"))]
 // A file that needs it allows it at its head; `cargo xtask fences` keeps the list.
@@ -105,7 +107,7 @@ pub mod topology;
 pub mod trace;
 pub mod tuning;
 
-pub use collective::{Received, Starter, Strided, Symmetric};
+pub use collective::{MatrixView, Received, Starter, Strided, Symmetric};
 pub use config::{Config, ConfigRow, DEFAULT_SIGNAL_PAD_SIZE, Origin};
 pub use error::{Cause, Context, Error, Result};
 pub use group::{

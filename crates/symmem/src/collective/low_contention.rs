@@ -8,19 +8,19 @@
 
 use std::mem::MaybeUninit;
 
+use super::check_len;
 use super::rooted::check_even;
-use super::{CollectiveCall, check_len};
 use crate::error::{Error, Result};
 use crate::group::Running;
 use crate::memory::{Local, SymmetricMemory};
 use crate::numeric::{Element, ReduceKernel, ReduceOp};
-use crate::operation::{Algorithm, Op};
+use crate::operation::{Algorithm, Op, Signature};
 use crate::sys::copy;
 
 /// What a rank reads of every rank: first element and number of elements.
-struct ReadRange {
-    start: usize,
-    len: usize,
+pub(super) struct ReadRange {
+    pub(super) start: usize,
+    pub(super) len: usize,
 }
 
 impl<T: Element> SymmetricMemory<T> {
@@ -33,12 +33,13 @@ impl<T: Element> SymmetricMemory<T> {
         let fits = check_len(call.op, "output", out.len(), len.saturating_mul(self.world_size()));
         let wanted = fits.map(|()| ReadRange { start: 0, len });
         self.operate(call.op, None, |running| {
-            let _borrow = self.visit(running, &call, wanted, |rank, from| {
+            let signature = call.signature(Algorithm::Direct, self.number());
+            let _borrow = self.visit(running, signature, wanted, |rank, from| {
                 let to = &mut out[rank * len..][..len];
                 // SAFETY: `from` has `len` elements, and `to` is private to this rank.
                 unsafe { copy::read_with(from, to.as_mut_ptr().cast(), size_of_val(to), stores) };
             })?;
-            self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+            self.sealed_by_meeting(running.meet(signature)).map(drop)
         })
     }
 
@@ -54,7 +55,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.operate(call.op, None, |running| {
             let (wanted, kernel) = running.told(wanted)?;
             let mut stash = Stash::new(rank, self.world_size(), size_of_val(out));
-            let _borrow = self.visit(running, &call, Ok(wanted), |rank, from| {
+            let signature = call.signature(Algorithm::Direct, self.number());
+            let _borrow = self.visit(running, signature, Ok(wanted), |rank, from| {
                 // SAFETY: the chunk of a rank has as many elements as `out`.
                 unsafe { stash.keep(rank, from) };
             })?;
@@ -62,21 +64,21 @@ impl<T: Element> SymmetricMemory<T> {
             // SAFETY: nobody writes any memory until the next meeting, or touches it any more after a
             // failure. Every source has as many elements as `out`, which is private to this rank.
             unsafe { kernel.reduce(out.as_mut_ptr().cast(), &stash.sources, out.len()) };
-            self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number()))).map(drop)
+            self.sealed_by_meeting(running.meet(signature)).map(drop)
         })
     }
 
     /// Announces this rank, then calls `visit` with every rank, and with the address of what is wanted of it,
     /// as soon as that rank has come. Returns once all have come and agree.
-    fn visit(
+    pub(super) fn visit(
         &self,
         running: &Running<'_>,
-        call: &CollectiveCall,
+        signature: Signature,
         wanted: Result<ReadRange>,
         visit: impl FnMut(usize, *const u8),
     ) -> Result<Local<'_, T>> {
         let (borrow, wanted) = running.told(wanted.and_then(|wanted| Ok((self.local()?, wanted))))?;
-        let heard = self.hear_each(running, call, &wanted, visit);
+        let heard = self.hear_each(running, signature, &wanted, visit);
         match self.sealed_by_meeting(heard)? {
             None => Ok(borrow),
             Some(rank) => {
@@ -90,12 +92,11 @@ impl<T: Element> SymmetricMemory<T> {
     fn hear_each(
         &self,
         running: &Running<'_>,
-        call: &CollectiveCall,
+        signature: Signature,
         wanted: &ReadRange,
         mut visit: impl FnMut(usize, *const u8),
     ) -> Result<Option<usize>> {
         let (me, world) = (self.rank(), self.world_size());
-        let signature = call.signature(Algorithm::Direct, self.number());
         let epoch = running.next_epoch()?;
         running.announce(epoch, signature, self.offset() as u64, &[]);
         let mut wrong: Option<usize> = None;

@@ -22,6 +22,7 @@ pub(crate) mod device;
 mod direct;
 pub(crate) mod erased;
 mod experts;
+mod fused;
 mod low_contention;
 mod movement;
 mod peers;
@@ -49,6 +50,7 @@ use crate::tuning::Choices;
 use crate::{Error, Result};
 
 use self::call::CollectiveCall;
+pub use self::fused::MatrixView;
 use self::peers::Peers;
 use self::push::Parcels;
 pub use self::started::Starter;

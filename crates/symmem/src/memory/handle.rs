@@ -280,6 +280,11 @@ impl<T: Element> SymmetricMemory<T> {
         self.algorithm_for(collective, self.len * size_of::<T>())
     }
 
+    /// What [`SymmetricMemory::using`] asked for.
+    pub(crate) fn forced(&self) -> Option<Algorithm> {
+        self.forced
+    }
+
     /// [`SymmetricMemory::algorithm`] of a call in which ranks give `bytes` at most.
     #[inline(always)]
     pub(crate) fn algorithm_for(&self, collective: Collective, bytes: usize) -> Result<Algorithm> {
@@ -541,7 +546,7 @@ impl<T: Element> SymmetricMemory<T> {
     fn check_state(&self, op: Op) -> Result<()> {
         self.table.check_open(op.name())?;
         let whole = self.table.state.load(Ordering::Relaxed) & NOT_WHOLE == 0;
-        match whole || !matches!(op.kind(), OpKind::Symmetric(_)) {
+        match whole || !matches!(op.kind(), OpKind::Symmetric(_) | OpKind::Fused) {
             true => Ok(()),
             false => Err(Error::NothingBrought { op: op.name(), ranks: self.table.without.clone() }),
         }

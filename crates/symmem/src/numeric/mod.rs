@@ -25,9 +25,11 @@ mod job;
 mod lanes;
 mod loops;
 mod minifloat;
+pub(crate) mod norm;
 mod number;
 mod op;
 mod portable;
+pub(crate) mod product;
 #[cfg(target_arch = "x86_64")]
 mod registers;
 mod scalar;

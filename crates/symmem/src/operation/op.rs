@@ -16,6 +16,8 @@ pub(crate) enum OpKind {
     Symmetric(Flow),
     /// A collective on private memory.
     Private(Flow),
+    /// A collective on symmetric memory and what is computed with it.
+    Fused,
     /// Another call that all ranks make together.
     Meeting,
     /// A step of a call, a call that fewer ranks make, or one that finds its ranks in another way.
@@ -245,6 +247,11 @@ ops! {
         Probe = 49, "probe", Other;
         Atomics = 60, "atomics", Meeting;
         PoolAlloc = 61, "pool.alloc", Meeting;
+        AllGatherMatmul = 62, "all_gather_matmul", Fused;
+        AllGatherColumnsMatmul = 63, "all_gather_columns_matmul", Fused;
+        MatmulReduceScatter = 64, "matmul_reduce_scatter", Fused;
+        MatmulReduceScatterColumns = 65, "matmul_reduce_scatter_columns", Fused;
+        AllReduceRmsNorm = 66, "all_reduce_rms_norm", Fused;
     }
     // Name, what holds of it (see `CollectiveRow`), what a rank gets, Python's method where that has another
     // name or is not there; operation, number and flow (everywhere unless it says so) on symmetric memory,

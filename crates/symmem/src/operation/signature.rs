@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 
-use super::{Algorithm, Op, SHAPED, Shape, Signature};
+use super::{Algorithm, Op, OpKind, SHAPED, Shape, Signature};
 use crate::numeric::{DType, ReduceOp};
 
 /// The first bits of the fields of a collective's word, and its end: operation (and whether there is a
@@ -83,7 +83,10 @@ pub(crate) fn describe(said: &[Option<(Signature, u64)>]) -> (&'static str, Vec<
     let differs = |at: usize| texts.iter().any(|theirs| theirs[at] != texts[0][at]);
     let known = (0..KNOWN).any(differs);
     let shows = |at: &usize| match one {
-        Some(op) => *at == ELEMENTS && op.row().is_some() || differs(*at) && (*at < KNOWN || !known),
+        Some(op) => {
+            *at == ELEMENTS && (op.row().is_some() || op.kind() == OpKind::Fused)
+                || differs(*at) && (*at < KNOWN || !known)
+        }
         None => *at < KNOWN,
     };
     let shown = |rank: usize| {
@@ -118,7 +121,8 @@ pub(crate) struct Announced {
 pub(crate) fn announced((signature, shape): (Signature, u64)) -> Option<Announced> {
     let op = Op::from_u8((signature.word & !SHAPED) as u8)?;
     let (number, size) = (Some(signature.word >> 8), Some(signature.size));
-    let agreed = op.row().map_or([None; 6], |_| unpacked(signature).map(Some));
+    let agrees = op.row().is_some() || op.kind() == OpKind::Fused;
+    let agreed = if agrees { unpacked(signature).map(Some) } else { [None; 6] };
     let [root, dtype, reduce, algorithm, memory, bytes] = agreed;
     let (channel, root, bytes, memory) = match op {
         Op::MemoryBarrier => (number, None, None, size),

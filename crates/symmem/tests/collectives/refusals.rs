@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use symmem::tuning::Algorithm;
-use symmem::{Error, Group, ReduceOp, Result, Strided, SymmetricMemory};
+use symmem::{Error, Group, MatrixView, ReduceOp, Result, Strided, SymmetricMemory};
 
 use crate::common::{AT_ONCE, PATIENCE, config, same_ranks_with};
 
@@ -125,6 +125,47 @@ const ROWS: &[Row] = &[
     }),
     row("pool.alloc", "length", |on, wrong| {
         on.group.pool().alloc::<f32>(if wrong { usize::MAX } else { 4 }).map(drop)
+    }),
+    row("all_gather_matmul", "out", |on, wrong| {
+        let weights = [1.0; LEN];
+        on.memory.all_gather_matmul(&[MatrixView::new(&weights, LEN, 1)?], &mut [&mut out(wrong, RANKS)])
+    }),
+    row("all_gather_matmul", "borrowed", |on, wrong| {
+        on.while_written(wrong, |memory| {
+            let weights = [1.0; LEN];
+            memory.all_gather_matmul(&[MatrixView::new(&weights, LEN, 1)?], &mut [&mut [0.0; RANKS]])
+        })
+    }),
+    row("all_gather_columns_matmul", "out", |on, wrong| {
+        let weights = [1.0; LEN * RANKS];
+        let weights = MatrixView::new(&weights, LEN * RANKS, 1)?;
+        on.memory.all_gather_columns_matmul(&[weights], &mut [&mut out(wrong, 1)])
+    }),
+    row("matmul_reduce_scatter", "op", |on, wrong| {
+        let (a, b) = (MatrixView::new(&[1.0f32; RANKS], RANKS, 1)?, MatrixView::new(&[1.0], 1, 1)?);
+        on.memory.matmul_reduce_scatter(op(wrong), a, b, &mut [0.0])
+    }),
+    row("matmul_reduce_scatter", "out", |on, wrong| {
+        let (a, b) = (MatrixView::new(&[1.0f32; RANKS], RANKS, 1)?, MatrixView::new(&[1.0], 1, 1)?);
+        on.memory.matmul_reduce_scatter(ReduceOp::Sum, a, b, &mut out(wrong, 1))
+    }),
+    row("matmul_reduce_scatter", "borrowed", |on, wrong| {
+        on.while_read(wrong, |memory| {
+            let (a, b) = (MatrixView::new(&[1.0f32; RANKS], RANKS, 1)?, MatrixView::new(&[1.0], 1, 1)?);
+            memory.matmul_reduce_scatter(ReduceOp::Sum, a, b, &mut [0.0])
+        })
+    }),
+    row("matmul_reduce_scatter_columns", "out", |on, wrong| {
+        let (a, b) = (MatrixView::new(&[1.0f32], 1, 1)?, MatrixView::new(&[1.0; RANKS], 1, RANKS)?);
+        on.memory.matmul_reduce_scatter_columns(ReduceOp::Sum, a, b, &mut out(wrong, 1))
+    }),
+    row("all_reduce_rms_norm", "out", |on, wrong| {
+        on.memory.all_reduce_rms_norm(&mut [0.0; LEN], &[1.0; CHUNK], 0.0, &mut out(wrong, LEN))
+    }),
+    row("all_reduce_rms_norm", "borrowed", |on, wrong| {
+        on.while_written(wrong, |memory| {
+            memory.all_reduce_rms_norm(&mut [0.0; LEN], &[1.0; CHUNK], 0.0, &mut [0.0; LEN])
+        })
     }),
     row("barrier", "channel", |on, wrong| on.memory.barrier(root(wrong))),
     row("broadcast_fds", "root", |on, wrong| on.group.broadcast_fds(root(wrong), &[]).map(drop)),
