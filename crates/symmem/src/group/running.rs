@@ -62,7 +62,8 @@ pub(crate) struct GroupWatch<'a> {
     notice: Notice,
 }
 
-/// Whether a rank is one of some. A reference, so that what is rare is compiled once and not for every closure.
+/// Whether a rank is one of some. A reference, so that what is rare is compiled once and not for every
+/// closure.
 pub(crate) type Ranks<'a> = &'a dyn Fn(usize) -> bool;
 
 impl Watch for GroupWatch<'_> {

@@ -76,8 +76,8 @@ impl<'a> Private<'a> {
         self.algorithm == Algorithm::Push
     }
 
-    /// Elements of `size` bytes in each of the `parts` of what a rank lays out at once; whole lines of a large
-    /// one.
+    /// Elements of `size` bytes in each of the `parts` of what a rank lays out at once; whole lines of a
+    /// large one.
     pub(super) fn room(&self, parts: usize, size: usize) -> usize {
         let bytes = if self.is_pushed() { self.call.bytes } else { staging_bytes(self.ranks().1) };
         let part = (bytes / size / parts).max(1);

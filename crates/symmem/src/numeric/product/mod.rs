@@ -353,35 +353,4 @@ mod tests {
         }
         assert_eq!(out, whole);
     }
-
-    /// `cargo test --release -p symmem product::tests::speed -- --ignored --nocapture`
-    #[test]
-    #[ignore = "a measurement"]
-    fn speed() {
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for [m, n, k] in [[1024, 64, 2048], [1024, 128, 2048], [2048, 2048, 2048]] {
-                let (a, b) = (noise(m * k, 1), noise(k * n, 2));
-                let mut out = vec![0.0f32; m * n];
-                let at = RawMatrix { dtype: DType::F32, at: out.as_mut_ptr().cast(), stride: n };
-                let mut best = [f64::MAX; 2];
-                for _ in 0..7 {
-                    let start = std::time::Instant::now();
-                    // SAFETY: all have room for their shapes.
-                    let panels = unsafe { Panels::pack_for(TileKernel::for_isa(isa), raw(&b, n), k, n) };
-                    best[0] = best[0].min(start.elapsed().as_secs_f64());
-                    let start = std::time::Instant::now();
-                    // SAFETY: as above.
-                    unsafe { multiply(&[(raw(&a, k), &panels)], m, at) };
-                    best[1] = best[1].min(start.elapsed().as_secs_f64());
-                }
-                let flops = 2.0 * (m * n * k) as f64;
-                println!(
-                    "{isa:?} {m}x{n}x{k}: pack {:.3} ms, multiply {:.3} ms, {:.1} GFLOP/s",
-                    best[0] * 1e3,
-                    best[1] * 1e3,
-                    flops / best[1] / 1e9
-                );
-            }
-        }
-    }
 }
