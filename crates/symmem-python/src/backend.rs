@@ -3,7 +3,7 @@
 //! `context` asks for them. A name that is none of them is an error that lists them.
 
 use pyo3::prelude::*;
-use symmem::cuda::{Place, Provider};
+use symmem::cuda::{PlaceKind, Provider};
 
 use crate::error::invalid;
 
@@ -14,7 +14,7 @@ const DEFAULT: &str = "CUDA";
 
 /// The providers of device memory, as PyTorch calls them.
 fn on_devices() -> impl Iterator<Item = (String, Provider)> {
-    let providers = Provider::of(Place::Device).enumerate();
+    let providers = Provider::of(PlaceKind::Device).enumerate();
     providers.map(|(at, provider)| match at {
         0 => (DEFAULT.to_owned(), provider),
         _ => (provider.name().to_ascii_uppercase(), provider),

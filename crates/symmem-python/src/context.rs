@@ -179,7 +179,7 @@ fn current_context(py: Python<'_>) -> PyResult<Context> {
 fn _prefer_backend(py: Python<'_>, name: &str, on_gpu: bool) -> PyResult<()> {
     // The host's provider says nothing of devices.
     let is_of_devices = |named: String| {
-        named.trim().parse().map(Provider::place).is_ok_and(|place| place == cuda::Place::Device)
+        named.trim().parse().map(Provider::place).is_ok_and(|place| place == cuda::PlaceKind::Device)
     };
     let is_named = std::env::var("SYMMEM_PROVIDER").is_ok_and(is_of_devices);
     match backend::parse("TORCH_SYMMMEM", name)? {

@@ -12,7 +12,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 pub(crate) use self::kind::check_pad_size;
-pub use self::provider::{Place, Provider};
+pub use self::provider::{PlaceKind, Provider};
 use self::setting::Setting;
 use self::table::settings;
 pub(crate) use self::unknown::SPAWN_NAME;

@@ -36,7 +36,7 @@
 //! | go on after a rank died | [`Error::culprit`], [`Group::survivors`] |
 //! | share memory with a process that is no rank | [`Allocation::share`], [`SharedView`] |
 //! | use GPUs: memory, collectives on streams and in graphs, kernels of your own | [`cuda`]: `Device`, `Engine`, `SymmetricMemory`, `Module` |
-//! | write one function for the host and for GPUs | [`Symmetric`], [`cuda::SymmetricMemory::on`] |
+//! | write one function for the host and for GPUs | [`Symmetric`], [`cuda::SymmetricMemory::on`]; [`Place`], [`Host`], [`Cuda`] |
 //! | call NCCL, or have it carry what ranks cannot reach | [`nccl`] |
 //! | know how GPUs are connected | [`topology`] |
 //! | look at jobs that run, and record them | [`inspect`], [`trace`] |
@@ -116,8 +116,8 @@ pub use group::{
 };
 pub use mail::{Delivery, Mailbox, PendingReceive, PendingSend};
 pub use memory::{
-    Allocation, AtomicElement, Atomics, Layout, Local, LocalMut, PadView, PeerView, Pool, PoolUsage,
-    ShareHandle, SharedView, SymmetricMemory,
+    Allocation, AtomicElement, Atomics, Cuda, Host, Layout, Local, LocalMut, PadView, PeerView, Place, Pool,
+    PoolUsage, ShareHandle, SharedView, SymmetricMemory,
 };
 pub use numeric::{Bool, DType, Element, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 pub use symmem_store as store;
@@ -179,7 +179,7 @@ pub mod cuda {
     pub use self::owner::Owner;
     pub use self::stream::{Capture, Stream};
     pub use crate::collective::device::{LocalRanks, OnStream};
-    pub use crate::config::{Place, Provider};
+    pub use crate::config::{PlaceKind, Provider};
     pub use crate::device::status::Status;
     #[doc(hidden)]
     #[cfg(feature = "bench-support")]

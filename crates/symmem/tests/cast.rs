@@ -32,9 +32,9 @@ fn casts_of_handles_whose_offsets_differ_need_all_of_them_to_fit() -> Result<()>
         let bytes = group.alloc::<u8>(64)?;
         let mem = bytes.rendezvous_as::<u16>(&group, 2 * group.rank(), 20)?;
         assert_error!(mem.cast::<u32>(), Error::Invalid { .. });
-        assert_eq!(mem.part(1, 8)?.cast::<u8>()?.offset_of(1)?, 4);
+        assert_eq!(mem.slice(1..9)?.cast::<u8>()?.offset_of(1)?, 4);
         let mem = bytes.rendezvous_as::<u16>(&group, 4 * group.rank(), 20)?;
-        let words = mem.part(2, 8)?.cast::<u32>()?;
+        let words = mem.slice(2..10)?.cast::<u32>()?;
         assert_eq!((words.offset(), words.offset_of(0)?, words.offset_of(1)?), (1 + group.rank(), 1, 2));
         assert_error!(words.offset_of(2), Error::RankOutOfRange { .. });
         mem.close()
@@ -79,14 +79,14 @@ fn parts_and_casts_stay_inside_the_handle() -> Result<()> {
         let mut x = group.alloc::<u8>(64)?;
         x.local_mut()?.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
         let mem = x.rendezvous(&group)?;
-        let words = mem.part(16, 32)?.cast::<u32>()?;
+        let words = mem.slice(16..48)?.cast::<u32>()?;
         assert_eq!((words.offset(), words.len()), (4, 8));
         assert_eq!(words.local()?[0], u32::from_le_bytes([16, 17, 18, 19]));
-        assert_eq!(words.part(8, 0)?.len(), 0);
-        assert_error!(words.part(7, 2), Error::OutOfBounds { .. });
-        assert_error!(words.part(usize::MAX, 2), Error::OutOfBounds { .. });
-        assert_error!(mem.part(2, 8)?.cast::<u32>(), Error::Invalid { .. });
-        assert_error!(mem.part(4, 6)?.cast::<u32>(), Error::Invalid { .. });
+        assert_eq!(words.slice(8..8)?.len(), 0);
+        assert_error!(words.slice(7..9), Error::OutOfBounds { .. });
+        assert_error!(words.slice(usize::MAX..), Error::OutOfBounds { .. });
+        assert_error!(mem.slice(2..10)?.cast::<u32>(), Error::Invalid { .. });
+        assert_error!(mem.slice(4..10)?.cast::<u32>(), Error::Invalid { .. });
         // What ranks make of the memory must agree in a collective.
         let mixed = match group.rank() {
             0 => mem.cast::<f32>()?.all_reduce(ReduceOp::Sum),

@@ -32,7 +32,7 @@ fn memory(group: &Group, len: usize) -> Result<SymmetricMemory<u8>> {
     let (rank, world) = (group.rank(), group.size());
     let mut x = group.alloc::<u8>(len + world)?;
     x.local_mut()?[rank..rank + len].copy_from_slice(&input(rank, len));
-    x.rendezvous_at(group, rank)?.first(len)
+    x.rendezvous_at(group, rank)?.slice(..len)
 }
 
 /// Numbers of rows, many of them 0.
@@ -204,7 +204,7 @@ fn numbers<T: Element>(group: &Group, len: usize, make: fn(f32) -> T) -> Result<
     for (position, value) in x.local_mut()?[rank..rank + len].iter_mut().enumerate() {
         *value = make(((rank * 31 + position * 7) % 23) as f32 * 0.375 - 3.0);
     }
-    x.rendezvous_at(group, rank)?.first(len)
+    x.rendezvous_at(group, rank)?.slice(..len)
 }
 
 /// The columns of a rank in `rows` rows of `matrix`.

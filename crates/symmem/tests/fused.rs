@@ -155,7 +155,7 @@ fn scatter<T: Number>(group: &Group) -> Result<()> {
     ] {
         // A part of so many rows or columns; as many of the other kind as `n`.
         let [m, n] = if by_rows { [part * world, n] } else { [n, part * world] };
-        let mut workspace = group.alloc::<f32>(m * n + 3)?.rendezvous(group)?.part(3, m * n)?;
+        let mut workspace = group.alloc::<f32>(m * n + 3)?.rendezvous(group)?.slice(3..3 + m * n)?;
         // Ranks differ in what they add up over.
         let depth = |rank: usize| if k == 0 { 0 } else { k + rank };
         let a: Vec<Vec<T>> = (0..world).map(|rank| noise(m * depth(rank), 10 + rank)).collect();
@@ -207,7 +207,7 @@ fn norms<T: Number>(group: &Group) -> Result<()> {
             if algorithm == Some(Algorithm::Staged) && len * size_of::<T>() > 64 << 10 {
                 continue;
             }
-            let memory = algorithm.map_or(memory.part(0, len)?, |algorithm| memory.using(algorithm));
+            let memory = algorithm.map_or(memory.slice(..len)?, |algorithm| memory.using(algorithm));
             let (mut residual, mut out) = (residual.clone(), vec![T::zeroed(); len]);
             memory.all_reduce_rms_norm(&mut residual, &weight, 1e-5, &mut out)?;
             results.push((residual, out));
@@ -492,7 +492,7 @@ fn a_workspace_that_is_borrowed_is_refused() {
     symmem::spawn(2, |group| {
         let group = group.within(PATIENCE);
         let mut workspace = group.alloc::<f32>(4)?.rendezvous(&group)?;
-        let twin = workspace.part(0, 4)?;
+        let twin = workspace.slice(..4)?;
         let guard = (group.rank() == 1).then(|| twin.local()).transpose()?;
         let (a, b) = (MatrixView::new(&[1.0f32; 4], 4, 1)?, MatrixView::new(&[1.0f32], 1, 1)?);
         let told = workspace.matmul_reduce_scatter(ReduceOp::Sum, a, b, &mut [0.0; 2]);

@@ -26,7 +26,7 @@ fn what_is_put_lands_behind_the_peers_offset() -> Result<()> {
         // SAFETY: nobody holds a guard before the barrier.
         unsafe { mem.put(next, 1, &[1000 + me as u32])? };
         // SAFETY: nobody holds a guard before it has waited for the signal.
-        unsafe { mem.part(2, 3)?.put_with_flag(next, 0, &[2000 + me as u32], 0, 7)? };
+        unsafe { mem.slice(2..5)?.put_with_flag(next, 0, &[2000 + me as u32], 0, 7)? };
         mem.wait_flag(0, 7)?;
         mem.barrier(0)?;
         let first = 100 * me as u32 + 5 * me as u32;
@@ -52,7 +52,7 @@ fn memory_that_not_all_ranks_have_a_table_of_meets_again() -> Result<()> {
         let y = if group.rank() == 0 { x } else { numbered(&group, 20)? };
         let mut after = y.rendezvous_at(&group, 2 * group.rank())?;
         assert_eq!(after.len(), 16);
-        assert_ne!(before.signal_pad_ptrs(), after.signal_pad_ptrs());
+        assert_ne!(before.pad_ptrs(), after.pad_ptrs());
         after.barrier(0)?;
         assert_eq!(after.peer(2)?.read(1)?, 205);
         after.barrier(0)?;
@@ -61,7 +61,7 @@ fn memory_that_not_all_ranks_have_a_table_of_meets_again() -> Result<()> {
         // What was there before stays, and the new one is what is kept.
         before.barrier(0)?;
         let again = y.rendezvous(&group)?;
-        assert_eq!((again.signal_pad_ptrs(), again.len()), (after.signal_pad_ptrs(), 20));
+        assert_eq!((again.pad_ptrs(), again.len()), (after.pad_ptrs(), 20));
         before.close()?;
         after.barrier(0)?;
         after.close()
@@ -79,11 +79,11 @@ fn ranks_may_call_a_collective_on_different_handles() -> Result<()> {
         let start = [0, 8][group.rank()];
         for algorithm in [Algorithm::Push, Algorithm::Staged, Algorithm::Direct] {
             let mut out = [0; 8];
-            handles[group.rank()].part(0, 4)?.using(algorithm).all_gather(&mut out)?;
+            handles[group.rank()].slice(..4)?.using(algorithm).all_gather(&mut out)?;
             assert_eq!(out, [0, 1, 2, 3, 108, 109, 110, 111]);
         }
         // Parts that are cut differently, too.
-        let mut summed = handles[0].part(start - 3 * group.rank(), 4)?.using(Algorithm::TwoShot);
+        let mut summed = handles[0].slice(start - 3 * group.rank()..)?.slice(..4)?.using(Algorithm::TwoShot);
         summed.all_reduce(ReduceOp::Sum)?;
         assert_eq!(*summed.local()?, [108, 110, 112, 114]);
         drop(summed);
@@ -111,7 +111,7 @@ fn ranks_without_memory_see_everybody_from_its_own_offset() -> Result<()> {
             assert_eq!(mem.offset_of(rank)?, 2 * rank);
             assert_eq!(mem.peer(rank)?.to_vec()?, (first..first + 14).collect::<Vec<_>>());
             let mut out = [0; 2];
-            mem.part(4, 10)?.get(rank, 8, &mut out)?;
+            mem.slice(4..14)?.get(rank, 8, &mut out)?;
             assert_eq!(out, [first + 12, first + 13]);
             assert!(mem.peer(0).is_err() && mem.get(2, 0, &mut []).is_err());
         }
@@ -133,7 +133,7 @@ fn counted_collectives_take_handles_of_different_lengths() -> Result<()> {
             let first = 1_000_000 * me as u32;
             x.local_mut()?.iter_mut().zip(first..).for_each(|(element, number)| *element = number);
             let whole = x.rendezvous(&group)?;
-            let mem = if me == 0 { whole } else { whole.part(len / 2, len / 2)? };
+            let mem = if me == 0 { whole } else { whole.slice(len / 2..)? };
             let counts = [len / 2, len / 4];
             let theirs =
                 (0..(len / 2) as u32).chain((0..(len / 4) as u32).map(|i| 1_000_000 + (len / 2) as u32 + i));

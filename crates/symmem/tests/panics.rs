@@ -164,7 +164,7 @@ fn wait_for(flag: &AtomicBool) {
 type MemoryOp = fn(&mut SymmetricMemory<f32>) -> Result<()>;
 
 const MEMORY_OPS: [(&str, MemoryOp); 15] = [
-    ("all_reduce by push", |mem| mem.using(Algorithm::Push).first(4)?.all_reduce(ReduceOp::Sum)),
+    ("all_reduce by push", |mem| mem.using(Algorithm::Push).slice(..4)?.all_reduce(ReduceOp::Sum)),
     ("all_reduce by staging", |mem| mem.using(Algorithm::Staged).all_reduce(ReduceOp::Sum)),
     ("all_reduce in two shots", |mem| mem.using(Algorithm::TwoShot).all_reduce(ReduceOp::Sum)),
     ("all_reduce_out", |mem| mem.using(Algorithm::Direct).all_reduce_out(ReduceOp::Sum, &mut [0.0; 1024])),
@@ -180,7 +180,7 @@ const MEMORY_OPS: [(&str, MemoryOp); 15] = [
     ("barrier", |mem| mem.barrier(0)),
     ("wait_signal", |mem| mem.wait_signal(1, 0)),
     ("wait_flag", |mem| mem.wait_flag(0, 7)),
-    ("close", |mem| mem.part(0, 1)?.close()),
+    ("close", |mem| mem.slice(..1)?.close()),
 ];
 
 /// Runs `op` on rank 0, whose wait panics because rank 1 is late, and on rank 1 once rank 0 has caught the

@@ -21,7 +21,7 @@ fn with_pool(work: impl Fn(&Group, &Pool) -> Result<()> + Send + Sync) -> Result
 
 /// Where this rank's elements are.
 fn address<T: symmem::Element>(array: &SymmetricMemory<T>) -> usize {
-    array.buffer_ptrs()[array.rank()] as usize
+    array.base_ptrs()[array.rank()] as usize
 }
 
 /// The bytes from the first array of the block to this one: the same on all ranks, by whichever rank's eyes.
@@ -29,7 +29,7 @@ fn distances<T: symmem::Element, U: symmem::Element>(
     first: &SymmetricMemory<T>,
     other: &SymmetricMemory<U>,
 ) -> Vec<usize> {
-    let bases = other.buffer_ptrs().into_iter().zip(first.buffer_ptrs());
+    let bases = other.base_ptrs().into_iter().zip(first.base_ptrs());
     bases.map(|(other, first)| (other as usize).wrapping_sub(first as usize)).collect()
 }
 
@@ -237,7 +237,7 @@ fn arrays_outlive_their_pool() -> Result<()> {
         assert_eq!(x.local()?[99], 9);
         // Closed as any symmetric memory: on all ranks, and views stay.
         let view = x.peer(group.next())?;
-        let same = x.part(0, 10)?;
+        let same = x.slice(..10)?;
         x.close()?;
         assert!(matches!(same.barrier(0), Err(Error::Closed { .. })));
         assert_eq!(view.read(0)?, 9);

@@ -54,13 +54,13 @@ fn memory_that_another_rank_has_rendezvoused_is_refused_until_it_is_closed() {
         assert_eq!(culprit, 1);
         assert!(message.contains("rank 0"), "{message}");
         // The same rank gets its own again, without anybody else.
-        assert_eq!(memory[rank].rendezvous(&group)?.buffer_ptrs(), mem.buffer_ptrs());
+        assert_eq!(memory[rank].rendezvous(&group)?.base_ptrs(), mem.base_ptrs());
         mem.barrier(0)?;
         mem.close()?;
         // Until the other rank has left the call, too.
         group.barrier()?;
         let mem = memory[1 - rank].rendezvous(&group)?;
-        assert_eq!(mem.buffer_ptrs()[rank].cast_const().cast(), memory[1 - rank].as_ptr());
+        assert_eq!(mem.base_ptrs()[rank].cast_const().cast(), memory[1 - rank].as_ptr());
         mem.close()
     })
     .unwrap();

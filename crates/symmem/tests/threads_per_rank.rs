@@ -20,7 +20,7 @@ fn results<T: Element>(group: &Group, len: usize, op: ReduceOp) -> Result<Vec<Ve
     bytemuck::cast_slice_mut::<T, u8>(&mut x.local_mut()?).iter_mut().for_each(noise);
     // Offsets differ by rank, so that nothing is aligned alike.
     x.rendezvous(group)?;
-    let mut mem = x.rendezvous_at(group, rank)?.first(len)?;
+    let mut mem = x.rendezvous_at(group, rank)?.slice(..len)?;
     let own = mem.local()?.to_vec();
     let mut results = Vec::new();
     let mut keep = |out: &[T]| results.push(bytemuck::cast_slice::<T, u8>(out).to_vec());

@@ -26,7 +26,7 @@ struct World<'a> {
 impl World<'_> {
     /// A handle that starts at byte `offset`, on the peer too. Local.
     fn at_byte(&self, offset: usize) -> Result<SymmetricMemory<u8>> {
-        self.mem.part(offset, BYTES.saturating_sub(offset))
+        self.mem.slice(offset..)
     }
 }
 
@@ -227,10 +227,10 @@ fn a_longer_part_does_not_reach_beyond_its_peers_memory() {
             mem.get(PEER, 0, &mut [0])?;
             out_of_bounds(mem.get(PEER, 0, &mut [0; 2]));
             out_of_bounds(mem.get(PEER, 1, &mut [0]));
-            out_of_bounds(mem.part(15, 1)?.get(PEER, 0, &mut [0]));
-            out_of_bounds(mem.part(16, 0)?.get(PEER, 0, &mut []));
+            out_of_bounds(mem.slice(15..16)?.get(PEER, 0, &mut [0]));
+            out_of_bounds(mem.slice(16..16)?.get(PEER, 0, &mut []));
             out_of_bounds(mem.peer(PEER).map(drop));
-            out_of_bounds(mem.part(16, 0)?.peer(PEER).map(drop));
+            out_of_bounds(mem.slice(16..16)?.peer(PEER).map(drop));
             // SAFETY: nothing is written.
             out_of_bounds(unsafe { mem.put(PEER, 1, &[7]) });
             assert_eq!(mem.remote::<u32>(PEER, &[1])?.to_vec()?, [0]);

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, value_parser};
 use serde::{Deserialize, Serialize};
 use symmem::DType;
-use symmem::cuda::{Place, Provider};
+use symmem::cuda::{PlaceKind, Provider};
 
 use super::compare::BenchCommand;
 use super::gpu::GpuArgs;
@@ -115,7 +115,7 @@ impl BenchArgs {
 
     /// Whether it is about memory of GPUs.
     pub(crate) fn is_of_gpus(&self) -> bool {
-        self.provider.place() == Place::Device
+        self.provider.place() == PlaceKind::Device
     }
 
     /// What can be measured on the provider's memory.

@@ -100,7 +100,7 @@ pub(super) struct Lines<'a> {
 impl<'a> Lines<'a> {
     /// Lines in `mem`, which has `STRIDE` words for every rank, all zero, and is used for nothing else.
     pub(super) fn new(mem: &'a SymmetricMemory<u64>) -> Self {
-        let (buffers, me) = (mem.buffer_ptrs(), mem.rank());
+        let (buffers, me) = (mem.base_ptrs(), mem.rank());
         assert!(mem.len() >= buffers.len() * STRIDE);
         // SAFETY: in range, aligned, mapped while `mem` is borrowed, and nobody uses them but as atomics.
         let word =

@@ -22,7 +22,7 @@ impl<'a> Limit<'a> {
     /// Flags in `mem`, which has `STRIDE` words for every rank and is used for nothing else.
     /// `crowded` says that ranks outnumber the cores.
     pub(super) fn new(mem: &'a SymmetricMemory<u64>, crowded: bool) -> Self {
-        let (buffers, me) = (mem.buffer_ptrs(), mem.rank());
+        let (buffers, me) = (mem.base_ptrs(), mem.rank());
         assert!(mem.len() >= buffers.len() * STRIDE);
         // SAFETY: in range, aligned, mapped while `mem` is borrowed, and nobody uses them but as atomics.
         let flag = |at: usize, from: usize| unsafe { &*buffers[at].cast::<AtomicU64>().add(from * STRIDE) };

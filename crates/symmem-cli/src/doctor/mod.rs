@@ -29,7 +29,7 @@ use symmem::machine;
 
 pub(crate) use self::part::run_part;
 use self::row::{Fact, Row, Section, Status, Summary};
-use symmem::cuda::{Place, Provider};
+use symmem::cuda::{PlaceKind, Provider};
 
 use crate::args::{DoctorArgs, DoctorPart};
 use crate::screen;
@@ -88,11 +88,11 @@ fn self_tests(args: &DoctorArgs, has_gpu: bool) -> Vec<Fact> {
     }
     let ask = |provider: Provider, limit| part::ask(DoctorPart::Provider(provider), provider.name(), limit);
     let mut facts: Vec<Fact> =
-        Provider::of(Place::Host).flat_map(|provider| ask(provider, args.limit())).collect();
+        Provider::of(PlaceKind::Host).flat_map(|provider| ask(provider, args.limit())).collect();
     if has_gpu {
-        facts.extend(Provider::of(Place::Device).flat_map(|provider| ask(provider, args.gpu_limit())));
+        facts.extend(Provider::of(PlaceKind::Device).flat_map(|provider| ask(provider, args.gpu_limit())));
     } else {
-        let names: Vec<&str> = Provider::of(Place::Device).map(Provider::name).collect();
+        let names: Vec<&str> = Provider::of(PlaceKind::Device).map(Provider::name).collect();
         facts.push(Fact::skip(names.join(", "), "no GPU to try them on"));
     }
     facts

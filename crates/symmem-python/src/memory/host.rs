@@ -34,8 +34,7 @@ pub(crate) struct Host {
 
 fn facts_of(memory: &Bytes) -> MemoryFacts {
     let numbers = |pointers: Vec<*mut u8>| pointers.iter().map(|pointer| *pointer as usize).collect();
-    let (buffers, pads): (Vec<_>, Vec<_>) =
-        (numbers(memory.buffer_ptrs()), numbers(memory.signal_pad_ptrs()));
+    let (buffers, pads): (Vec<_>, Vec<_>) = (numbers(memory.base_ptrs()), numbers(memory.pad_ptrs()));
     MemoryFacts {
         buffer_size: memory.buffer_size(),
         signal_pad_size: memory.signal_pad_size(),
@@ -58,7 +57,7 @@ impl Host {
         span: &Span,
     ) -> PyResult<Self> {
         let memory = blocking(py, || match known {
-            true => allocation.rendezvous(group)?.part(span.offset, span.bytes()),
+            true => allocation.rendezvous(group)?.slice(span.offset..span.offset + span.bytes()),
             false => allocation.rendezvous_of(span.dtype, group, span.offset, &span.shape),
         })?;
         Ok(Self::new(on_lasting_terms(memory, lasting), span.clone()))

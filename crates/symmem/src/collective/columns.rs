@@ -54,7 +54,8 @@ impl<T: Element> SymmetricMemory<T> {
         const OP: Op = Op::ReduceScatterColumns;
         let (len, world) = (self.len(), self.world_size());
         let rows = check_columns(len, columns, world, out.len());
-        let kernel = self.told(OP, rows.and_then(|rows| Ok((rows, ReduceKernel::select(T::DTYPE, op)?))));
+        let kernel =
+            self.parts.told(OP, rows.and_then(|rows| Ok((rows, ReduceKernel::select(T::DTYPE, op)?))));
         let (rows, kernel) = kernel?;
         let (call, terms) = (self.call(OP, 0, Some(op)), [("columns", columns)]);
         self.state_and_read(

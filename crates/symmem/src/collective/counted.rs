@@ -60,7 +60,7 @@ impl<T: Element> SymmetricMemory<T> {
         let fits = self
             .check_counts(OP, counts)
             .and_then(|sum| check_len(OP, "output", out.len(), sum.total).map(|()| sum));
-        let sum = self.told(OP, fits)?;
+        let sum = self.parts.told(OP, fits)?;
         let given = counts[self.rank()];
         self.run_counted(OP, 0, (counts, sum.even), (sum.most, given), |peers| match sum.even {
             true => peers.gather(0, out),
@@ -79,7 +79,7 @@ impl<T: Element> SymmetricMemory<T> {
             true => check_len(OP, "output", out.len(), sum.total).map(|()| sum),
             false => Ok(sum),
         });
-        let sum = self.told(OP, fits)?;
+        let sum = self.parts.told(OP, fits)?;
         let given = if is_root { 0 } else { counts[self.rank()] };
         self.run_counted(OP, root, (counts, sum.even), (sum.most, given), |peers| match (is_root, sum.even) {
             (true, true) => peers.gather(0, out),
@@ -97,7 +97,7 @@ impl<T: Element> SymmetricMemory<T> {
             self.check_room(OP, sum.total)?;
             check_len(OP, "output", out.len(), counts[self.rank()]).map(|()| sum)
         });
-        let sum = self.told(OP, fits)?;
+        let sum = self.parts.told(OP, fits)?;
         let given = if self.rank() == root { sum.total } else { 0 };
         let start = counts[..self.rank()].iter().sum();
         self.run_counted(OP, root, (counts, sum.even), (sum.total, given), |peers| {
@@ -142,12 +142,13 @@ impl<T: Element> SymmetricMemory<T> {
         let bytes = most * size;
         let call = CollectiveCall { op, root, dtype: T::DTYPE, reduce: None, bytes, shape };
         let chosen = match op.row().and_then(|row| row.tuned) {
-            Some(collective) => self.algorithm_for(collective, bytes),
+            Some(collective) => self.parts.algorithm_for(collective, bytes),
             None => Ok(Algorithm::Direct),
         };
-        let (algorithm, _borrow) = self.told(op, chosen.and_then(|chosen| Ok((chosen, self.local()?))))?;
+        let (algorithm, _borrow) =
+            self.parts.told(op, chosen.and_then(|chosen| Ok((chosen, self.local()?))))?;
         tracing::trace!(op = op.name(), %algorithm, bytes, "collective");
-        self.operate_as(group, op, |running| {
+        self.parts.operate_as(group, op, |running| {
             self.carry(&call, (most, given * size), algorithm, running, work)
         })
     }

@@ -29,7 +29,7 @@ pub(super) fn run<T: Element>(
     fault::point(Point::DirectWorked);
     let left = running.meet(signature);
     if let Err(error) = &left {
-        memory.poison(error);
+        memory.parts.poison(error);
     }
     left.map(drop)
 }

@@ -32,8 +32,8 @@ impl<T: Element> SymmetricMemory<T> {
         let (len, stores) = (self.len(), self.stores());
         let fits = check_len(call.op, "output", out.len(), len.saturating_mul(self.world_size()));
         let wanted = fits.map(|()| ReadRange { start: 0, len });
-        self.operate(call.op, None, |running| {
-            let signature = call.signature(Algorithm::Direct, self.number());
+        self.parts.operate(call.op, None, |running| {
+            let signature = call.signature(Algorithm::Direct, self.parts.number());
             let _borrow = self.visit(running, signature, wanted, |rank, from| {
                 let to = &mut out[rank * len..][..len];
                 // SAFETY: `from` has `len` elements, and `to` is private to this rank.
@@ -52,10 +52,10 @@ impl<T: Element> SymmetricMemory<T> {
         let wanted = check_even(call.op, self.len(), self.world_size())
             .and_then(|len| check_len(call.op, "output", out.len(), len).map(|()| len))
             .and_then(|len| Ok((ReadRange { start: len * rank, len }, ReduceKernel::select(T::DTYPE, op)?)));
-        self.operate(call.op, None, |running| {
+        self.parts.operate(call.op, None, |running| {
             let (wanted, kernel) = running.told(wanted)?;
             let mut stash = Stash::new(rank, self.world_size(), size_of_val(out));
-            let signature = call.signature(Algorithm::Direct, self.number());
+            let signature = call.signature(Algorithm::Direct, self.parts.number());
             let _borrow = self.visit(running, signature, Ok(wanted), |rank, from| {
                 // SAFETY: the chunk of a rank has as many elements as `out`.
                 unsafe { stash.keep(rank, from) };

@@ -66,7 +66,7 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Runs `work`, which only reads everybody's elements.
     fn read_all(&self, call: &CollectiveCall, work: impl FnOnce(&Peers<T>)) -> Result<()> {
-        let _borrow = self.told(call.op, self.local())?;
+        let _borrow = self.parts.told(call.op, self.local())?;
         self.run(call, work)
     }
 
@@ -75,11 +75,11 @@ impl<T: Element> SymmetricMemory<T> {
     #[inline]
     fn run(&self, call: &CollectiveCall, work: impl FnOnce(&Peers<T>)) -> Result<()> {
         let algorithm = match call.op.row().and_then(|row| row.tuned) {
-            Some(collective) => self.told(call.op, self.algorithm(collective))?,
+            Some(collective) => self.parts.told(call.op, self.algorithm(collective))?,
             None => Algorithm::Direct,
         };
         tracing::trace!(op = call.op.name(), %algorithm, bytes = call.bytes, "collective");
-        self.operate(call.op, None, |running| {
+        self.parts.operate(call.op, None, |running| {
             self.carry(call, (self.len(), call.bytes), algorithm, running, work)
         })
     }
@@ -94,7 +94,7 @@ impl<T: Element> SymmetricMemory<T> {
         running: &Running<'_>,
         work: impl FnOnce(&Peers<T>),
     ) -> Result<()> {
-        let signature = call.signature(algorithm, self.number());
+        let signature = call.signature(algorithm, self.parts.number());
         let (inner, me) = (running.inner(), self.rank());
         let own = self.own_address();
         // SAFETY: there is room for as many bytes as the call has.
@@ -102,7 +102,7 @@ impl<T: Element> SymmetricMemory<T> {
         match algorithm {
             Algorithm::Push => {
                 let mut parcels = Parcels::new();
-                self.seal(push::exchange(running, call, signature, &mut parcels, fill))?;
+                self.parts.seal(push::exchange(running, call, signature, &mut parcels, fill))?;
                 let parcels = parcels.addresses();
                 let address = |rank| if rank == me { own } else { parcels[rank] };
                 // SAFETY: the parcels are on the stack and hold the call's bytes.
@@ -110,7 +110,7 @@ impl<T: Element> SymmetricMemory<T> {
                 Ok(())
             }
             Algorithm::Staged => {
-                let epoch = self.seal(staged::exchange(running, call, signature, |_, to| fill(to)))?;
+                let epoch = self.parts.seal(staged::exchange(running, call, signature, |_, to| fill(to)))?;
                 let address = |rank| if rank == me { own } else { inner.map(rank).staging(epoch) };
                 // SAFETY: staging holds the call's bytes, and this rank announces nothing before `work` is
                 // done.

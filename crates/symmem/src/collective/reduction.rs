@@ -24,14 +24,14 @@ impl<T: Element> SymmetricMemory<T> {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn all_reduce(&mut self, op: ReduceOp) -> Result<()> {
-        let _borrow = self.told(Op::AllReduce, self.borrow_exclusive(Op::AllReduce.name()))?;
+        let _borrow = self.parts.told(Op::AllReduce, self.borrow_exclusive(Op::AllReduce.name()))?;
         self.all_reduce_held(op)
     }
 
     /// [`SymmetricMemory::all_reduce`] of memory that is borrowed for it.
     #[inline]
     pub(super) fn all_reduce_held(&self, op: ReduceOp) -> Result<()> {
-        let kernel = self.told(Op::AllReduce, ReduceKernel::select(T::DTYPE, op))?;
+        let kernel = self.parts.told(Op::AllReduce, ReduceKernel::select(T::DTYPE, op))?;
         tracing::trace!(isa = ?kernel.isa(), "all_reduce");
         let call = self.call(Op::AllReduce, 0, Some(op));
         self.run(&call, |peers| match peers.are_shared() {
@@ -45,7 +45,7 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn all_reduce_out(&self, op: ReduceOp, out: &mut [T]) -> Result<()> {
         const OP: Op = Op::AllReduceOut;
         let fits = check_len(OP, "output", out.len(), self.len());
-        let kernel = self.told(OP, fits.and_then(|()| ReduceKernel::select(T::DTYPE, op)))?;
+        let kernel = self.parts.told(OP, fits.and_then(|()| ReduceKernel::select(T::DTYPE, op)))?;
         self.read_all(&self.call(OP, 0, Some(op)), |peers| peers.reduce(kernel, 0, out))
     }
 
@@ -58,7 +58,7 @@ impl<T: Element> SymmetricMemory<T> {
             true => check_len(OP, "output", out.len(), self.len()),
             false => Ok(()),
         });
-        let kernel = self.told(OP, fits.and_then(|()| ReduceKernel::select(T::DTYPE, op)))?;
+        let kernel = self.parts.told(OP, fits.and_then(|()| ReduceKernel::select(T::DTYPE, op)))?;
         self.read_all(&self.call(OP, root, Some(op)), |peers| {
             if is_root {
                 peers.reduce(kernel, 0, out);
@@ -73,7 +73,7 @@ impl<T: Element> SymmetricMemory<T> {
         let chunk = check_even(OP, self.len(), self.world_size())
             .and_then(|chunk| check_len(OP, "output", out.len(), chunk).map(|()| chunk));
         let (chunk, kernel) =
-            self.told(OP, chunk.and_then(|chunk| Ok((chunk, ReduceKernel::select(T::DTYPE, op)?))))?;
+            self.parts.told(OP, chunk.and_then(|chunk| Ok((chunk, ReduceKernel::select(T::DTYPE, op)?))))?;
         let start = chunk * self.rank();
         self.read_all(&self.call(OP, 0, Some(op)), |peers| peers.reduce(kernel, start, out))
     }

@@ -62,7 +62,7 @@ impl<T: Element> SymmetricMemory<T> {
     #[inline]
     fn scan_first(&self, name: Op, count: usize, op: ReduceOp, out: &mut [T]) -> Result<()> {
         let fits = check_len(name, "output", out.len(), self.len());
-        let kernel = self.told(name, fits.and_then(|()| kernel::<T>(op)))?;
+        let kernel = self.parts.told(name, fits.and_then(|()| kernel::<T>(op)))?;
         self.read_all(&self.call(name, 0, Some(op)), |peers| reduce(peers, count, (op, kernel), out))
     }
 }

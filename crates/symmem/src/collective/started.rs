@@ -112,7 +112,7 @@ impl<T: Element> Starter<'_, SymmetricMemory<T>> {
         self.0.group().enqueue(op, move || {
             // As the blocking form does when it borrows: what was started before may have failed.
             let sound = hold.and_then(|hold| hold.check(op.name()).map(|()| hold));
-            let hold = memory.told(op, sound)?;
+            let hold = memory.parts.told(op, sound)?;
             hold.guarded(|| work(&memory))
         })
     }
@@ -127,7 +127,7 @@ impl<T: Element> Starter<'_, SymmetricMemory<T>> {
         let hold = Hold::shared(self.0.block(), op.name());
         let memory = self.0.for_helper();
         self.0.group().enqueue(op, move || {
-            let hold = memory.told(op, hold)?;
+            let hold = memory.parts.told(op, hold)?;
             hold.guarded(|| work(&memory, &mut out))?;
             Ok(out)
         })

@@ -78,7 +78,7 @@ impl<T: Element> SymmetricMemory<T> {
         plan: impl FnOnce(&RankStatements<'_, T>) -> Result<P, CallRefusal>,
         work: impl FnOnce(&RankStatements<'_, T>, &P),
     ) -> Result<P> {
-        self.operate(call.op, None, |running| {
+        self.parts.operate(call.op, None, |running| {
             self.state_and_read_in(running, call, terms, numbers, plan, work)
         })
     }
@@ -96,7 +96,7 @@ impl<T: Element> SymmetricMemory<T> {
         let said = self.sealed_by_meeting(self.state(running, &call, terms, numbers))?;
         let plan = plan(&said).map_err(|refusal| refused(running, refusal))?;
         work(&said, &plan);
-        self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.number())))?;
+        self.sealed_by_meeting(running.meet(call.signature(Algorithm::Direct, self.parts.number())))?;
         Ok(plan)
     }
 
@@ -106,7 +106,7 @@ impl<T: Element> SymmetricMemory<T> {
         if let Err(error) = &met
             && !matches!(error, Error::Mismatch { .. } | Error::Rank { .. })
         {
-            self.poison(error);
+            self.parts.poison(error);
         }
         met
     }
@@ -124,7 +124,7 @@ impl<T: Element> SymmetricMemory<T> {
         terms: &[Term],
         numbers: Vec<usize>,
     ) -> Result<RankStatements<'_, T>> {
-        let signature = call.signature(Algorithm::Direct, self.number());
+        let signature = call.signature(Algorithm::Direct, self.parts.number());
         let statement = encode(self.offset(), terms, numbers);
         let parts = running.all_gather_in_memory(signature, &statement)?;
         let words = parts.iter().map(|part| decode(part)).collect();

@@ -5,7 +5,7 @@ use crate::named::named;
 /// Where memory can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Place {
+pub enum PlaceKind {
     /// In the memory of the host.
     Host,
     /// In the memory of a CUDA device.
@@ -44,24 +44,24 @@ named! {
 
 impl Provider {
     /// Where its memory is.
-    pub const fn place(self) -> Place {
+    pub const fn place(self) -> PlaceKind {
         match self {
-            Self::Shm => Place::Host,
-            Self::Vmm | Self::Nccl => Place::Device,
+            Self::Shm => PlaceKind::Host,
+            Self::Vmm | Self::Nccl => PlaceKind::Device,
             #[cfg(feature = "faults")]
-            Self::Heap => Place::Host,
+            Self::Heap => PlaceKind::Host,
             #[cfg(feature = "faults")]
-            Self::Slab => Place::Device,
+            Self::Slab => PlaceKind::Device,
         }
     }
 
     /// The providers of `place`. The first is what is used if nobody says anything.
-    pub fn of(place: Place) -> impl Iterator<Item = Self> {
+    pub fn of(place: PlaceKind) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |provider| provider.place() == place)
     }
 
     /// This one for memory in its own place; that of another place is what it is if nobody says anything.
-    pub(crate) fn or_default_of(self, place: Place) -> Self {
+    pub(crate) fn or_default_of(self, place: PlaceKind) -> Self {
         if self.place() == place { self } else { Self::of(place).next().unwrap_or(self) }
     }
 
@@ -83,15 +83,16 @@ mod tests {
         }
         assert!("gpu".parse::<Provider>().unwrap_err().to_string().contains("is none of shm, vmm, nccl"));
         assert_eq!(Provider::names(), "shm, vmm or nccl");
-        let defaults = [Place::Host, Place::Device].map(|place| Provider::of(place).next().unwrap().name());
+        let defaults =
+            [PlaceKind::Host, PlaceKind::Device].map(|place| Provider::of(place).next().unwrap().name());
         assert_eq!(defaults, ["shm", "vmm"]);
-        assert_eq!(Provider::default().place(), Place::Device);
+        assert_eq!(Provider::default().place(), PlaceKind::Device);
     }
 
     #[test]
     fn a_provider_of_one_place_leaves_the_other_as_it_is() {
         for provider in Provider::ALL {
-            for place in [Place::Host, Place::Device] {
+            for place in [PlaceKind::Host, PlaceKind::Device] {
                 let chosen = provider.or_default_of(place);
                 assert_eq!(chosen.place(), place);
                 assert_eq!(chosen == provider, provider.place() == place);

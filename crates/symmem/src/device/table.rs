@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// One rendezvous of this rank's.
 #[derive(Debug)]
-pub(crate) struct DeviceTable {
+pub struct DeviceTable {
     /// Where everybody's memory begins, and pad; 0 for ranks out of reach.
     pub(crate) data: Vec<u64>,
     pub(crate) pads: Vec<u64>,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::Membership;
-use crate::config::{Config, Place, Provider, check_pad_size};
+use crate::config::{Config, PlaceKind, Provider, check_pad_size};
 use crate::sys::ids;
 use crate::{Error, Result};
 
@@ -63,7 +63,7 @@ impl RankContext {
 
     /// A context with `config`, on host shared memory.
     pub fn new(config: Config) -> Self {
-        let provider = config.provider.or_default_of(Place::Device);
+        let provider = config.provider.or_default_of(PlaceKind::Device);
         Self::with_devices(config, Arc::new(Mutex::new(Chosen { provider, in_code: false, used: false })))
     }
 
@@ -127,7 +127,7 @@ impl RankContext {
     }
 
     fn choose(&self, provider: Provider, in_code: bool) -> Result<()> {
-        if provider.place() != Place::Device {
+        if provider.place() != PlaceKind::Device {
             return Err(Error::invalid("provider", format!("{provider} has no memory of devices")));
         }
         let mut chosen = self.devices();

@@ -77,7 +77,7 @@ impl MailRings {
         let slot = (RINGS_OF_A_RANK / group.size() / SLOTS as usize).clamp(least, most) & !63;
         let bytes = size_of::<Bell>() + group.size() * ring_bytes(slot);
         let memory = group.alloc::<u64>(bytes / size_of::<u64>())?.rendezvous(group)?;
-        let bases = memory.buffer_ptrs();
+        let bases = memory.base_ptrs();
         Ok(Self { memory, bases, slot })
     }
 
@@ -87,7 +87,7 @@ impl MailRings {
 
     /// What tells them from other rings of the group, the same on all ranks.
     pub(super) fn number(&self) -> u64 {
-        self.memory.number()
+        self.memory.parts.number()
     }
 
     /// The bell on which the threads of `rank` sleep while they wait for mail.

@@ -1,4 +1,6 @@
-//! A local allocation and the guards that give access to one's own memory.
+//! A local allocation, on the host or on a device, and the guards that give access to one's own memory.
+//!
+//! Public. `device/allocation.rs` has what only allocations on devices can do.
 
 #![allow(unsafe_code, reason = "memory that peers write")]
 
@@ -6,13 +8,16 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use super::place::{Block as _, Host, Parts as _, Place};
+use super::rendezvous::{Covered, Layout};
 use super::{MemoryBlock, SymmetricMemory};
 use crate::Result;
-use crate::group::Group;
-use crate::numeric::Element;
+use crate::numeric::{Element, element};
+use crate::operation::Op;
 use crate::sys::copy;
 
-/// Zeroed memory of this rank that can become symmetric. Local to make, local to drop.
+/// Zeroed memory of this rank that can become symmetric, on the host or, as
+/// [`cuda::Allocation`](crate::cuda::Allocation), on a device. Local to make, local to drop.
 ///
 /// ```
 /// let mut x = symmem::RankContext::from_env()?.alloc::<u32>(4)?;
@@ -21,20 +26,17 @@ use crate::sys::copy;
 /// # Ok::<(), symmem::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Allocation<T: Element> {
-    block: Arc<MemoryBlock>,
+pub struct Allocation<T: Element, P: Place = Host> {
+    pub(super) block: Arc<P::Block>,
     len: usize,
     element: PhantomData<T>,
 }
 
-impl<T: Element> Allocation<T> {
-    pub(crate) fn new(block: Arc<MemoryBlock>, len: usize) -> Self {
-        block.add_user();
+impl<T: Element, P: Place> Allocation<T, P> {
+    /// Of `block`, which has `len` elements.
+    pub(crate) fn of(block: Arc<P::Block>, len: usize) -> Self {
+        block.state().add_user();
         Self { block, len, element: PhantomData }
-    }
-
-    pub(super) fn block(&self) -> &Arc<MemoryBlock> {
-        &self.block
     }
 
     /// Number of elements.
@@ -47,39 +49,23 @@ impl<T: Element> Allocation<T> {
         self.len == 0
     }
 
-    /// The first element's address; the same for the life of the allocation.
-    pub fn as_ptr(&self) -> *const T {
-        self.block.address() as *const T
-    }
-
     /// Bytes of the signal pads that rendezvous will make, fixed when this was allocated.
     pub fn signal_pad_size(&self) -> usize {
-        self.block.signal_pad_size()
+        self.block.state().signal_pad_size()
     }
 
-    /// Borrows the memory for reading.
-    pub fn local(&self) -> Result<Local<'_, T>> {
-        Local::new(&self.block, 0, self.len)
-    }
-
-    /// Borrows the memory for writing.
-    pub fn local_mut(&mut self) -> Result<LocalMut<'_, T>> {
-        LocalMut::new(&self.block, 0, self.len, "local_mut")
-    }
-
-    /// Sets every element.
-    pub fn fill(&mut self, value: T) -> Result<()> {
-        self.local_mut()?.fill(value);
-        Ok(())
-    }
-
-    /// Collective over `group`: everybody maps everybody's allocation, which must agree in size, element type
-    /// and pad size. Either all ranks succeed or all get the same error, and the allocation can be tried
-    /// again.
+    /// Collective over `group`, which on devices is an engine: everybody maps everybody's allocation, which
+    /// must agree in size, element type and pad size. Either all ranks succeed or all get the same error, and
+    /// the allocation can be tried again. Not while this thread captures.
     ///
     /// The result is kept with the allocation: a second call for the same group is local and gives another
-    /// handle. The allocation is this rank's part of the group then: another rank, a thread that shares it,
-    /// is refused ([`Error::Rank`](crate::Error::Rank)) until it is closed.
+    /// handle. So what peers exported stays mapped, and their memory is not freed, until
+    /// [`SymmetricMemory::close`], or until the allocation and its last handle go (or its engine, with the
+    /// next rendezvous). All ranks bring the same allocations again, or none does: one with a new allocation
+    /// would wait for ranks that are done already.
+    ///
+    /// The allocation is this rank's part of the group then: another rank, a thread that shares it, is
+    /// refused ([`Error::Rank`](crate::Error::Rank)) until it is closed.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -92,8 +78,12 @@ impl<T: Element> Allocation<T> {
     /// })?;
     /// # Ok::<(), symmem::Error>(())
     /// ```
-    pub fn rendezvous(&self, group: &Group) -> Result<SymmetricMemory<T>> {
-        SymmetricMemory::rendezvous(&self.block, group, self.len)
+    pub fn rendezvous(&self, group: &P::Group) -> Result<SymmetricMemory<T, P>> {
+        let parts = match P::Parts::kept(&self.block, group)? {
+            Some(kept) => kept,
+            None => self.meet(group, Ok(Layout::new(T::DTYPE, 0, &[self.len])), true)?,
+        };
+        Ok(SymmetricMemory::new(parts))
     }
 
     /// Collective, every time: [`Allocation::rendezvous`] with a handle that starts at element `offset`.
@@ -112,14 +102,14 @@ impl<T: Element> Allocation<T> {
     /// })?;
     /// # Ok::<(), symmem::Error>(())
     /// ```
-    pub fn rendezvous_at(&self, group: &Group, offset: usize) -> Result<SymmetricMemory<T>> {
-        SymmetricMemory::rendezvous_at(&self.block, group, offset, self.len)
+    pub fn rendezvous_at(&self, group: &P::Group, offset: usize) -> Result<SymmetricMemory<T, P>> {
+        self.meet(group, Layout::behind::<T>(offset, self.len), true).map(SymmetricMemory::new)
     }
 
     /// Collective, every time: [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them
     /// from byte `start` on, which must be a multiple of their size. For allocations whose element type is
     /// known only at run time: the ranks compare `U`, not `T`. Ranks may differ in `start`, and a peer is
-    /// seen from its own on; collectives need the same `len` everywhere.
+    /// seen from its own on; collectives need the same `len` everywhere, and devices need it here.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -132,10 +122,10 @@ impl<T: Element> Allocation<T> {
     /// ```
     pub fn rendezvous_as<U: Element>(
         &self,
-        group: &Group,
+        group: &P::Group,
         start: usize,
         len: usize,
-    ) -> Result<SymmetricMemory<U>> {
+    ) -> Result<SymmetricMemory<U, P>> {
         self.rendezvous_shaped(group, start, &[len])
     }
 
@@ -143,27 +133,52 @@ impl<T: Element> Allocation<T> {
     /// for ranks that bring nothing, who find it in [`SymmetricMemory::layout`].
     pub fn rendezvous_shaped<U: Element>(
         &self,
-        group: &Group,
+        group: &P::Group,
         start: usize,
         shape: &[usize],
-    ) -> Result<SymmetricMemory<U>> {
-        SymmetricMemory::rendezvous_part(&self.block, group, start, shape)
+    ) -> Result<SymmetricMemory<U, P>> {
+        let len = shape.iter().fold(1usize, |len, side| len.saturating_mul(*side));
+        let fits = element::fit::<U>(Op::Rendezvous.name(), start, len, self.block.state().bytes());
+        let layout = fits.map(|()| Layout::new(U::DTYPE, start, shape));
+        self.meet(group, layout, false).map(SymmetricMemory::new)
     }
 
-    /// As [`MemoryBlock::mark_as_cells`].
-    pub(super) fn mark_as_cells(&self) {
-        self.block.mark_as_cells();
+    fn meet(&self, group: &P::Group, layout: Result<Layout>, rest: bool) -> Result<P::Parts> {
+        P::Parts::meet(&self.block, group, layout.map(|layout| Covered { layout, rest }))
+    }
+}
+
+impl<T: Element, P: Place> Drop for Allocation<T, P> {
+    fn drop(&mut self) {
+        self.block.state().remove_user();
+    }
+}
+
+impl<T: Element> Allocation<T> {
+    /// The first element's address; the same for the life of the allocation.
+    pub fn as_ptr(&self) -> *const T {
+        self.block.address() as *const T
+    }
+
+    /// Borrows the memory for reading.
+    pub fn local(&self) -> Result<Local<'_, T>> {
+        Local::new(&self.block, 0, self.len)
+    }
+
+    /// Borrows the memory for writing.
+    pub fn local_mut(&mut self) -> Result<LocalMut<'_, T>> {
+        LocalMut::new(&self.block, 0, self.len, "local_mut")
+    }
+
+    /// Sets every element.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        self.local_mut()?.fill(value);
+        Ok(())
     }
 
     /// Copies the memory out whatever its state: also while borrowed, and after the group failed.
     pub fn salvage(&self) -> Vec<T> {
         salvage(&self.block, 0, self.len)
-    }
-}
-
-impl<T: Element> Drop for Allocation<T> {
-    fn drop(&mut self) {
-        self.block.remove_user();
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use super::place::Parts as _;
 use super::{PeerView, SymmetricMemory};
 use crate::group::Group;
 use crate::numeric::Element;
@@ -96,7 +97,7 @@ impl Group {
             running.meet(signature(Op::Atomics, T::DTYPE as usize, len as u64))?;
             Ok(own)
         })?;
-        own.mark_as_cells();
+        own.block.mark_as_cells();
         let memory = own.rendezvous(self)?;
         let cells = (0..self.size()).map(|rank| memory.peer(rank)).collect::<Result<_>>()?;
         Ok(Atomics { memory, cells })
@@ -169,13 +170,13 @@ impl<T: AtomicElement> Atomics<T> {
     /// Collective. Ends the use of the cells: every call gives [`Error::Closed`] from here on. A close that
     /// could not begin ([`Error::Busy`]) changes nothing and can be repeated.
     pub fn close(&self) -> Result<()> {
-        self.memory.close_all()
+        self.memory.parts.close()
     }
 
     #[inline]
     fn cell(&self, rank: usize, index: usize) -> Result<&T::Cell> {
         let (op, world) = (Op::Atomics.name(), self.cells.len());
-        self.memory.check_view(op)?;
+        self.memory.parts.check_view(op)?;
         let cells = self.cells.get(rank).ok_or(Error::RankOutOfRange { op, rank, world })?;
         cells.cell(index)
     }

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// One allocation's memory and state, with the tables of its rendezvous: the host's, or `T`. Shared by the
 /// allocation, its handles and the persistent map.
 #[derive(Debug)]
-pub(crate) struct MemoryBlock<T = HostTable> {
+pub struct MemoryBlock<T = HostTable> {
     /// `None` where a rank brings nothing to a rendezvous.
     memory: Option<Arc<dyn LocalMemory>>,
     bytes: usize,

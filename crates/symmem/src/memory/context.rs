@@ -46,7 +46,7 @@ impl RankContext {
     /// Local. Allocates `len` zeroed elements that can be rendezvoused later.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Allocation<T>> {
         let block = self.new_block(bytes_of::<T>(len)?)?;
-        Ok(Allocation::new(block, len))
+        Ok(Allocation::of(block, len))
     }
 
     /// Local. The persistent allocation `id`: the same memory each time, and so the same cached rendezvous.
@@ -59,7 +59,7 @@ impl RankContext {
         let Some(block) = persistent.get(id) else {
             let block = self.new_block(bytes)?;
             persistent.insert(id.to_owned(), Arc::clone(&block));
-            return Ok(Allocation::new(block, len));
+            return Ok(Allocation::of(block, len));
         };
         if block.is_in_use() {
             return Err(problem(
@@ -69,7 +69,7 @@ impl RankContext {
         if block.bytes() != bytes {
             return Err(problem(format!("asked for {bytes} bytes, but it has {}", block.bytes())));
         }
-        Ok(Allocation::new(Arc::clone(block), len))
+        Ok(Allocation::of(Arc::clone(block), len))
     }
 
     /// Local. Forgets the persistent allocation `id`; its memory goes when the last handle does. True if

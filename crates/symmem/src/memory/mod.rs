@@ -11,13 +11,16 @@ mod context;
 pub(crate) mod device;
 mod handle;
 mod hold;
+mod host;
 mod nothing;
 mod offsets;
+mod one_sided;
 mod peers;
+mod place;
 mod pool;
-mod put;
 mod rendezvous;
 mod share;
+mod signals;
 mod tables;
 mod view;
 
@@ -26,6 +29,7 @@ pub use self::atomics::{AtomicElement, Atomics};
 pub(crate) use self::block::MemoryBlock;
 pub use self::handle::SymmetricMemory;
 pub(crate) use self::hold::Hold;
+pub use self::place::{Cuda, Host, Place};
 pub use self::pool::{Pool, PoolUsage};
 pub use self::rendezvous::Layout;
 #[cfg(feature = "fuzzing")]

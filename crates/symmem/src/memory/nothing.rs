@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::host::HostParts;
 use super::rendezvous::HostTable;
 use super::{MemoryBlock, SymmetricMemory};
 use crate::Result;
@@ -45,6 +46,6 @@ impl Group {
         let layout = &met.table.layout;
         // All ranks have seen that it is within the memory.
         let (start, bytes) = (layout.start, layout.bytes_within(met.table.bytes).unwrap_or_default());
-        Ok(SymmetricMemory::new(block, met, self.share(), start, bytes))
+        Ok(SymmetricMemory::new(HostParts::new(block, met, self, start, bytes)))
     }
 }

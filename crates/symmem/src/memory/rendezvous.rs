@@ -44,7 +44,7 @@ pub(super) trait KeptTable {
 
 /// Everybody's memory and pad, as this rank reaches them.
 #[derive(Debug)]
-pub(crate) struct HostTable {
+pub struct HostTable {
     /// At address 0 for ranks that brought nothing.
     pub(super) data: Bases,
     pub(super) pads: Bases,
@@ -176,10 +176,19 @@ impl RendezvousProposal {
 
 /// What a rank's handle is to cover of what it brings.
 #[derive(Clone, Debug)]
-pub(super) struct Covered {
+pub struct Covered {
     pub(super) layout: Layout,
     /// All that follows the layout's start, as far as all ranks have it.
     pub(super) rest: bool,
+}
+
+impl Covered {
+    /// The first byte, and how many; `None` where all ranks say how many.
+    pub(super) fn range(&self) -> (usize, Option<usize>) {
+        let Layout { dtype, start, shape } = &self.layout;
+        let bytes = || shape.iter().copied().fold(dtype.size(), usize::saturating_mul);
+        (*start, (!self.rest).then(bytes))
+    }
 }
 
 /// How a rank comes to a rendezvous.
@@ -327,21 +336,6 @@ pub(super) struct Met {
 }
 
 impl HostTable {
-    /// The table for the whole of `block` on `group`, kept with the block: collective, or without
-    /// communication where there is one already, if all ranks have one: those that brought nothing have no
-    /// block to keep it with.
-    pub(super) fn rendezvous(
-        block: &MemoryBlock,
-        group: &Group,
-        covered: impl FnOnce() -> Covered,
-    ) -> Result<Met> {
-        if let Some(table) = block.tables.find(group, KEY).filter(|table| table.without.is_empty()) {
-            block.check_usable(Op::Rendezvous.name())?;
-            return Ok(Met { rest: table.bytes, table, offsets: Offsets::default() });
-        }
-        Self::rendezvous_at(block, group, Ok(covered()))
-    }
-
     /// Collective: the table for `block` on `group`, kept with the block, and everybody's offsets. A rank
     /// whose own `arguments` are wrong, or whose memory is poisoned, tells the others instead of staying
     /// away.

@@ -41,7 +41,7 @@ impl<T: Element> Allocation<T> {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn share(&self) -> Result<ShareHandle> {
-        self.block().share()
+        self.block.share()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Place, Provider as Name};
+use crate::config::{Config, PlaceKind, Provider as Name};
 use crate::cuda::Device;
 use crate::nccl::Communicator;
 use crate::provider::MemoryProvider;
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 /// The provider of host memory that `config` names.
 pub(crate) fn on_host(config: &Config) -> Arc<dyn MemoryProvider> {
-    match config.provider.or_default_of(Place::Host) {
+    match config.provider.or_default_of(PlaceKind::Host) {
         Name::Shm => Arc::new(Shm::new(config)),
         #[cfg(feature = "faults")]
         Name::Heap => Arc::new(Heap),

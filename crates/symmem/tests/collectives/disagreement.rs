@@ -190,7 +190,7 @@ impl Trial {
 
     /// The first half of the memory for the odd one.
     fn cut(&self, odd: bool) -> Result<SymmetricMemory<f32>> {
-        self.floats.within(Duration::from_secs(20)).first(either(odd, LEN / 2, LEN))
+        self.floats.within(Duration::from_secs(20)).slice(..either(odd, LEN / 2, LEN))
     }
 
     /// Makes the call, and checks that the call itself or the next operation tells of the disagreement, that

@@ -78,12 +78,12 @@ impl Stage {
 
     /// The memory, or a part of it that cannot be divided among the ranks.
     fn uneven(&self, wrong: bool) -> Result<SymmetricMemory<f32>> {
-        self.memory.part(0, LEN - usize::from(wrong))
+        self.memory.slice(..LEN - usize::from(wrong))
     }
 
     /// The memory, or the memory by an algorithm that carries no collective on it.
     fn forced(&self, wrong: bool) -> Result<SymmetricMemory<f32>> {
-        if wrong { Ok(self.memory.using(Algorithm::Pipelined)) } else { self.memory.part(0, LEN) }
+        if wrong { Ok(self.memory.using(Algorithm::Pipelined)) } else { self.memory.slice(..LEN) }
     }
 
     /// Makes a call to which the memory is a workspace: what it holds afterwards is of no meaning, also where
@@ -101,7 +101,7 @@ impl Stage {
         wrong: bool,
         call: impl FnOnce(&mut SymmetricMemory<f32>) -> Result<()>,
     ) -> Result<()> {
-        let twin = self.memory.part(0, LEN)?;
+        let twin = self.memory.slice(..LEN)?;
         let _guard = wrong.then(|| twin.local()).transpose()?;
         call(&mut self.memory)
     }
@@ -112,7 +112,7 @@ impl Stage {
         wrong: bool,
         call: impl FnOnce(&mut SymmetricMemory<f32>) -> Result<()>,
     ) -> Result<()> {
-        let mut twin = self.memory.part(0, LEN)?;
+        let mut twin = self.memory.slice(..LEN)?;
         let _guard = wrong.then(|| twin.local_mut()).transpose()?;
         call(&mut self.memory)
     }

@@ -274,11 +274,11 @@ impl Worker<'_> {
         let call = random.below(6);
         let collectives =
             [Collective::Broadcast, Collective::AllReduce, Collective::Reduce, Collective::AllReduceOut];
-        let forced = self.shared.using(algorithm).first(len)?;
+        let forced = self.shared.using(algorithm).slice(..len)?;
         // What the algorithm cannot carry goes by size.
         let mut memory = match collectives.get(call).map(|collective| forced.algorithm(*collective)) {
             Some(Ok(_)) => forced,
-            _ => self.shared.part(0, len)?,
+            _ => self.shared.slice(..len)?,
         };
         memory.fill(first + rank)?;
         let mut out = vec![first + rank; len];

@@ -162,7 +162,7 @@ impl<T: Number> Actor for Memory<T> {
             Some(algorithm) => handle.using(algorithm),
             None => handle.within(PATIENCE),
         };
-        let mut memory = handle.first(case.len)?;
+        let mut memory = handle.slice(..case.len)?;
         part.inputs[part.rank].write(0, &mut memory.local_mut()?);
         match memory.algorithm(case.kind.collective()) {
             Ok(_) => part.act(&mut memory)?,

@@ -26,7 +26,7 @@ const PUBLIC: [&str; 5] = [
     "symmem::cuda::Provider::Nccl",
     "symmem::cuda::Provider::Shm",
     "symmem::cuda::Provider::Vmm",
-    "symmem::cuda::SymmetricMemory<T>::nccl_window",
+    "symmem::SymmetricMemory::nccl_window",
     "symmem::nccl",
 ];
 
@@ -91,10 +91,24 @@ fn find(file: &File, names: &[[String; 2]]) -> Vec<(usize, String)> {
     found
 }
 
+/// `line` without what is between angle brackets, which may have commas and names of other types.
+fn without_generics(line: &str) -> String {
+    let mut depth = 0usize;
+    let line = line.replace("->", "");
+    let outside = |letter: &char| {
+        depth += usize::from(*letter == '<');
+        let is_outside = depth == 0;
+        depth -= usize::from(*letter == '>' && depth > 0);
+        is_outside
+    };
+    line.chars().filter(outside).collect()
+}
+
 /// The names in the listing of the interface that contain a provider's, but for those in NCCL's module.
 fn public(api: &str, names: &[[String; 2]]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in api.lines().filter(|line| !line.starts_with("impl")) {
+        let line = without_generics(line);
         let words = line.split([' ', '(', ',', '&', ')']).filter(|word| word.starts_with("symmem::"));
         // The first is what the line is about; the others are its types.
         let Some(name) = words.into_iter().next().map(|name| name.trim_end_matches(':')) else { continue };
@@ -139,7 +153,8 @@ mod tests {
 
     #[test]
     fn a_public_name_is_found_by_its_last_part() {
-        let api = "pub fn symmem::cuda::X::nccl_thing(&self) -> u8\npub fn symmem::nccl::Y::f()\npub fn symmem::cuda::Z::f(&symmem::nccl::Y)\npub symmem::cuda::Provider::Vmm";
-        assert_eq!(public(api, &rows()), ["symmem::cuda::X::nccl_thing", "symmem::cuda::Provider::Vmm"]);
+        let api = "pub fn symmem::cuda::X::nccl_thing(&self) -> u8\npub fn symmem::nccl::Y::f()\npub fn symmem::cuda::Z::f(&symmem::nccl::Y)\npub symmem::cuda::Provider::Vmm\npub fn symmem::W<T, symmem::V<u8>>::nccl_more(&self) -> u8";
+        let found = ["symmem::cuda::X::nccl_thing", "symmem::cuda::Provider::Vmm", "symmem::W::nccl_more"];
+        assert_eq!(public(api, &rows()), found);
     }
 }

@@ -31,7 +31,7 @@ impl<'a> LimitReduce<'a> {
         let (start, end) = (edge(mem.rank()), edge(mem.rank() + 1));
         // SAFETY: every rank's allocation has as many elements.
         let slice = |buffer: *mut u8| unsafe { buffer.cast::<f32>().add(start) };
-        let slices = mem.buffer_ptrs().into_iter().map(slice).collect();
+        let slices = mem.base_ptrs().into_iter().map(slice).collect();
         Self { slices, len: end - start, mem, flags, stores }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use symmem::cuda::{Place, Provider};
+use symmem::cuda::{PlaceKind, Provider};
 
 use crate::args::Form;
 
@@ -55,7 +55,7 @@ impl System {
         }
         // A library's own name comes before that of memory from it.
         let is_peer = |ours: &Self| Self::PEERS.iter().any(|peer| peer.name() == ours.name());
-        let ours = Provider::of(Place::Device).map(Self::Ours).filter(|ours| !is_peer(ours));
+        let ours = Provider::of(PlaceKind::Device).map(Self::Ours).filter(|ours| !is_peer(ours));
         let known: Vec<Self> = Self::PEERS.into_iter().chain(ours).collect();
         let find = |name: &String| match known.iter().find(|peer| peer.name() == name) {
             Some(peer) => Ok(*peer),

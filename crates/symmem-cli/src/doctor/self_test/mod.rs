@@ -10,7 +10,7 @@ mod host;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use symmem::cuda::{Place, Provider};
+use symmem::cuda::{PlaceKind, Provider};
 
 use super::row::Fact;
 
@@ -26,7 +26,7 @@ const PATIENCE: &str = "8";
 /// Tries memory of `provider`.
 pub(super) fn run(provider: Provider) -> Fact {
     match provider.place() {
-        Place::Device => device::run(provider),
+        PlaceKind::Device => device::run(provider),
         _ => host::run(provider),
     }
 }

@@ -13,7 +13,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// `bf16`, `f16` and `f32`, sum and average, to the bit what `docs/numerics.md` says, on all ranks, by
     /// every algorithm but `Multimem`.
     pub fn all_reduce(&self, op: ReduceOp, stream: &Stream) -> Result<()> {
-        let own = self.region.own_place();
+        let own = self.region().own_place();
         self.told(Form::InPlace.op(), stream, || self.reduce_all(Form::InPlace, op, own, own, stream))
     }
 
@@ -29,7 +29,7 @@ impl<T: Element> SymmetricMemory<T> {
         self.told(Form::Out.op(), stream, || {
             self.check_part("out", out.len(), out.device())?;
             self.check_apart("out", out.device_ptr())?;
-            self.reduce_all(Form::Out, op, self.region.own_place(), out.place(), stream)
+            self.reduce_all(Form::Out, op, self.region().own_place(), out.place(), stream)
         })
     }
 
@@ -63,12 +63,12 @@ impl<T: Element> SymmetricMemory<T> {
         stream: &Stream,
     ) -> Result<()> {
         let work = AllReduce { form, reduce, dtype: T::DTYPE, count: self.len(), input, output };
-        self.region.all_reduce(&work, stream)
+        self.region().all_reduce(&work, stream)
     }
 
     /// An error if private input and output are not apart from each other, or the same, and from this memory.
     fn check_private(&self, from: u64, to: u64) -> Result<()> {
-        if from != to && overlap(from, to, self.region.bytes) {
+        if from != to && overlap(from, to, self.region().bytes) {
             return Err(Error::invalid(
                 "out",
                 "it overlaps the input. Hint: take the same memory, or another",
@@ -93,7 +93,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// An error if private memory at `address`, as long as this one, is part of it: peers read it while
     /// others are written.
     fn check_apart(&self, what: &'static str, address: u64) -> Result<()> {
-        if !overlap(address, self.region.own_address(), self.region.bytes) {
+        if !overlap(address, self.region().own_address(), self.region().bytes) {
             return Ok(());
         }
         Err(Error::invalid(what, "it overlaps the symmetric memory. Hint: all_reduce works in place"))

@@ -13,7 +13,7 @@ impl<T: Element> SymmetricMemory<T> {
         let op = Op::MemoryBarrier;
         self.told(op, stream, || {
             self.check_channel(op.name(), channel)?;
-            self.region.meet(op, Some(channel), stream)
+            self.region().meet(op, Some(channel), stream)
         })
     }
 }

@@ -46,7 +46,7 @@ impl<T: Element> SymmetricMemory<T> {
         let input = input.into();
         let theirs = self.part_of(Op::Put, rank, start, input.len(), input.device(), stream)?;
         let (places, bytes) = ((input.place(), OwnedAddress::bare(theirs)), input.len() * size_of::<T>());
-        self.region.copy(Op::Put, By::Engine, places, bytes, stream)
+        self.region().copy(Op::Put, By::Engine, places, bytes, stream)
     }
 
     /// In the order of this handle's lane, on any stream: copies `input` into this rank's own elements, from
@@ -61,7 +61,7 @@ impl<T: Element> SymmetricMemory<T> {
         let (input, rank) = (input.into(), self.group().rank());
         let own = self.part_of(Op::Copy, rank, start, input.len(), input.device(), stream)?;
         let (places, bytes) = ((input.place(), OwnedAddress::bare(own)), input.len() * size_of::<T>());
-        self.region.copy(Op::Copy, By::EngineInTurn, places, bytes, stream)
+        self.region().copy(Op::Copy, By::EngineInTurn, places, bytes, stream)
     }
 
     /// In the order of this handle's lane: copies this rank's own elements, from `start` on, to `out`. The
@@ -81,7 +81,7 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn order_behind(&self, stream: &Stream) -> Result<()> {
         self.check_open(Op::Copy.name())?;
         self.engine().check(Op::Copy, None, stream)?;
-        self.region.order_behind(stream)
+        self.region().order_behind(stream)
     }
 
     fn read_from(
@@ -94,7 +94,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let theirs = self.part_of(Op::Copy, rank, start, out.len(), out.device(), stream)?;
         let (places, bytes) = ((OwnedAddress::bare(theirs), out.place()), out.len() * size_of::<T>());
-        self.region.copy(Op::Copy, by, places, bytes, stream)
+        self.region().copy(Op::Copy, by, places, bytes, stream)
     }
 
     /// Where `len` elements of `rank` from `start` on are, once everything is checked.
@@ -113,8 +113,8 @@ impl<T: Element> SymmetricMemory<T> {
         self.engine().check_memory("private memory", device)?;
         self.check_open(op.name())?;
         self.engine().check(op, None, stream)?;
-        match self.region.data[rank] {
-            0 => Err(self.region.out_of_reach(rank)),
+        match self.region().data[rank] {
+            0 => Err(self.region().out_of_reach(rank)),
             address => Ok(address + offset),
         }
     }

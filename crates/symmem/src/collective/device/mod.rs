@@ -22,7 +22,6 @@ use std::ffi::c_void;
 pub use self::local::LocalRanks;
 pub use self::on_stream::OnStream;
 use crate::cuda::Stream;
-use crate::engine::cuda::Algorithm;
 #[cfg(feature = "bench-support")]
 use crate::engine::cuda::bench_support::Tune;
 use crate::memory::device::SymmetricMemory;
@@ -36,12 +35,6 @@ impl<T: Element> SymmetricMemory<T> {
         Ok(self.with_engine(self.engine().lane(lane)?))
     }
 
-    /// The same memory on [`Engine::using`](crate::cuda::Engine::using) of `algorithm`. All ranks must choose
-    /// alike.
-    pub fn using(&self, algorithm: Algorithm) -> Self {
-        self.with_engine(self.engine().using(algorithm))
-    }
-
     /// The same memory with other values than the dispatcher's table, for sweeps.
     #[doc(hidden)]
     #[cfg(feature = "bench-support")]
@@ -51,18 +44,18 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// Whether kernels reach everybody's memory; else operations go through NCCL, where it has them.
     pub fn is_direct(&self) -> bool {
-        self.region.is_direct()
+        self.region().is_direct()
     }
 
     /// NCCL's window of this memory (`ncclWindow_t`), for kernels of its device interface; `None` where it is
     /// not NCCL's.
     pub fn nccl_window(&self) -> Option<*mut c_void> {
-        self.region.nccl_window()
+        self.region().nccl_window()
     }
 
     /// Bytes from the start of the window to the handle's first element of this rank.
     pub fn window_offset(&self) -> usize {
-        self.region.offset
+        self.region().offset
     }
 
     /// Runs `launch`, which launches the collective `op`. Arguments that are wrong here alone are told to the
@@ -92,7 +85,7 @@ impl<T: Element> SymmetricMemory<T> {
             op,
             offset: (start as u64).saturating_mul(size as u64),
             bytes: (len as u64).saturating_mul(size as u64),
-            size: self.region.bytes as u64,
+            size: self.region().bytes as u64,
         })
     }
 }

@@ -28,7 +28,7 @@ impl<T: Element> SymmetricMemory<T> {
                 let problem = "only multicast writes the result into symmetric memory. Hint: choose it with using(Algorithm::Multimem), or take all_gather, whose output is this rank's own";
                 return Err(Error::invalid(OP.name(), problem));
             }
-            self.region.gather_by_multimem(input.place(), bytes, stream)
+            self.region().gather_by_multimem(input.place(), bytes, stream)
         };
         self.told(OP, stream, launch)
     }
@@ -36,9 +36,9 @@ impl<T: Element> SymmetricMemory<T> {
     /// An error if `bytes` bytes at `from` are part of this memory, unless they are the part that this rank
     /// brings.
     fn check_source(&self, from: u64, bytes: usize) -> Result<()> {
-        let (own, bytes) = (self.region.own_address(), bytes as u64);
+        let (own, bytes) = (self.region().own_address(), bytes as u64);
         let place = own + bytes * self.rank() as u64;
-        if from == place || from + bytes <= own || own + self.region.bytes as u64 <= from {
+        if from == place || from + bytes <= own || own + self.region().bytes as u64 <= from {
             return Ok(());
         }
         Err(Error::invalid("input", "it overlaps the symmetric memory, which peers write meanwhile"))

@@ -15,7 +15,7 @@ impl<T: Element> SymmetricMemory<T> {
     pub fn all_gather<'a>(&self, out: impl Into<DeviceSliceMut<'a, T>>, stream: &Stream) -> Result<()> {
         let launch = || {
             let output = self.output(Op::AllGatherMemory, out.into(), self.len() * self.world_size())?;
-            self.region.read(&self.reading(Op::AllGatherMemory, self.len(), output), stream)
+            self.region().read(&self.reading(Op::AllGatherMemory, self.len(), output), stream)
         };
         self.told(Op::AllGatherMemory, stream, launch)
     }
@@ -26,7 +26,7 @@ impl<T: Element> SymmetricMemory<T> {
         let launch = || {
             let output = self.output(Op::AllToAll, out.into(), self.len())?;
             let chunk = self.chunk(Op::AllToAll, self.len())?;
-            self.region.read(&self.own_part(Op::AllToAll, chunk, output), stream)
+            self.region().read(&self.own_part(Op::AllToAll, chunk, output), stream)
         };
         self.told(Op::AllToAll, stream, launch)
     }
@@ -34,9 +34,9 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective, in the order of `stream`. Everybody's memory becomes that of rank `root`.
     pub fn broadcast(&self, root: usize, stream: &Stream) -> Result<()> {
         let launch = || {
-            let (output, reads) = (self.region.own_place(), self.rank() != root);
+            let (output, reads) = (self.region().own_place(), self.rank() != root);
             let whole = self.reading(Op::BroadcastMemory, self.len(), output);
-            self.region.read(&DeviceRead { root: Some(root), reads, ..whole }, stream)
+            self.region().read(&DeviceRead { root: Some(root), reads, ..whole }, stream)
         };
         self.told(Op::BroadcastMemory, stream, launch)
     }
@@ -48,7 +48,7 @@ impl<T: Element> SymmetricMemory<T> {
             let (op, reads) = (Op::Gather, self.rank() == root);
             let output = self.rooted_output(op, reads, out, self.len() * self.world_size())?;
             let whole = self.reading(op, self.len(), output);
-            self.region.read(&DeviceRead { root: Some(root), reads, ..whole }, stream)
+            self.region().read(&DeviceRead { root: Some(root), reads, ..whole }, stream)
         };
         self.told(Op::Gather, stream, launch)
     }
@@ -65,7 +65,7 @@ impl<T: Element> SymmetricMemory<T> {
             let chunk = self.chunk(Op::Scatter, self.len())?;
             let output = self.output(Op::Scatter, out.into(), chunk)?;
             let part = self.own_part(Op::Scatter, chunk, output);
-            self.region.read(&DeviceRead { root: Some(root), ..part }, stream)
+            self.region().read(&DeviceRead { root: Some(root), ..part }, stream)
         };
         self.told(Op::Scatter, stream, launch)
     }
@@ -84,7 +84,7 @@ impl<T: Element> SymmetricMemory<T> {
             let output = self.rooted_output(op, reads, out, self.len())?;
             let whole = self.reading(op, self.len(), output);
             let reading = DeviceRead { reduction: Some(reduce), root: Some(root), reads, ..whole };
-            self.region.read(&reading, stream)
+            self.region().read(&reading, stream)
         };
         self.told(Op::Reduce, stream, launch)
     }
@@ -101,7 +101,7 @@ impl<T: Element> SymmetricMemory<T> {
             let chunk = self.chunk(Op::ReduceScatter, self.len())?;
             let output = self.output(Op::ReduceScatter, out.into(), chunk)?;
             let part = self.own_part(Op::ReduceScatter, chunk, output);
-            self.region.read(&DeviceRead { reduction: Some(reduce), ..part }, stream)
+            self.region().read(&DeviceRead { reduction: Some(reduce), ..part }, stream)
         };
         self.told(Op::ReduceScatter, stream, launch)
     }
@@ -125,7 +125,7 @@ impl<T: Element> SymmetricMemory<T> {
             let (rows, width) = (self.len() / columns, self.chunk(OP, columns)?);
             let output = self.output(OP, out.into(), rows * width)?;
             let part = self.own_part(OP, width, output);
-            self.region.read(&DeviceRead { reduction: Some(reduce), rows, ..part }, stream)
+            self.region().read(&DeviceRead { reduction: Some(reduce), rows, ..part }, stream)
         };
         self.told(OP, stream, launch)
     }
@@ -159,8 +159,8 @@ impl<T: Element> SymmetricMemory<T> {
             return Err(Error::invalid(op.name(), problem));
         }
         self.engine().check_memory("out", out.device())?;
-        let (own, to) = (self.region.own_address(), out.device_ptr());
-        let apart = to + (len * size_of::<T>()) as u64 <= own || own + self.region.bytes as u64 <= to;
+        let (own, to) = (self.region().own_address(), out.device_ptr());
+        let apart = to + (len * size_of::<T>()) as u64 <= own || own + self.region().bytes as u64 <= to;
         if apart || len == 0 {
             return Ok(out.place());
         }

@@ -24,6 +24,6 @@ impl<T: Element> SymmetricMemory<T> {
         self.group().check_rank(op.name(), rank)?;
         self.check_channel(op.name(), channel)?;
         self.check_open(op.name())?;
-        self.region.signal(op, rank, channel, stream)
+        self.region().signal(op, rank, channel, stream)
     }
 }

@@ -10,13 +10,13 @@ impl SymmetricMemory<u32> {
     /// captured.
     pub fn memset32(&self, offset: i64, value: i64, count: i64, stream: &Stream) -> Result<()> {
         self.check_open(Op::Copy.name())?;
-        self.region.memset32(offset, value, count, stream)
+        self.region().memset32(offset, value, count, stream)
     }
 
     /// In the order of `stream`: writes `value` to word `offset` of this rank's memory, after a fence for the
     /// whole system. Cannot be captured; use [`SymmetricMemory::memset32`] for that.
     pub fn stream_write_value32(&self, offset: i64, value: i64, stream: &Stream) -> Result<()> {
         self.check_open(Op::Copy.name())?;
-        self.region.stream_write_value32(offset, value, stream)
+        self.region().stream_write_value32(offset, value, stream)
     }
 }

@@ -81,7 +81,8 @@ impl<T: Element> SymmetricMemory<T> {
             let shapes = || format!("{world} ranks have {rows} x {k} elements each, not the output for them");
             check(OP, fits, shapes).map(|()| [rows, k])
         });
-        let (shape @ [rows, k], way) = self.told(OP, shape.and_then(|shape| Ok((shape, self.way()?))))?;
+        let (shape @ [rows, k], way) =
+            self.parts.told(OP, shape.and_then(|shape| Ok((shape, self.way()?))))?;
         let unfused = way == Algorithm::Direct;
         let mut own = Vec::new();
         let mut gathered: Option<&mut [T]> = gathered;
@@ -148,7 +149,8 @@ impl<T: Element> SymmetricMemory<T> {
         let (world, len) = (self.world_size(), self.len());
         let shape = self.shape_of(OP, weights, world);
         let shape = shape.and_then(|shape| check_outputs(OP, weights, outs, shape[0]).map(|()| shape));
-        let (shape @ [rows, k], way) = self.told(OP, shape.and_then(|shape| Ok((shape, self.way()?))))?;
+        let (shape @ [rows, k], way) =
+            self.parts.told(OP, shape.and_then(|shape| Ok((shape, self.way()?))))?;
         let mut copies = vec![T::zeroed(); if way == Algorithm::Direct { len * world } else { 0 }];
         let mut places = vec![rows_of::<T>(&mut [], k); world];
         let mut work = |places: &[RawMatrix]| {
@@ -195,9 +197,9 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let group = self.group().shaped(&shape);
         let call = CollectiveCall { shape: Shape::of(&shape), ..self.call(op, 0, None) };
-        let signature = call.signature(way, self.number());
+        let signature = call.signature(way, self.parts.number());
         tracing::trace!(op = op.name(), algorithm = %way, bytes = call.bytes, "collective");
-        self.operate_as(&group, op, |running| {
+        self.parts.operate_as(&group, op, |running| {
             let wanted = Ok(ReadRange { start: 0, len: self.len() });
             let _borrow = self.visit(running, signature, wanted, |rank, from| visit(state, rank, from))?;
             agreed(state);

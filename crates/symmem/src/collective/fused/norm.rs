@@ -73,13 +73,13 @@ impl<T: Element> SymmetricMemory<T> {
             })?;
             Ok((ReduceKernel::select(T::DTYPE, ReduceOp::Sum)?, self.algorithm(Collective::AllReduceOut)?))
         });
-        let (kernel, algorithm) = self.told(OP, fits)?;
-        let _borrow = self.told(OP, self.local())?;
+        let (kernel, algorithm) = self.parts.told(OP, fits)?;
+        let _borrow = self.parts.told(OP, self.local())?;
         let shape = [len.checked_div(width).unwrap_or(0), width];
         let call = CollectiveCall { shape: Shape::of(&shape), ..self.call(OP, 0, Some(ReduceOp::Sum)) };
         tracing::trace!(op = OP.name(), %algorithm, bytes = call.bytes, "collective");
         let outputs = Outputs { residual, out };
-        self.operate_as(&self.group().shaped(&shape), OP, |running| {
+        self.parts.operate_as(&self.group().shaped(&shape), OP, |running| {
             self.carry(&call, (len, call.bytes), algorithm, running, |peers| {
                 work(self.threads(), peers, kernel, shape, &RmsNorm::new(weight, epsilon), outputs);
             })

@@ -97,8 +97,8 @@ impl SymmetricMemory<f32> {
         (a, b): (MatrixView<'_, T>, MatrixView<'_, T>),
         out: &mut [T],
     ) -> Result<()> {
-        let plan = self.told(op, self.plan_scatter(op, reduce, (a, b), out.len()))?;
-        let _borrow = self.told(op, self.borrow_exclusive(op.name()))?;
+        let plan = self.parts.told(op, self.plan_scatter(op, reduce, (a, b), out.len()))?;
+        let _borrow = self.parts.told(op, self.borrow_exclusive(op.name()))?;
         let shape = [a.rows(), b.columns()];
         let bytes = a.rows() * b.columns() * size_of::<T>();
         let call = CollectiveCall {
@@ -107,10 +107,10 @@ impl SymmetricMemory<f32> {
             shape: Shape::of(&shape),
             ..self.call(op, 0, Some(reduce))
         };
-        self.told(op, call.check_bytes())?;
-        let signature = call.signature(plan.way, self.number());
+        self.parts.told(op, call.check_bytes())?;
+        let signature = call.signature(plan.way, self.parts.number());
         tracing::trace!(op = op.name(), algorithm = %plan.way, bytes, "collective");
-        self.operate_as(&self.group().shaped(&shape), op, |running| {
+        self.parts.operate_as(&self.group().shaped(&shape), op, |running| {
             let epoch = self.sealed_by_meeting(self.make_parts(running, signature, &plan))?;
             let parts = self.parts_of_all(running, epoch, plan.rows * plan.columns)?;
             // SAFETY: all ranks have announced that their parts are made, and nobody writes them until the

@@ -1,10 +1,9 @@
 //! A local allocation on a device.
 //!
-//! Public. Local to make and to drop; [`Allocation::rendezvous`] makes it symmetric.
+//! Public. What allocations of all places can do is in `memory/allocation.rs`.
 
 #![allow(unsafe_code, reason = "calls of the CUDA driver")]
 
-use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,22 +14,32 @@ use crate::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream, buffer, deferred}
 use crate::device::{DeviceTable, Fate};
 use crate::engine::cuda::Engine;
 use crate::group::RankContext;
+use crate::memory::MemoryBlock;
 use crate::memory::context::bytes_of;
+use crate::memory::place::{Block, Cuda};
 use crate::numeric::Element;
 use crate::provider::registry;
 
 /// The memory behind an allocation, and its state, which is as the host's.
 #[derive(Debug)]
-pub(super) struct DeviceBlock {
-    state: crate::memory::MemoryBlock<DeviceTable>,
+pub struct DeviceBlock {
+    state: MemoryBlock<DeviceTable>,
     pub(super) device: Device,
     pub(super) provider: Provider,
     /// The engines on which this memory has no table any more, and whose work on it may still go on.
     past: Mutex<Vec<Fate>>,
 }
 
+impl Block for DeviceBlock {
+    type Table = DeviceTable;
+
+    fn state(&self) -> &MemoryBlock<DeviceTable> {
+        &self.state
+    }
+}
+
 impl Deref for DeviceBlock {
-    type Target = crate::memory::MemoryBlock<DeviceTable>;
+    type Target = MemoryBlock<DeviceTable>;
 
     fn deref(&self) -> &Self::Target {
         &self.state
@@ -106,7 +115,7 @@ impl Drop for DeviceBlock {
     }
 }
 
-/// Zeroed device memory of this rank that can become symmetric. Local to make, local to drop.
+/// Zeroed memory of a device that can become symmetric.
 ///
 /// ```no_run
 /// # fn main() -> symmem::Result<()> {
@@ -118,12 +127,7 @@ impl Drop for DeviceBlock {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
-pub struct Allocation<T: Element> {
-    pub(super) block: Arc<DeviceBlock>,
-    len: usize,
-    element: PhantomData<T>,
-}
+pub type Allocation<T> = crate::memory::Allocation<T, Cuda>;
 
 impl Device {
     /// Local. Allocates `len` zeroed elements on this device, that can become symmetric, as the environment
@@ -167,19 +171,9 @@ impl<T: Element> Allocation<T> {
     fn make(device: &Device, len: usize, provider: Provider, pad_bytes: usize) -> Result<Self> {
         let bytes = bytes_of::<T>(len)?;
         let memory = registry::on_device(provider, device)?.alloc(bytes)?;
-        let state = crate::memory::MemoryBlock::new(memory, bytes, pad_bytes);
+        let state = MemoryBlock::new(memory, bytes, pad_bytes);
         let block = DeviceBlock { state, device: device.clone(), provider, past: Mutex::default() };
-        Ok(Self { block: Arc::new(block), len, element: PhantomData })
-    }
-
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+        Ok(Self::of(Arc::new(block), len))
     }
 
     /// Its device.
@@ -192,11 +186,6 @@ impl<T: Element> Allocation<T> {
         self.block.provider
     }
 
-    /// Bytes of the signal pads that rendezvous will make, fixed when this was allocated.
-    pub fn signal_pad_size(&self) -> usize {
-        self.block.signal_pad_size()
-    }
-
     /// First byte on the device; the same for the life of the allocation. Work of your own that uses it must
     /// be done before the allocation and its handles are dropped.
     pub fn device_ptr(&self) -> u64 {
@@ -205,7 +194,7 @@ impl<T: Element> Allocation<T> {
 
     /// Writes all elements, after the work that is on `stream`, and waits until they are there.
     pub fn write(&self, elements: &[T], stream: &Stream) -> Result<()> {
-        self.block.write(0, self.len, elements, stream)
+        self.block.write(0, self.len(), elements, stream)
     }
 
     /// Reads all elements, after the work that is on `stream`. [`Error::Poisoned`](crate::Error::Poisoned)
@@ -217,18 +206,18 @@ impl<T: Element> Allocation<T> {
 
     /// [`Allocation::read`] whatever the state of the memory: also after a group failed that worked on it.
     pub fn salvage(&self, stream: &Stream) -> Result<Vec<T>> {
-        self.block.salvage(0, self.len, stream)
+        self.block.salvage(0, self.len(), stream)
     }
 
     /// All elements, to be read by an operation.
     pub fn as_slice(&self) -> Result<DeviceSlice<'_, T>> {
         // SAFETY: the allocation's own memory.
-        unsafe { DeviceSlice::from_parts(self.device_ptr(), self.len, self.device(), Some(&self.block)) }
+        unsafe { DeviceSlice::from_parts(self.device_ptr(), self.len(), self.device(), Some(&self.block)) }
     }
 
     /// All elements, to be written by an operation.
     pub fn as_slice_mut(&mut self) -> Result<DeviceSliceMut<'_, T>> {
         // SAFETY: the allocation's own memory.
-        unsafe { DeviceSliceMut::from_parts(self.device_ptr(), self.len, self.device(), Some(&self.block)) }
+        unsafe { DeviceSliceMut::from_parts(self.device_ptr(), self.len(), self.device(), Some(&self.block)) }
     }
 }

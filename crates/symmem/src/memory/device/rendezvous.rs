@@ -5,15 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
-use super::allocation::{Allocation, DeviceBlock};
-use super::handle::SymmetricMemory;
+use super::allocation::DeviceBlock;
 use crate::cuda::capture::check_no_capture;
 use crate::device::{DeviceTable, Pointers};
 use crate::engine::cuda::{Engine, Region};
 use crate::group::Running;
-use crate::memory::Layout;
 use crate::memory::rendezvous::{AgreedRendezvous, Coming, Covered, KeptTable};
-use crate::numeric::{Element, element};
 use crate::operation::Op;
 use crate::table::{Column, PeerTable, moved};
 use crate::{Error, Result};
@@ -29,60 +26,20 @@ impl KeptTable for DeviceTable {
     }
 }
 
-impl<T: Element> Allocation<T> {
-    /// Collective over the engine's group: everybody maps everybody's allocation, which must agree in size,
-    /// element type and pad size, and be on the engine's device. Either all ranks succeed or all get the same
-    /// error, and the allocation can be tried again. Not while this thread captures.
-    ///
-    /// The result is kept with the allocation: a second call for the same engine is local and gives another
-    /// handle. What peers exported stays mapped, and so their memory is not freed, until
-    /// [`SymmetricMemory::close`], or until the allocation and its last handle go; where the engine is gone,
-    /// until the next rendezvous of the allocation. All ranks bring the same allocations again, or none does:
-    /// one with a new allocation would wait for ranks that are done already.
-    pub fn rendezvous(&self, engine: &Engine) -> Result<SymmetricMemory<T>> {
-        let (group, block) = (engine.group(), &self.block);
-        let Some(table) = block.tables.find(group, engine.key()) else {
-            return self.rendezvous_at(engine, 0);
-        };
-        check_place(block, engine)?;
-        let region = Region::new(engine, table, &vec![0; group.size()], block.bytes());
-        Ok(SymmetricMemory::new(region, block))
-    }
-
-    /// Collective, each time. [`Allocation::rendezvous`] with a handle that starts at element `offset`; ranks
-    /// may differ in it. It covers as many as there are behind everybody's offset, so that what is in range
-    /// here is in range on every rank.
-    pub fn rendezvous_at(&self, engine: &Engine, offset: usize) -> Result<SymmetricMemory<T>> {
-        meet(&self.block, engine, Layout::behind::<T>(offset, self.len()), None)
-    }
-
-    /// Collective, each time. [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them
-    /// from byte `start` on, which must be a multiple of their size. For allocations whose element type is
-    /// known only at run time: the ranks compare `U`, not `T`. Ranks may differ in `start`, not in `len`.
-    pub fn rendezvous_as<U: Element>(
-        &self,
-        engine: &Engine,
-        start: usize,
-        len: usize,
-    ) -> Result<SymmetricMemory<U>> {
-        let bounds = element::fit::<U>(Op::Rendezvous.name(), start, len, self.block.bytes());
-        let layout = bounds.map(|()| Layout::new(U::DTYPE, start, &[len]));
-        // The ranks compare `len`, and each checked its own range: kernels that reach for a peer's part find
-        // all of it.
-        meet(&self.block, engine, layout, Some(len))
-    }
+/// A handle by the table that this rank has of `block` on `engine`, if it has one.
+pub(super) fn kept(block: &Arc<DeviceBlock>, engine: &Engine) -> Result<Option<Region>> {
+    let Some(table) = block.tables.find(engine.group(), engine.key()) else { return Ok(None) };
+    check_place(block, engine)?;
+    Ok(Some(Region::new(engine, table, &vec![0; engine.group().size()], block.bytes())))
 }
 
-/// Collective: a handle on the table of `block` on `engine`, which all ranks have or make together. It covers
-/// `part` elements, which the ranks compare, or what all of them have behind their offsets.
-fn meet<T: Element>(
-    block: &Arc<DeviceBlock>,
-    engine: &Engine,
-    layout: Result<Layout>,
-    part: Option<usize>,
-) -> Result<SymmetricMemory<T>> {
-    let covered = check_place(block, engine).and(layout);
-    let covered = covered.map(|layout| Some(Covered { layout, rest: part.is_none() }));
+/// Collective: a region of the table of `block` on `engine`, which all ranks have or make together.
+pub(super) fn meet(block: &Arc<DeviceBlock>, engine: &Engine, covered: Result<Covered>) -> Result<Region> {
+    // Kernels that reach for a peer's part find all of it: the ranks compare how many elements a handle has
+    // that does not go to the end, and each has checked its own range.
+    let bytes = covered.as_ref().ok().and_then(|covered| covered.range().1);
+    let part = covered.as_ref().ok().and_then(|covered| Some(bytes? / covered.layout.dtype.size()));
+    let covered = check_place(block, engine).and(covered).map(Some);
     let coming = Coming { block, key: engine.key(), provider: block.provider.name(), covered, part };
     let (table, agreed) = coming.meet(engine.group(), |running, agreed, kept| {
         let table = match kept {
@@ -94,8 +51,7 @@ fn meet<T: Element>(
         }
         Ok(table)
     })?;
-    let bytes = part.map_or(agreed.rest, |len| len * size_of::<T>());
-    Ok(SymmetricMemory::new(Region::new(engine, table, &agreed.offsets, bytes), block))
+    Ok(Region::new(engine, table, &agreed.offsets, bytes.unwrap_or(agreed.rest)))
 }
 
 /// Collective: maps everybody's `block`, with a pad for each rank.

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use self::space::{ALIGNMENT, PoolRange, Space};
 use super::bases::Bases;
 use super::context::bytes_of;
+use super::host::HostParts;
 use super::offsets::Offsets;
 use super::rendezvous::{Covered, HostTable, Layout, Met};
 use super::{LocalMut, MemoryBlock, SymmetricMemory};
@@ -245,7 +246,8 @@ impl Pool {
             made
         });
         let (block, met) = made?;
-        Ok(SymmetricMemory::new(block, met, self.group.share(), 0, len))
+        let parts = HostParts::new(block, met, &self.group, 0, len * size_of::<T>());
+        Ok(SymmetricMemory::new(parts))
     }
 
     /// Local. How much is in use since the last [`Pool::alloc`] that ended.

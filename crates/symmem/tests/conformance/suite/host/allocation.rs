@@ -90,7 +90,7 @@ pub(crate) fn a_persistent_id_gives_the_same_memory_and_the_cached_rendezvous(gr
     let x = context.alloc_persistent::<u32>(&id, 100)?;
     assert_eq!(x.as_ptr(), address);
     let second = x.rendezvous(group)?;
-    assert_eq!(first.buffer_ptrs(), second.buffer_ptrs());
+    assert_eq!(first.base_ptrs(), second.base_ptrs());
     second.barrier(0)?;
     assert_eq!(second.peer(group.next())?.read(99)?, group.next() as u32);
     context.release_persistent(&id);

@@ -27,8 +27,8 @@ pub(crate) fn a_handle_knows_its_rank_sizes_and_offset(group: &Group) -> Result<
     assert_eq!(mem.signal_pad_size(), x.signal_pad_size());
     assert_eq!(mem.group().id(), group.id());
     // Buffers start at the allocation, whatever the offset.
-    assert_eq!(mem.buffer_ptrs()[group.rank()].cast_const().cast(), x.as_ptr());
-    assert_eq!((mem.buffer_ptrs().len(), mem.signal_pad_ptrs().len()), (group.size(), group.size()));
+    assert_eq!(mem.base_ptrs()[group.rank()].cast_const().cast(), x.as_ptr());
+    assert_eq!((mem.base_ptrs().len(), mem.pad_ptrs().len()), (group.size(), group.size()));
     mem.close()
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn a_refused_get_changes_nothing(group: &Group) -> Result<()> {
 pub(crate) fn pad_views_have_any_shape_and_element(group: &Group) -> Result<()> {
     let mem = group.alloc::<u8>(8)?.rendezvous(group)?;
     let (me, bytes) = (group.rank(), mem.signal_pad_size());
-    assert_eq!(mem.signal_pad(me)?.as_ptr().cast(), mem.signal_pad_ptrs()[me]);
+    assert_eq!(mem.signal_pad(me)?.as_ptr().cast(), mem.pad_ptrs()[me]);
     assert_eq!(mem.signal_pad(me)?.len(), bytes / 4);
     let square = mem.signal_pad_view::<u32>(me, &[8, 8], 0)?;
     assert_eq!((square.shape(), square.len()), (&[8, 8][..], 64));
@@ -92,8 +92,8 @@ pub(crate) fn a_signal_of_one_group_is_none_of_another(group: &Group) -> Result<
     let other = group.try_clone()?;
     let x = group.alloc::<u32>(8)?;
     let (a, b) = (x.rendezvous(group)?, x.rendezvous(&other)?);
-    assert_eq!(a.buffer_ptrs()[group.rank()], b.buffer_ptrs()[group.rank()]);
-    assert_ne!(a.signal_pad_ptrs()[group.rank()], b.signal_pad_ptrs()[group.rank()]);
+    assert_eq!(a.base_ptrs()[group.rank()], b.base_ptrs()[group.rank()]);
+    assert_ne!(a.pad_ptrs()[group.rank()], b.pad_ptrs()[group.rank()]);
     a.put_signal(group.next(), 0)?;
     group.barrier()?;
     // The signal on one group is none on the other, and barriers of one do not consume it.
@@ -112,13 +112,13 @@ pub(crate) fn a_second_rendezvous_is_local_and_the_same(group: &Group) -> Result
     // Only rank 0 does it: anything collective would not come back.
     if group.rank() == 0 {
         let second = x.rendezvous(group)?;
-        assert_eq!(first.buffer_ptrs(), second.buffer_ptrs());
-        assert_eq!(first.signal_pad_ptrs(), second.signal_pad_ptrs());
+        assert_eq!(first.base_ptrs(), second.base_ptrs());
+        assert_eq!(first.pad_ptrs(), second.pad_ptrs());
     }
     // At an offset all do.
     let third = x.rendezvous_at(group, 2)?;
-    assert_eq!(first.buffer_ptrs(), third.buffer_ptrs());
-    assert_eq!(first.signal_pad_ptrs(), third.signal_pad_ptrs());
+    assert_eq!(first.base_ptrs(), third.base_ptrs());
+    assert_eq!(first.pad_ptrs(), third.pad_ptrs());
     assert_eq!((first.len(), third.len()), (8, 6));
     first.barrier(0)?;
     first.close()
@@ -130,7 +130,7 @@ pub(crate) fn the_handle_outlives_allocation_and_group(group: &Group) -> Result<
     let mut mem = x.rendezvous(&own)?;
     drop((x, own));
     let first = mem.buffer::<u8>(0, &[mem.buffer_size()], 0)?;
-    assert_eq!((first.len(), first.as_ptr()), (256, mem.buffer_ptrs()[0].cast_const()));
+    assert_eq!((first.len(), first.as_ptr()), (256, mem.base_ptrs()[0].cast_const()));
     // The last rank fills its memory and signals; then all fill theirs and meet.
     let last = group.size() - 1;
     if group.rank() == last {

@@ -111,7 +111,7 @@ impl Seat for Host {
 
 impl<T: Value> Block<T, Host> for Allocation<T> {
     fn len(&self) -> usize {
-        Allocation::len(self)
+        <Allocation<T>>::len(self)
     }
 
     fn write(&mut self, values: &[T]) -> Result<()> {
@@ -124,19 +124,19 @@ impl<T: Value> Block<T, Host> for Allocation<T> {
     }
 
     fn salvage(&self) -> Result<Vec<T>> {
-        Ok(Allocation::salvage(self))
+        Ok(<Allocation<T>>::salvage(self))
     }
 
     fn rendezvous(&self, seat: &Host) -> Result<SymmetricMemory<T>> {
-        Allocation::rendezvous(self, &seat.group)
+        <Allocation<T>>::rendezvous(self, &seat.group)
     }
 
     fn rendezvous_at(&self, seat: &Host, offset: usize) -> Result<SymmetricMemory<T>> {
-        Allocation::rendezvous_at(self, &seat.group, offset)
+        <Allocation<T>>::rendezvous_at(self, &seat.group, offset)
     }
 
     fn rendezvous_as<U: Value>(&self, seat: &Host, offset: usize, len: usize) -> Result<SymmetricMemory<U>> {
-        Allocation::rendezvous_as(self, &seat.group, offset, len)
+        <Allocation<T>>::rendezvous_as(self, &seat.group, offset, len)
     }
 }
 
@@ -147,27 +147,27 @@ fn zeros<T: Value>(len: usize) -> Vec<T> {
 
 impl<T: Value> Memory<T> for SymmetricMemory<T> {
     fn rank(&self) -> usize {
-        SymmetricMemory::rank(self)
+        <SymmetricMemory<T>>::rank(self)
     }
 
     fn world_size(&self) -> usize {
-        SymmetricMemory::world_size(self)
+        <SymmetricMemory<T>>::world_size(self)
     }
 
     fn len(&self) -> usize {
-        SymmetricMemory::len(self)
+        <SymmetricMemory<T>>::len(self)
     }
 
     fn offset(&self) -> usize {
-        SymmetricMemory::offset(self)
+        <SymmetricMemory<T>>::offset(self)
     }
 
     fn buffer_size(&self) -> usize {
-        SymmetricMemory::buffer_size(self)
+        <SymmetricMemory<T>>::buffer_size(self)
     }
 
     fn signal_pad_size(&self) -> usize {
-        SymmetricMemory::signal_pad_size(self)
+        <SymmetricMemory<T>>::signal_pad_size(self)
     }
 
     fn peer_ptr(&self, peer: usize) -> Result<u64> {
@@ -191,7 +191,7 @@ impl<T: Value> Memory<T> for SymmetricMemory<T> {
     }
 
     fn slice(&self, start: usize, len: usize) -> Result<Self> {
-        self.part(start, len)
+        <SymmetricMemory<T>>::slice(self, start..start.saturating_add(len))
     }
 
     fn write(&mut self, values: &[T]) -> Result<()> {
@@ -204,33 +204,33 @@ impl<T: Value> Memory<T> for SymmetricMemory<T> {
     }
 
     fn salvage(&self) -> Result<Vec<T>> {
-        Ok(SymmetricMemory::salvage(self))
+        Ok(<SymmetricMemory<T>>::salvage(self))
     }
 
     fn get(&self, peer: usize, start: usize, len: usize) -> Result<Vec<T>> {
         let mut out = zeros(len);
-        SymmetricMemory::get(self, peer, start, &mut out)?;
+        <SymmetricMemory<T>>::get(self, peer, start, &mut out)?;
         Ok(out)
     }
 
     fn pad(&self) -> Result<Vec<u32>> {
-        self.signal_pad(SymmetricMemory::rank(self))?.to_vec()
+        self.signal_pad(<SymmetricMemory<T>>::rank(self))?.to_vec()
     }
 
     fn put_signal(&self, peer: usize, channel: usize) -> Result<()> {
-        SymmetricMemory::put_signal(self, peer, channel)
+        <SymmetricMemory<T>>::put_signal(self, peer, channel)
     }
 
     fn wait_signal(&self, peer: usize, channel: usize) -> Result<()> {
-        SymmetricMemory::wait_signal(self, peer, channel)
+        <SymmetricMemory<T>>::wait_signal(self, peer, channel)
     }
 
     fn barrier(&self, channel: usize) -> Result<()> {
-        SymmetricMemory::barrier(self, channel)
+        <SymmetricMemory<T>>::barrier(self, channel)
     }
 
     fn using(&self, algorithm: &str) -> Self {
-        SymmetricMemory::using(self, algorithm.parse().expect("an algorithm of the table"))
+        <SymmetricMemory<T>>::using(self, algorithm.parse().expect("an algorithm of the table"))
     }
 
     fn carries(&self, algorithm: &str, collective: &str) -> bool {
@@ -240,12 +240,12 @@ impl<T: Value> Memory<T> for SymmetricMemory<T> {
     }
 
     fn all_reduce(&mut self, op: ReduceOp) -> Result<()> {
-        SymmetricMemory::all_reduce(self, op)
+        <SymmetricMemory<T>>::all_reduce(self, op)
     }
 
     fn all_reduce_out(&mut self, op: ReduceOp) -> Result<Vec<T>> {
-        let mut out = zeros(SymmetricMemory::len(self));
-        SymmetricMemory::all_reduce_out(self, op, &mut out)?;
+        let mut out = zeros(<SymmetricMemory<T>>::len(self));
+        <SymmetricMemory<T>>::all_reduce_out(self, op, &mut out)?;
         Ok(out)
     }
 
@@ -256,54 +256,54 @@ impl<T: Value> Memory<T> for SymmetricMemory<T> {
     }
 
     fn reduce(&mut self, op: ReduceOp, root: usize) -> Result<Option<Vec<T>>> {
-        let mut out = zeros(SymmetricMemory::len(self));
-        SymmetricMemory::reduce(self, op, root, &mut out)?;
-        Ok((SymmetricMemory::rank(self) == root).then_some(out))
+        let mut out = zeros(<SymmetricMemory<T>>::len(self));
+        <SymmetricMemory<T>>::reduce(self, op, root, &mut out)?;
+        Ok((<SymmetricMemory<T>>::rank(self) == root).then_some(out))
     }
 
     fn reduce_scatter(&mut self, op: ReduceOp) -> Result<Vec<T>> {
-        let mut out = zeros(SymmetricMemory::len(self) / SymmetricMemory::world_size(self));
-        SymmetricMemory::reduce_scatter(self, op, &mut out)?;
+        let mut out = zeros(<SymmetricMemory<T>>::len(self) / SymmetricMemory::world_size(self));
+        <SymmetricMemory<T>>::reduce_scatter(self, op, &mut out)?;
         Ok(out)
     }
 
     fn reduce_scatter_columns(&mut self, op: ReduceOp, width: usize) -> Result<Vec<T>> {
-        let mut out = zeros(SymmetricMemory::len(self) / SymmetricMemory::world_size(self));
-        SymmetricMemory::reduce_scatter_columns(self, op, width, &mut out)?;
+        let mut out = zeros(<SymmetricMemory<T>>::len(self) / SymmetricMemory::world_size(self));
+        <SymmetricMemory<T>>::reduce_scatter_columns(self, op, width, &mut out)?;
         Ok(out)
     }
 
     fn all_gather(&mut self) -> Result<Vec<T>> {
-        let mut out = zeros(SymmetricMemory::len(self) * SymmetricMemory::world_size(self));
-        SymmetricMemory::all_gather(self, &mut out)?;
+        let mut out = zeros(<SymmetricMemory<T>>::len(self) * SymmetricMemory::world_size(self));
+        <SymmetricMemory<T>>::all_gather(self, &mut out)?;
         Ok(out)
     }
 
     fn all_to_all(&mut self) -> Result<Vec<T>> {
-        let mut out = zeros(SymmetricMemory::len(self));
-        SymmetricMemory::all_to_all(self, &mut out)?;
+        let mut out = zeros(<SymmetricMemory<T>>::len(self));
+        <SymmetricMemory<T>>::all_to_all(self, &mut out)?;
         Ok(out)
     }
 
     fn broadcast(&mut self, root: usize) -> Result<()> {
-        SymmetricMemory::broadcast(self, root)
+        <SymmetricMemory<T>>::broadcast(self, root)
     }
 
     fn gather(&mut self, root: usize) -> Result<Option<Vec<T>>> {
-        let is_root = SymmetricMemory::rank(self) == root;
-        let len = SymmetricMemory::len(self) * SymmetricMemory::world_size(self);
+        let is_root = <SymmetricMemory<T>>::rank(self) == root;
+        let len = <SymmetricMemory<T>>::len(self) * SymmetricMemory::world_size(self);
         let mut out = zeros(if is_root { len } else { 0 });
-        SymmetricMemory::gather(self, root, &mut out)?;
+        <SymmetricMemory<T>>::gather(self, root, &mut out)?;
         Ok(is_root.then_some(out))
     }
 
     fn scatter(&mut self, root: usize) -> Result<Vec<T>> {
-        let mut out = zeros(SymmetricMemory::len(self) / SymmetricMemory::world_size(self));
-        SymmetricMemory::scatter(self, root, &mut out)?;
+        let mut out = zeros(<SymmetricMemory<T>>::len(self) / SymmetricMemory::world_size(self));
+        <SymmetricMemory<T>>::scatter(self, root, &mut out)?;
         Ok(out)
     }
 
     fn close(self) -> Result<()> {
-        SymmetricMemory::close(self)
+        <SymmetricMemory<T>>::close(self)
     }
 }

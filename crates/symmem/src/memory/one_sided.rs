@@ -1,6 +1,6 @@
-//! One-sided writes: put, put with a flag, and waiting for such a flag.
+//! One-sided copies: get, put, put with a flag, and waiting for such a flag.
 //!
-//! Called by users through the handle. The receiver takes no part, so writing is `unsafe`: that it holds no
+//! Called by users through the handle. The other rank takes no part, so writing is `unsafe`: that it holds no
 //! borrow of the bytes is the caller's duty.
 //!
 //! # Memory ordering
@@ -15,7 +15,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use symmem_store::Interrupt;
 
-use super::SymmetricMemory;
+use super::{Local, SymmetricMemory};
+use crate::engine::cpu;
 use crate::group::Running;
 use crate::numeric::{Element, element};
 use crate::operation::Op;
@@ -31,6 +32,25 @@ const CHUNK: usize = 1 << 20;
 const WORD: usize = size_of::<u64>();
 
 impl<T: Element> SymmetricMemory<T> {
+    /// Reads `out.len()` elements of rank `rank` from `start` on (counted from the offset of its handle),
+    /// like [`PeerView::read_into`](super::PeerView::read_into), but as an operation of the group: it ends when the group fails, and
+    /// counts.
+    pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
+        self.group().check_rank(Op::Copy.name(), rank)?;
+        self.parts.check_brought(Op::Copy.name(), rank)?;
+        self.parts.operate(Op::Copy, None, |running| self.copy_out(running, rank, start, out))
+    }
+
+    fn copy_out(&self, running: &Running<'_>, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
+        let from = self.checked_address(Op::Copy, rank, start, out.len())?;
+        let own = (rank == self.rank()).then_some(&*self.parts.block);
+        let _borrow = own.map(|block| Local::<T>::new(block, self.offset(), self.len())).transpose()?;
+        // SAFETY: in range, as just checked, and mapped while the table lives; `out` is exclusive, and so no
+        // part of the memory: this rank's own is borrowed for reading.
+        let copied = unsafe { cpu::copy_from_peer(running, from, out.as_mut_ptr().cast(), size_of_val(out)) };
+        self.parts.seal(copied)
+    }
+
     /// Writes `data` into the memory of rank `rank` from `start` on (counted from the offset of its handle):
     /// the counterpart of [`SymmetricMemory::get`]. An operation of the group: it ends when the group fails,
     /// and counts.
@@ -88,7 +108,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// # Ok::<(), symmem::Error>(())
     /// ```
     pub fn wait_flag(&self, word: usize, value: u64) -> Result<()> {
-        self.operate(Op::WaitFlag, None, |running| self.wait_for_word(running, word, value))
+        self.parts.operate(Op::WaitFlag, None, |running| self.wait_for_word(running, word, value))
     }
 
     fn wait_for_word(&self, running: &Running<'_>, word: usize, value: u64) -> Result<()> {
@@ -101,14 +121,14 @@ impl<T: Element> SymmetricMemory<T> {
         };
         let waited = self.wait_until(running, is_set);
         fence(Ordering::Acquire);
-        self.seal(waited)
+        self.parts.seal(waited)
     }
 
     /// Runs `work` as the operation `op`, which is on rank `rank`'s memory.
     fn operate_on(&self, op: Op, rank: usize, work: impl FnOnce(&Running<'_>) -> Result<()>) -> Result<()> {
         self.group().check_rank(op.name(), rank)?;
-        self.check_brought(op.name(), rank)?;
-        self.operate(op, None, work)
+        self.parts.check_brought(op.name(), rank)?;
+        self.parts.operate(op, None, work)
     }
 
     /// Anybody may set the word, so nobody is missed as long as somebody is left.
@@ -126,13 +146,14 @@ impl<T: Element> SymmetricMemory<T> {
 
     /// The address of a u64 word of `rank`'s pad.
     fn flag_address(&self, op: Op, rank: usize, word: usize) -> Result<*mut u8> {
-        let words = self.table.pad_bytes / WORD;
+        let words = self.parts.table.pad_bytes / WORD;
         if word >= words {
-            let (offset, size) = ((word as u64).saturating_mul(WORD as u64), self.table.pad_bytes as u64);
+            let (offset, size) =
+                ((word as u64).saturating_mul(WORD as u64), self.parts.table.pad_bytes as u64);
             return Err(Error::OutOfBounds { op: op.name(), offset, bytes: WORD as u64, size });
         }
         // SAFETY: within the pad, as just checked.
-        Ok(unsafe { self.table.pads.at(rank).add(word * WORD) })
+        Ok(unsafe { self.parts.table.pads.at(rank).add(word * WORD) })
     }
 
     /// Copies `data` into `rank`'s memory, looking at the group between chunks.
@@ -150,7 +171,7 @@ impl<T: Element> SymmetricMemory<T> {
             // `data` is no part of it, and that nobody else uses the range is the caller's duty.
             unsafe { copy::write(from.add(done), to.add(done), bytes) };
             if let Some(verdict) = running.inner().verdict() {
-                return self.seal(Err(running.failed_by(verdict)));
+                return self.parts.seal(Err(running.failed_by(verdict)));
             }
         }
         CounterWords::add(&running.inner().own().counters.bytes, size_of_val(data) as u64);
@@ -163,11 +184,22 @@ impl<T: Element> SymmetricMemory<T> {
         let within = start.checked_add(len).is_some_and(|end| end <= self.len());
         // All offsets are multiples of the elements' size: the ranks agree on the type, and casts look at
         // everybody's.
-        let first = self.first_byte(rank) / size_of::<T>();
+        let first = self.parts.first_byte(rank) / size_of::<T>();
         let address = within.then(|| self.element_address(rank, first + start, len)).flatten();
         address.ok_or_else(|| {
-            let behind = (self.table.bytes / size_of::<T>()).saturating_sub(first);
+            let behind = (self.parts.table.bytes / size_of::<T>()).saturating_sub(first);
             element::out_of_bounds::<T>(op.name(), start, len, self.len().min(behind))
         })
+    }
+
+    /// The address of element `start` of rank `rank`'s allocation, if it brought one, and if `len` elements
+    /// follow.
+    pub(crate) fn element_address(&self, rank: usize, start: usize, len: usize) -> Option<*mut u8> {
+        let end = start.checked_add(len)?.checked_mul(size_of::<T>())?;
+        let first = self.parts.table.data.at(rank);
+        // SAFETY: within the allocation, as just checked, which has the same size on every rank that brought
+        // one.
+        (end <= self.parts.table.bytes && !first.is_null())
+            .then(|| unsafe { first.add(start * size_of::<T>()) })
     }
 }

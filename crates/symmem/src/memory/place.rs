@@ -1,0 +1,99 @@
+//! Where memory is: what the one allocation and the one handle need to know of the host and of devices.
+//!
+//! Users name a [`Place`]; nobody else can make one. `host/` and `device/` say what allocations and handles
+//! are made of there. What it guarantees: what both places can do is written once, over [`Place`], and so has
+//! one name and one meaning.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::MemoryBlock;
+use super::rendezvous::Covered;
+use crate::Result;
+use crate::group::Group;
+
+/// Where symmetric memory is: on the [`Host`] or on [`Cuda`] devices.
+///
+/// What both can do is the same method of [`Allocation`](crate::Allocation) and
+/// [`SymmetricMemory`](crate::SymmetricMemory). Collectives and signals block on the host and go on a stream
+/// of a device; code that is generic over both has [`Symmetric`](crate::Symmetric).
+pub trait Place: Debug + Sized + 'static {
+    /// What ranks rendezvous on: a [`Group`], or an [`Engine`](crate::cuda::Engine), which is a group on a
+    /// device.
+    type Group;
+    /// What [`using`](crate::SymmetricMemory::using) chooses among.
+    type Algorithm;
+    /// An address, as code of this place uses it.
+    type Pointer;
+    #[doc(hidden)]
+    type Block: Block + Send + Sync;
+    #[doc(hidden)]
+    type Parts: Parts<Self> + Send + Sync;
+}
+
+/// Memory of the host.
+#[derive(Debug)]
+pub enum Host {}
+
+/// Memory of NVIDIA GPUs.
+#[derive(Debug)]
+pub enum Cuda {}
+
+/// The memory behind an allocation. Sealed: the module is private.
+pub trait Block: Debug {
+    /// What ranks make of it together.
+    type Table;
+
+    /// What blocks of all places have.
+    fn state(&self) -> &MemoryBlock<Self::Table>;
+}
+
+/// What a handle is made of.
+pub trait Parts<P: Place>: Debug + Sized {
+    /// A handle of the whole of `block` by the table that this rank has of it on `on`, if it has one that
+    /// needs no other rank.
+    fn kept(block: &Arc<P::Block>, on: &P::Group) -> Result<Option<Self>>;
+
+    /// Collective: a handle of what is `covered` of `block`. A rank whose own arguments are wrong tells the
+    /// others instead of staying away.
+    fn meet(block: &Arc<P::Block>, on: &P::Group, covered: Result<Covered>) -> Result<Self>;
+
+    /// The group.
+    fn group(&self) -> &Group;
+
+    /// The first byte in this rank's allocation.
+    fn start(&self) -> usize;
+
+    /// Bytes from there on.
+    fn bytes(&self) -> usize;
+
+    /// Where the handles of ranks begin in their allocations, without those that begin where another does.
+    fn starts(&self) -> impl Iterator<Item = usize>;
+
+    /// Bytes of each rank's allocation.
+    fn buffer_size(&self) -> usize;
+
+    /// Bytes of each rank's signal pad.
+    fn pad_size(&self) -> usize;
+
+    /// `bytes` from byte `start` of the handle on, which has them.
+    fn cut(&self, start: usize, bytes: usize) -> Self;
+
+    /// The same, by `algorithm` and no other.
+    fn using(&self, algorithm: P::Algorithm) -> Self;
+
+    /// Whether this rank can load and store the memory of `rank`.
+    fn reaches(&self, rank: usize) -> bool;
+
+    /// The first element of `rank`'s handle, which is a rank of the group.
+    fn peer_ptr(&self, op: &'static str, rank: usize) -> Result<P::Pointer>;
+
+    /// The signal pad of `rank`, which is a rank of the group.
+    fn pad_ptr(&self, op: &'static str, rank: usize) -> Result<P::Pointer>;
+
+    /// The address that reaches the first element of all ranks at once.
+    fn multicast_ptr(&self) -> Option<u64>;
+
+    /// Collective: ends the use of the memory on the group.
+    fn close(&self) -> Result<()>;
+}
