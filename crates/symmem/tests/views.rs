@@ -231,6 +231,9 @@ fn a_longer_part_does_not_reach_beyond_its_peers_memory() {
             out_of_bounds(mem.slice(16..16)?.get(PEER, 0, &mut []));
             out_of_bounds(mem.peer(PEER).map(drop));
             out_of_bounds(mem.slice(16..16)?.peer(PEER).map(drop));
+            out_of_bounds(mem.peer_ptr(PEER).map(drop));
+            out_of_bounds(mem.slice(16..16)?.peer_ptr(PEER).map(drop));
+            assert_eq!(mem.slice(..1)?.peer_ptr(PEER)?.addr() - mem.base_ptrs()[PEER].addr(), 60);
             // SAFETY: nothing is written.
             out_of_bounds(unsafe { mem.put(PEER, 1, &[7]) });
             assert_eq!(mem.remote::<u32>(PEER, &[1])?.to_vec()?, [0]);

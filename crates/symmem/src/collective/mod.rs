@@ -3,7 +3,7 @@
 //! Called by users through the handle, or through the group for private memory. Every collective publishes a
 //! signature (operation, element type, reduce operation, root, algorithm, memory, bytes); disagreement is the
 //! same `Mismatch` on every rank before a byte changes. A rank whose own part of a call cannot be (a length,
-//! a root, memory that is borrowed) does not stay away: it refuses the call ([`SymmetricMemory::told`]), has
+//! a root, memory that is borrowed) does not stay away: it refuses the call (`HostParts::told`), has
 //! its own error, and all others get [`Error::Rank`] with its words. The exception are small messages of
 //! symmetric memory that go one way, to or from a root: a rank that need not hear from all (in a broadcast:
 //! from the root alone) may have returned, with the root's bytes, before it could know that another rank

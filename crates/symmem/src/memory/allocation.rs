@@ -55,8 +55,8 @@ impl<T: Element, P: Place> Allocation<T, P> {
     }
 
     /// Collective over `group`, which on devices is an engine: everybody maps everybody's allocation, which
-    /// must agree in size, element type and pad size. Either all ranks succeed or all get the same error, and
-    /// the allocation can be tried again. Not while this thread captures.
+    /// must agree in size, element type and pad size, and be on the engine's device. Either all ranks succeed
+    /// or all get the same error, and the allocation can be tried again. Not while this thread captures.
     ///
     /// The result is kept with the allocation: a second call for the same group is local and gives another
     /// handle. So what peers exported stays mapped, and their memory is not freed, until
@@ -129,8 +129,8 @@ impl<T: Element, P: Place> Allocation<T, P> {
         self.rendezvous_shaped(group, start, &[len])
     }
 
-    /// Collective, every time: [`Allocation::rendezvous_as`] with a handle of `shape` elements. The shape is
-    /// for ranks that bring nothing, who find it in [`SymmetricMemory::layout`].
+    /// Collective, every time: [`Allocation::rendezvous_as`] with a handle of `shape` elements. On the host
+    /// the shape is for ranks that bring nothing, who find it in [`SymmetricMemory::layout`].
     pub fn rendezvous_shaped<U: Element>(
         &self,
         group: &P::Group,

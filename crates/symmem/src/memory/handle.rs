@@ -1,7 +1,7 @@
 //! The handle of symmetric memory, on the host and on devices: what it is and what it can do at both.
 //!
-//! Public. `host/handle.rs` and `device/handle.rs` have what only one place can do; collectives and signals
-//! are in `collective`. What it guarantees: all calls here but `close` are local, and mean the same at every
+//! Public. `host/handle.rs`, `signals.rs`, `one_sided.rs` and `device/handle.rs` have what only one place can
+//! do; collectives are in `collective`. What it guarantees: all calls here but `close` are local, and mean the same at every
 //! place.
 
 use std::marker::PhantomData;
@@ -73,8 +73,7 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
         self.parts.group()
     }
 
-    /// Number of elements from the handle's offset on. Where the ranks' offsets differ, as many as all of
-    /// them have behind theirs.
+    /// Number of elements that the handle covers, from its offset on.
     #[inline]
     pub fn len(&self) -> usize {
         self.parts.bytes() / size_of::<T>()
@@ -139,13 +138,15 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
         Ok(SymmetricMemory::new(self.parts.cut(0, bytes)))
     }
 
-    /// Local. The same memory, whose collectives go by `algorithm` and no other: one that it cannot carry is
-    /// an error on all ranks, before anything changes. All ranks must choose alike.
+    /// Local. The same memory, whose collectives go by `algorithm`. All ranks must choose alike.
     ///
-    /// On the host it cannot carry what it is not among the [`algorithms`](crate::tuning::Collective::algorithms)
-    /// of, nor what is too large for it; what has no row there (`gather`, `scatter`, `all_to_all_v` and the like) has
-    /// one way, and takes it. [`Config::algorithm`](crate::Config::algorithm) is for whole programs, and a wish: it
-    /// gives way where it cannot carry a message.
+    /// On the host they go by it and no other: a collective that does not have it among its
+    /// [`algorithms`](crate::tuning::Collective::algorithms), or whose message is too large for it, is an
+    /// error on all ranks, before anything changes. What has no such list (`gather`, `scatter`,
+    /// `all_to_all_v` and the like) has one way, and takes it. [`Config::algorithm`](crate::Config::algorithm)
+    /// is for whole programs, and a wish: it gives way where it cannot carry a message.
+    ///
+    /// On devices it is what [`Engine::using`](crate::cuda::Engine::using) says: all-reduces go by it.
     ///
     /// ```
     /// use symmem::{ReduceOp, tuning::Algorithm};
@@ -165,12 +166,14 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
     /// Whether this rank can load and store the memory of rank `rank`: not where it brought none, nor where
     /// devices do not reach each other.
     pub fn reaches(&self, rank: usize) -> Result<bool> {
-        self.group().check_rank("reaches", rank)?;
-        Ok(self.parts.reaches(rank))
+        const OP: &str = "reaches";
+        self.group().check_rank(OP, rank)?;
+        self.parts.reaches(OP, rank)
     }
 
     /// Where the handle's first element of rank `rank` is, for code of your own: at its address in this
-    /// process, or on this rank's device. An error where this rank does not reach it.
+    /// process, or on this rank's device. An error where this rank does not reach it, and where the handle
+    /// has more elements than that rank's memory behind its offset. Valid as long as any handle.
     pub fn peer_ptr(&self, rank: usize) -> Result<P::Pointer> {
         const OP: &str = "peer_ptr";
         self.group().check_rank(OP, rank)?;
@@ -184,6 +187,12 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
         self.parts.pad_ptr(OP, rank)
     }
 
+    /// An error unless the pads have this channel.
+    #[inline]
+    pub(crate) fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {
+        self.parts.check_channel(op, channel)
+    }
+
     /// The address that reaches the handle's first element of all ranks at once, for multimem instructions
     /// only. `None` on the host, where devices or ranks have none, and where the ranks' offsets differ.
     pub fn multicast_ptr(&self) -> Option<u64> {
@@ -191,9 +200,10 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
     }
 
     /// Collective, on the host: ranks wait for each other, and not for streams. Ends the use of the memory on
-    /// this group: all its handles give [`Error::Closed`](crate::Error::Closed) from here on. The bytes stay,
-    /// and the allocation can be rendezvoused again. Views that exist stay valid; work that was launched goes
-    /// on, and what it needs stays mapped until it is done, and until graphs of it are gone.
+    /// this group, or engine: all its handles there give [`Error::Closed`](crate::Error::Closed) from here
+    /// on. The bytes stay, and the allocation can be rendezvoused again. Views that exist stay valid; work
+    /// that was launched goes on, and the mappings stay until it is done, and until handles and graphs of it
+    /// are gone.
     pub fn close(self) -> Result<()> {
         self.parts.close()
     }

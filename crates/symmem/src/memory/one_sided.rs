@@ -33,8 +33,8 @@ const WORD: usize = size_of::<u64>();
 
 impl<T: Element> SymmetricMemory<T> {
     /// Reads `out.len()` elements of rank `rank` from `start` on (counted from the offset of its handle),
-    /// like [`PeerView::read_into`](super::PeerView::read_into), but as an operation of the group: it ends when the group fails, and
-    /// counts.
+    /// like [`PeerView::read_into`](super::PeerView::read_into), but as an operation of the group: it ends
+    /// when the group fails, and counts.
     pub fn get(&self, rank: usize, start: usize, out: &mut [T]) -> Result<()> {
         self.group().check_rank(Op::Copy.name(), rank)?;
         self.parts.check_brought(Op::Copy.name(), rank)?;
@@ -52,7 +52,7 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// Writes `data` into the memory of rank `rank` from `start` on (counted from the offset of its handle):
-    /// the counterpart of [`SymmetricMemory::get`]. An operation of the group: it ends when the group fails,
+    /// the counterpart of `get`. An operation of the group: it ends when the group fails,
     /// and counts.
     ///
     /// # Safety
@@ -63,7 +63,7 @@ impl<T: Element> SymmetricMemory<T> {
         self.operate_on(Op::Put, rank, |running| unsafe { self.write(running, rank, start, data) })
     }
 
-    /// Writes `data` like [`SymmetricMemory::put`], then sets the u64 word number `word` of that rank's
+    /// Writes `data` like `put`, then sets the u64 word number `word` of that rank's
     /// signal pad to `value`. When [`SymmetricMemory::wait_flag`] has seen the value, it sees the data as
     /// well.
     ///
@@ -71,7 +71,8 @@ impl<T: Element> SymmetricMemory<T> {
     /// with the slots `2 * w` and `2 * w + 1` of `put_signal`; a program that uses both keeps them apart.
     ///
     /// # Safety
-    /// As for [`SymmetricMemory::put`].
+    /// The rank `rank`, if it is not this one, holds no guard (`local`, `local_mut`) of these bytes until it
+    /// has synchronised with this rank after the write, and runs no operation on them meanwhile.
     pub unsafe fn put_with_flag(
         &self,
         rank: usize,
@@ -159,7 +160,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Copies `data` into `rank`'s memory, looking at the group between chunks.
     ///
     /// # Safety
-    /// As for [`SymmetricMemory::put`].
+    /// As for `put`.
     unsafe fn write(&self, running: &Running<'_>, rank: usize, start: usize, data: &[T]) -> Result<()> {
         let to = self.checked_address(running.op(), rank, start, data.len())?;
         let own = rank == self.rank();

@@ -1,6 +1,6 @@
 //! Where memory is: what the one allocation and the one handle need to know of the host and of devices.
 //!
-//! Users name a [`Place`]; nobody else can make one. `host/` and `device/` say what allocations and handles
+//! Users name a [`Place`], and cannot add one. `host/` and `device/` say what allocations and handles
 //! are made of there. What it guarantees: what both places can do is written once, over [`Place`], and so has
 //! one name and one meaning.
 
@@ -9,22 +9,63 @@ use std::sync::Arc;
 
 use super::MemoryBlock;
 use super::rendezvous::Covered;
-use crate::Result;
 use crate::group::Group;
+use crate::{Error, Result};
 
-/// Where symmetric memory is: on the [`Host`] or on [`Cuda`] devices.
+mod sealed {
+    /// Only this crate can implement it, and so [`super::Place`].
+    pub trait Sealed {}
+}
+
+/// Where symmetric memory is: on the [`Host`] or on [`Cuda`] devices. There are no others.
 ///
 /// What both can do is the same method of [`Allocation`](crate::Allocation) and
 /// [`SymmetricMemory`](crate::SymmetricMemory). Collectives and signals block on the host and go on a stream
 /// of a device; code that is generic over both has [`Symmetric`](crate::Symmetric).
-pub trait Place: Debug + Sized + 'static {
+///
+/// ```
+/// use symmem::{Allocation, Place, Result, SymmetricMemory};
+///
+/// /// The second half of everybody's allocation, wherever it is.
+/// fn second_half<P: Place>(x: &Allocation<f32, P>, group: &P::Group) -> Result<SymmetricMemory<f32, P>> {
+///     let mem = x.rendezvous(group)?;
+///     mem.slice(mem.len() / 2..)
+/// }
+///
+/// symmem::spawn(2, |group| {
+///     let half = second_half(&group.alloc(10)?, &group)?;
+///     assert_eq!((half.offset(), half.len()), (5, 5));
+///     half.close()
+/// })?;
+/// # use symmem::cuda::{self, Engine};
+/// # fn on_a_gpu(x: &cuda::Allocation<f32>, engine: &Engine) -> Result<cuda::SymmetricMemory<f32>> {
+/// // On a GPU an engine stands for the group:
+/// second_half(x, engine)
+/// # }
+/// # Ok::<(), symmem::Error>(())
+/// ```
+///
+/// Nobody else can add a place:
+///
+/// ```compile_fail,E0277
+/// #[derive(Debug)]
+/// enum Moon {}
+/// impl symmem::Place for Moon {
+///     type Group = symmem::Group;
+///     type Algorithm = ();
+///     type Pointer = u64;
+///     type Block = <symmem::Host as symmem::Place>::Block;
+///     type Parts = <symmem::Host as symmem::Place>::Parts;
+/// }
+/// ```
+pub trait Place: sealed::Sealed + Debug + Sized + 'static {
     /// What ranks rendezvous on: a [`Group`], or an [`Engine`](crate::cuda::Engine), which is a group on a
     /// device.
     type Group;
     /// What [`using`](crate::SymmetricMemory::using) chooses among.
-    type Algorithm;
+    type Algorithm: Copy + Debug + Eq;
     /// An address, as code of this place uses it.
-    type Pointer;
+    type Pointer: Copy + Debug + Eq;
     #[doc(hidden)]
     type Block: Block + Send + Sync;
     #[doc(hidden)]
@@ -39,7 +80,10 @@ pub enum Host {}
 #[derive(Debug)]
 pub enum Cuda {}
 
-/// The memory behind an allocation. Sealed: the module is private.
+impl sealed::Sealed for Host {}
+impl sealed::Sealed for Cuda {}
+
+/// The memory behind an allocation.
 pub trait Block: Debug {
     /// What ranks make of it together.
     type Table;
@@ -82,8 +126,8 @@ pub trait Parts<P: Place>: Debug + Sized {
     /// The same, by `algorithm` and no other.
     fn using(&self, algorithm: P::Algorithm) -> Self;
 
-    /// Whether this rank can load and store the memory of `rank`.
-    fn reaches(&self, rank: usize) -> bool;
+    /// Whether this rank can load and store the memory of `rank`, which is a rank of the group.
+    fn reaches(&self, op: &'static str, rank: usize) -> Result<bool>;
 
     /// The first element of `rank`'s handle, which is a rank of the group.
     fn peer_ptr(&self, op: &'static str, rank: usize) -> Result<P::Pointer>;
@@ -96,4 +140,14 @@ pub trait Parts<P: Place>: Debug + Sized {
 
     /// Collective: ends the use of the memory on the group.
     fn close(&self) -> Result<()>;
+
+    /// An error unless the pads have this channel.
+    #[inline]
+    fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {
+        let channels = self.pad_size() / (size_of::<u32>() * self.group().size());
+        if channel < channels {
+            return Ok(());
+        }
+        Err(Error::ChannelOutOfRange { op, channel, channels })
+    }
 }

@@ -9,11 +9,12 @@ use std::sync::atomic::AtomicU32;
 
 use super::SymmetricMemory;
 use super::host::HostParts;
+use super::place::Parts as _;
+use crate::Result;
 use crate::engine::cpu;
 use crate::group::Running;
 use crate::numeric::Element;
 use crate::operation::Op;
-use crate::{Error, Result};
 
 impl<T: Element> SymmetricMemory<T> {
     /// Collective. Returns once every rank is here; what any rank wrote before is visible to all after.
@@ -42,14 +43,14 @@ impl<T: Element> SymmetricMemory<T> {
         self.parts.operate(Op::WaitSignal, Some(channel), wait)
     }
 
-    /// [`SymmetricMemory::put_signal`] without waiting: false if the previous signal is still pending.
+    /// `put_signal` without waiting: false if the previous signal is still pending.
     pub fn try_put_signal(&self, rank: usize, channel: usize) -> Result<bool> {
         let slot = self.parts.slot(Op::PutSignal, rank, channel, rank, self.rank())?;
         self.parts
             .operate(Op::PutSignal, Some(channel), |running| Ok(cpu::try_put_signal(running, slot, rank)))
     }
 
-    /// [`SymmetricMemory::wait_signal`] without waiting: false if there is no signal.
+    /// `wait_signal` without waiting: false if there is no signal.
     pub fn try_wait_signal(&self, rank: usize, channel: usize) -> Result<bool> {
         let slot = self.parts.slot(Op::WaitSignal, rank, channel, self.rank(), rank)?;
         self.parts
@@ -58,15 +59,8 @@ impl<T: Element> SymmetricMemory<T> {
 }
 
 impl HostParts {
-    fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {
-        let channels = self.table.pad_bytes / (size_of::<u32>() * self.group.size());
-        if channel < channels {
-            return Ok(());
-        }
-        Err(Error::ChannelOutOfRange { op, channel, channels })
-    }
-
     /// The slot in rank `at`'s pad that rank `from` raises.
+    #[inline]
     fn slot(&self, op: Op, rank: usize, channel: usize, at: usize, from: usize) -> Result<&AtomicU32> {
         self.group.check_rank(op.name(), rank)?;
         self.check_channel(op.name(), channel)?;

@@ -66,15 +66,6 @@ impl<T: Element> SymmetricMemory<T> {
         self.engine().told(stream, launch())
     }
 
-    /// The channels of the signal pad.
-    fn check_channel(&self, op: &'static str, channel: usize) -> Result<()> {
-        let channels = self.signal_pad_size() / (size_of::<u32>() * self.world_size());
-        if channel < channels {
-            return Ok(());
-        }
-        Err(Error::ChannelOutOfRange { op, channel, channels })
-    }
-
     /// The bytes of `len` elements from `start` on, as offset and length.
     fn span(&self, op: &'static str, start: usize, len: usize) -> Result<(u64, usize)> {
         let size = size_of::<T>();

@@ -54,8 +54,10 @@ impl Region {
 
     /// `bytes` bytes from byte `start` on.
     pub(crate) fn part(&self, start: usize, bytes: usize) -> Self {
-        let data = self.data.iter().map(|address| moved((*address, &start))).collect();
-        Self { data: Arc::new(data), bytes, offset: self.offset + start, ..self.clone() }
+        let moved =
+            |data: &Vec<u64>| Arc::new(data.iter().map(|address| moved((*address, &start))).collect());
+        let data = if start == 0 { Arc::clone(&self.data) } else { moved(&self.data) };
+        Self { data, bytes, offset: self.offset + start, ..self.clone() }
     }
 
     /// This rank in the group.

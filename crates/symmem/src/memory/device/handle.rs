@@ -109,8 +109,9 @@ impl Parts<Cuda> for DeviceParts {
         self.over(self.region.on(self.region.engine.using(algorithm)))
     }
 
-    fn reaches(&self, rank: usize) -> bool {
-        self.region.data[rank] != 0
+    fn reaches(&self, op: &'static str, rank: usize) -> Result<bool> {
+        self.check_open(op)?;
+        Ok(self.region.data[rank] != 0)
     }
 
     fn peer_ptr(&self, op: &'static str, rank: usize) -> Result<u64> {

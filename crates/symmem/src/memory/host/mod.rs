@@ -1,7 +1,7 @@
 //! Memory of the host: what its allocations and handles are made of, and how operations on it begin and fail,
 //! whatever its elements.
 //!
-//! Used by the handle (`handle.rs`) and by the collectives on host memory. What it guarantees: an operation
+//! Used by the handle (`memory/handle.rs`, `handle.rs` here) and by the collectives on host memory. What it guarantees: an operation
 //! does not begin on memory that is closed, nor on memory that some rank lacks and the operation needs; a
 //! failure or a panic that leaves one poisons the memory.
 
@@ -106,15 +106,21 @@ impl Parts<Host> for HostParts {
         Self { forced: Some(algorithm), ..self.with_group(self.group.share()) }
     }
 
-    fn reaches(&self, rank: usize) -> bool {
-        !self.table.data.at(rank).is_null()
+    fn reaches(&self, op: &'static str, rank: usize) -> Result<bool> {
+        self.check_view(op)?;
+        Ok(!self.table.data.at(rank).is_null())
     }
 
     fn peer_ptr(&self, op: &'static str, rank: usize) -> Result<*mut u8> {
         self.check_view(op)?;
         self.check_brought(op, rank)?;
-        // In range: the handle's first byte of every rank is within its memory, or one behind it.
-        Ok(self.table.data.at(rank).wrapping_add(self.first_byte(rank)))
+        let (first, size) = (self.first_byte(rank), self.table.bytes);
+        // Handles of parts may differ in length, so the same part of a peer's may be beyond its end.
+        if size - first.min(size) < self.bytes {
+            let [offset, bytes, size] = [first, self.bytes, size].map(|bytes| bytes as u64);
+            return Err(Error::OutOfBounds { op, offset, bytes, size });
+        }
+        Ok(self.table.data.at(rank).wrapping_add(first))
     }
 
     fn pad_ptr(&self, op: &'static str, rank: usize) -> Result<*mut u8> {
@@ -159,6 +165,7 @@ impl HostParts {
     }
 
     /// Which rendezvous of the group this is.
+    #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.table.number
     }

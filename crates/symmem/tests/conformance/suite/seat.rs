@@ -116,6 +116,7 @@ pub(crate) trait Memory<T: Value>: Debug + Sized {
     /// Where the memory of `peer` is for this rank, from the handle's offset on.
     fn peer_ptr(&self, peer: usize) -> Result<u64>;
     fn pad_ptr(&self, peer: usize) -> Result<u64>;
+    fn reaches(&self, peer: usize) -> Result<bool>;
     /// The address that reaches everybody's memory at once, where there is one.
     fn multicast_ptr(&self) -> Option<u64>;
     /// The memory for code that knows no place.

@@ -76,6 +76,7 @@ pub(crate) fn a_handle_knows_its_rank_sizes_and_pointers<S: Seat>(seat: &S) -> R
     assert_eq!(memory.signal_pad_size(), seat.group().context().signal_pad_size());
     for peer in 0..seat.world() {
         assert_eq!(memory.peer_ptr(peer).is_ok(), seat.reaches(peer), "rank {peer}");
+        assert_eq!(memory.reaches(peer)?, seat.reaches(peer), "rank {peer}");
         assert_eq!(memory.pad_ptr(peer).is_ok(), seat.reaches_pad(peer), "the pad of rank {peer}");
         if seat.reaches(peer) {
             assert_eq!(memory.peer_ptr(peer)?, whole.peer_ptr(peer)? + 120);
@@ -88,6 +89,7 @@ pub(crate) fn a_handle_knows_its_rank_sizes_and_pointers<S: Seat>(seat: &S) -> R
     for nobody in [seat.world(), usize::MAX] {
         assert_error!(memory.peer_ptr(nobody), Error::RankOutOfRange { .. });
         assert_error!(memory.pad_ptr(nobody), Error::RankOutOfRange { .. });
+        assert_error!(memory.reaches(nobody), Error::RankOutOfRange { .. });
     }
     seat.meet()
 }

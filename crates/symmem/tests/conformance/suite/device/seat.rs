@@ -248,6 +248,10 @@ impl<T: Value> Memory<T> for DeviceMemory<T> {
         self.memory.pad_ptr(peer)
     }
 
+    fn reaches(&self, peer: usize) -> Result<bool> {
+        self.memory.reaches(peer)
+    }
+
     fn multicast_ptr(&self) -> Option<u64> {
         self.memory.multicast_ptr()
     }

@@ -171,15 +171,23 @@ impl<T: Value> Memory<T> for SymmetricMemory<T> {
     }
 
     fn peer_ptr(&self, peer: usize) -> Result<u64> {
-        Ok(self.peer(peer)?.as_ptr() as u64)
+        let address = <SymmetricMemory<T>>::peer_ptr(self, peer)? as u64;
+        assert_eq!(address, self.peer(peer)?.as_ptr() as u64);
+        Ok(address)
     }
 
     fn pad_ptr(&self, peer: usize) -> Result<u64> {
-        Ok(self.signal_pad(peer)?.as_ptr() as u64)
+        let address = <SymmetricMemory<T>>::pad_ptr(self, peer)? as u64;
+        assert_eq!(address, self.signal_pad(peer)?.as_ptr() as u64);
+        Ok(address)
+    }
+
+    fn reaches(&self, peer: usize) -> Result<bool> {
+        <SymmetricMemory<T>>::reaches(self, peer)
     }
 
     fn multicast_ptr(&self) -> Option<u64> {
-        None
+        <SymmetricMemory<T>>::multicast_ptr(self)
     }
 
     fn anywhere(&mut self) -> impl Symmetric<Element = T> {
