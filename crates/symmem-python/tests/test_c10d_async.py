@@ -108,8 +108,11 @@ def monitored(rank: int) -> None:
 
 def monitored_by_function(rank: int) -> None:
     parts = [dist.new_group([0, 1]) for _ in range(3)]
-    with pytest.raises(ValueError, match="GLOO"):
+    # Older versions of torch call it for Gloo only.
+    try:
         dist.monitored_barrier()
+    except ValueError as error:
+        assert "GLOO" in str(error)
     symm_mem.monitored_barrier()
     symm_mem.monitored_barrier(parts[0], timedelta(seconds=30), True)
     for late in (parts[0], parts[1].group_name, symmem.Group.from_torch(parts[2])):

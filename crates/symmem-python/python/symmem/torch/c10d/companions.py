@@ -32,8 +32,12 @@ class Companions:
         self._backends: dict[str, Any] = {}
 
     def devices(self, group: ProcessGroup) -> list[str]:
-        """The device types that the group's backend string names; just "cpu" before torch has noted it."""
-        return list(self._config(group))
+        """The device types that the group's backend string names; none before torch has noted it.
+
+        What torch asks before that is for groups of its own: since 2.15, whether its flight recorder can be attached to
+        a backend that the group has in C++, and ours has none.
+        """
+        return list(self._config(group)) if group in distributed_c10d._world.pg_backend_config else []
 
     def of(self, group: ProcessGroup, device: str) -> Any:
         """The backend for a device type, made when it is asked for first."""

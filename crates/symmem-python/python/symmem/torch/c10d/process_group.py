@@ -114,6 +114,8 @@ class SymmemProcessGroup(ProcessGroup):
     def _get_backend(self, device: torch.device) -> Any:
         return self if device.type == "cpu" else self._companions.of(self, device.type)
 
+    get_backend = _get_backend
+
     @property
     def supports_splitting(self) -> bool:
         """No: torch asks this of what makes groups from a part of others without a store."""
@@ -297,6 +299,14 @@ class SymmemProcessGroup(ProcessGroup):
         return self._start("gather", outs, opts, run.gather, [(outs, inputs[0], opts.rootRank)])
 
     @routed
+    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """The root's `output` becomes everybody's `input`, in rank order; the others' is left alone."""
+        opts = opts or c10d.GatherOptions()
+        is_root = opts.rootRank == self.rank()
+        outs = run.split_rows(output, even(output, self.size())) if is_root else []
+        return self._start("gather", [output] if is_root else [], opts, run.gather, [(outs, input, opts.rootRank)])
+
+    @routed
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Work:
         """Everybody's `outputs[0]` becomes its part of the root's `inputs[0]`."""
         opts = opts or c10d.ScatterOptions()
@@ -325,6 +335,14 @@ class SymmemProcessGroup(ProcessGroup):
         outs = run.split_rows(output, output_splits or even(output, self.size()))
         parts = run.split_rows(input, input_splits or even(input, self.size()))
         return self._start("all_to_all_single", [output], opts, run.all_to_all, [(outs, parts)])
+
+    # Since 2.13 torch calls these by other names; the older ones are for programs that call a group's methods.
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+    gather_into_tensor = gather_single
 
     def barrier(self, opts: Any = None) -> Work:
         """Done when every rank is here."""
