@@ -47,7 +47,7 @@ fn the_code_offers_what_the_table_says_and_no_more() {
         let name = row.name;
         assert!(offers("SymmetricMemory<T>", name), "{name}");
         assert_eq!(row.started, offers("Starter<'_, symmem::SymmetricMemory<T>>", name), "{name}");
-        assert_eq!(row.devices, offers("cuda::SymmetricMemory<T>", name), "{name}");
+        assert_eq!(row.devices, offers("SymmetricMemory<T, symmem::Cuda>", name), "{name}");
         // Where the plain name is that of an exchange of one value, elements have another.
         let private = [name.to_owned(), format!("{name}_into")];
         assert_eq!(row.private, private.iter().any(|name| offers("Group", name)), "{name}");

@@ -116,7 +116,7 @@ impl Parts<Host> for HostParts {
         self.check_brought(op, rank)?;
         let (first, size) = (self.first_byte(rank), self.table.bytes);
         // Handles of parts may differ in length, so the same part of a peer's may be beyond its end.
-        if size - first.min(size) < self.bytes {
+        if first.saturating_add(self.bytes) > size {
             let [offset, bytes, size] = [first, self.bytes, size].map(|bytes| bytes as u64);
             return Err(Error::OutOfBounds { op, offset, bytes, size });
         }
