@@ -19,7 +19,7 @@ const OTHERS: [&str; 4] = ["SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LI
 
 /// How names go on after [`PREFIX`] that nobody is sent to: what launchers tell their ranks and tests their
 /// processes, and a setting that is no more, which is refused by its name.
-const INTERNAL: &str = "BENCH_ CRASH_ FAIL FRESH_RUN SPAWN_ SPINS TEST_ TRACE_";
+const INTERNAL: &str = "BENCH_ CRASH_ FAIL FRESH_RUN LEAVE_OUT SPAWN_ SPINS TEST_ TRACE_";
 
 /// A sentence for each variable of this process that is meant for symmem and means nothing; none where
 /// another rank of this machine or its launcher says them.

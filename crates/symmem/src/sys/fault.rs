@@ -10,6 +10,7 @@
 //!   lets the first n passes go.
 //! - `SYMMEM_FAIL=<map|socket>:<errno name or number>` makes the first such call fail;
 //!   `SYMMEM_FAIL_RANK=<rank>` limits that to one rank.
+//! - `SYMMEM_LEAVE_OUT=consumed-wait` makes no rank wait until its staging was read: the stress test must notice.
 //!
 //! A thread rank calls [`arm`], [`arm_panic`] and [`inject`] on its own thread.
 
@@ -122,11 +123,13 @@ pub enum FailingCall {
 }
 
 #[cfg(not(feature = "faults"))]
-pub(crate) use absent::{fail, point, set_rank, start_epoch, start_tag};
+pub(crate) use absent::{fail, leaves_out_consumed_wait, point, set_rank, start_epoch, start_tag};
 #[cfg(feature = "faults")]
 pub use active::{
     arm, arm_panic, fail, inject, point, set_rank, set_start_epoch, set_start_tag, start_epoch, start_tag,
 };
+#[cfg(feature = "faults")]
+pub(crate) use active::leaves_out_consumed_wait;
 
 #[cfg(not(feature = "faults"))]
 mod absent {
@@ -142,6 +145,11 @@ mod absent {
     #[inline(always)]
     pub(crate) fn fail(_failure: FailingCall) -> io::Result<()> {
         Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn leaves_out_consumed_wait() -> bool {
+        false
     }
 
     #[inline(always)]
@@ -242,6 +250,16 @@ mod active {
             Some(order) => order.pass(failure),
             None => Ok(()),
         }
+    }
+
+    /// Whether ranks go on without waiting until their staging was read.
+    pub(crate) fn leaves_out_consumed_wait() -> bool {
+        static ORDER: OnceLock<bool> = OnceLock::new();
+        *ORDER.get_or_init(|| match env::var("SYMMEM_LEAVE_OUT") {
+            // Another name would let the stress test pass with the wait.
+            Ok(name) => name == "consumed-wait" || panic!("SYMMEM_LEAVE_OUT={name}: there is no such step"),
+            Err(_) => false,
+        })
     }
 
     /// What the environment says about crashing.

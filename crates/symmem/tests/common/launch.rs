@@ -35,6 +35,7 @@ pub(crate) fn report(text: impl std::fmt::Display) {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) ok: bool,
+    code: Option<i32>,
     pub(crate) said: Vec<String>,
     output: String,
 }
@@ -43,7 +44,12 @@ impl Ended {
     fn new(output: Output) -> Self {
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let said = text[0].lines().filter_map(|line| line.strip_prefix(MARK)).map(str::to_owned).collect();
-        Self { ok: output.status.success(), said, output: text.concat() }
+        Self { ok: output.status.success(), code: output.status.code(), said, output: text.concat() }
+    }
+
+    /// Whether it ran to its end, and a test of it failed.
+    pub(crate) fn has_failed_tests(&self) -> bool {
+        self.code == Some(101)
     }
 
     /// What the rank reported, once it has ended well.

@@ -3,8 +3,7 @@
 //!
 //! All ranks take the same script from one seed; each waits as chance has it before every call. Where a rank
 //! need not hear from the others it runs ahead of them, as far as the library lets it: without the wait for
-//! consumed staging (`--cfg symmem_mutant="no_consumed_wait"`) this must fail, and
-//! `cargo xtask test --only stress` sees that it does.
+//! consumed staging this must fail, and a test sees that it does.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -95,6 +94,18 @@ fn run(group: &Group, seed: u64, time: Duration) -> Result<usize> {
     }
     places.into_iter().filter_map(|place| place.stage).try_for_each(Stage::close)?;
     Ok(calls)
+}
+
+/// It would be noticed if ranks did not wait for each other.
+#[cfg(feature = "faults")]
+#[test]
+fn a_run_without_the_wait_for_consumed_staging_fails() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let vars = [("SYMMEM_LEAVE_OUT", "consumed-wait"), (SECONDS_VARIABLE, "60")];
+    let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let test = "ranks_as_threads_that_come_early_and_late_get_the_right_bits";
+    let ended = common::launch::start(test, &vars);
+    assert!(ended.has_failed_tests(), "it passed, or did not end in a failed test: {ended:?}");
 }
 
 #[test]
