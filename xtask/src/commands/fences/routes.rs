@@ -20,10 +20,9 @@ pub(super) fn find(file: &File) -> Option<usize> {
 
 fn asks(tokens: &[Token], at: usize) -> bool {
     let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token| token.is(text));
-    let is_reach = is(at, "is_direct") || is(at, "reaches_all");
-    let is_variant = is(at, "Route") && is(at + 1, "::");
+    let is_asked = is(at, ".") && ["is_direct", "reaches_all", "works"].iter().any(|asked| is(at + 1, asked));
     let is_ability = is(at, "row") && is(at + 1, ".") && is(at + 2, "carried");
-    is_reach || is_variant || is_ability
+    is_asked || is_ability
 }
 
 #[cfg(test)]
@@ -39,9 +38,9 @@ mod tests {
         for text in [
             "fn f(e: &Engine) { if !e.is_direct() { g() } }",
             "fn f(c: &Column) -> bool { c.reaches_all }",
-            "fn f(r: Route) -> bool { r == Route::Nccl }",
+            "fn f(c: &dyn Carrier) -> bool { c.works(true) }",
             "fn f(op: Op) -> bool { op.row().is_some_and(|row| !row.carried) }",
-            "fn f(e: &EngineInner) { match e.route { Route::Kernels => g(), _ => h() } }",
+            "fn f(e: &EngineInner) { match e.carrier.is_direct() { true => g(), _ => h() } }",
         ] {
             assert_eq!(found("engine/cuda/ops/pull.rs", text), Some(1), "{text}");
             assert_eq!(found("collective/device/pull.rs", text), Some(1), "{text}");
@@ -52,7 +51,8 @@ mod tests {
     fn who_finds_out_tests_and_other_words_are_fine() {
         assert_eq!(found("provider/vmm/join.rs", "fn f(c: &Column) -> bool { c.reaches_all }"), None);
         assert_eq!(found("table.rs", "struct Column { reaches_all: bool }"), None);
-        assert_eq!(found("engine/cuda/mod.rs", "struct Inner { route: Route }"), None);
+        assert_eq!(found("engine/cuda/mod.rs", "struct Inner { carrier: &'static dyn Carrier }"), None);
+        assert_eq!(found("engine/cuda/ops/mod.rs", "fn is_direct(&self) -> bool { true }"), None);
         assert_eq!(found("device/status.rs", "fn f(w: &Words) -> u32 { w.carried(0) }"), None);
         assert_eq!(found("engine/cuda/mod.rs", "#[cfg(test)] mod tests { fn f() { e.is_direct() } }"), None);
     }

@@ -1,11 +1,11 @@
 //! Operations that NCCL carries: where some rank's memory is out of reach of another's, kernels of ours
 //! cannot work.
 //!
-//! An engine is *direct* when every rank reaches every other, and memory when its pointers to all are there;
-//! what is not both goes through the engine's communicator, in the same order of lanes, captured or not.
-//! Numbers are then rounded as NCCL rounds them. Kernels of NCCL's have no deadline, so the stream says when
-//! one of them begins and ends, and whoever watches the engine (`status.rs`) fails the group when that takes
-//! too long; a graph cannot say it again with every replay, and does not.
+//! `route.rs` comes here with what kernels cannot do. It goes through the engine's communicator, in the same
+//! order of lanes, captured or not. Numbers are then rounded as NCCL rounds them. Kernels of NCCL's have no
+//! deadline, so the stream says when one of them begins and ends, and whoever watches the engine
+//! (`status.rs`) fails the group when that takes too long; a graph cannot say it again with every replay, and
+//! does not.
 
 #![allow(unsafe_code, reason = "kernel launches on device memory")]
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
+use super::carrier::Carrier;
 use super::launch::Uses;
 use super::launch_terms::LaunchTerms;
 use super::ops::{AllReduce, DeviceRead};
@@ -22,13 +23,62 @@ use super::{Engine, Region};
 use crate::cuda::Stream;
 use crate::cuda::activity::Activity;
 use crate::cuda::driver::check;
+use crate::device::DeviceTable;
 use crate::device::status::Ending;
+use crate::error::Halt;
+use crate::group::Running;
 use crate::nccl::{Carried, Communicator};
 use crate::numeric::ReduceOp;
 use crate::operation::Op;
 use crate::provider::nccl;
 use crate::table::moved;
 use crate::{Error, Result};
+
+/// NCCL carries operations wherever there is a communicator.
+#[derive(Debug)]
+pub(super) struct ByNccl;
+
+impl Carrier for ByNccl {
+    fn works(&self, _all_reach_all: bool) -> bool {
+        true
+    }
+
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// NCCL takes what lies in a window to be at the same place on every rank, and mixes up elements where it
+    /// is not; so operations that it carries go by way of memory that it does not know.
+    fn bind(&self, engine: &Engine, running: &Running<'_>, table: &DeviceTable) -> Result<()> {
+        if table.column().registration.is_none() {
+            return Ok(());
+        }
+        // This rank may have made it before, for an operation of its own; the vote is everybody's all the
+        // same.
+        running.conclude(running.next_tag()?, table.room().make(engine.device()).map_err(Halt::from))
+    }
+
+    fn all_reduce(&self, region: &Region, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
+        region.all_reduce_by_nccl(work, stream)
+    }
+
+    fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
+        region.read_by_nccl(reading, stream)
+    }
+
+    fn signal(&self, region: &Region, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {
+        region.signal_by_nccl(op, rank, channel, stream)
+    }
+
+    fn meet(&self, engine: &Engine, statement: LaunchTerms, stream: &Stream) -> Result<()> {
+        engine.meet_by_nccl(statement.op, stream)
+    }
+
+    /// Nobody can be told.
+    fn refuse(&self, _: &Engine, _: LaunchTerms, _: &Stream) -> Result<()> {
+        Ok(())
+    }
+}
 
 /// The end of `communicator`: at once, or once `activity` is over, where kernels of ours are at work on its
 /// windows.
@@ -56,7 +106,7 @@ impl Engine {
 
     /// Runs `give`, which gives `stream` work of NCCL's, on this handle's lane. What fails here leaves the
     /// other ranks waiting, so it fails the group.
-    pub(super) fn carry(
+    fn carry(
         &self,
         op: Op,
         stream: &Stream,
@@ -108,7 +158,9 @@ impl Engine {
     }
 
     /// A barrier by NCCL: a reduction of one byte that nobody looks at.
-    pub(super) fn meet_by_nccl(&self, op: Op, stream: &Stream) -> Result<()> {
+    fn meet_by_nccl(&self, op: Op, stream: &Stream) -> Result<()> {
+        // What was asked for and is not there is an error here too.
+        self.barrier_kernel()?;
         let at = self.inner.body.control.address() + self.inner.scratch as u64;
         // SAFETY: the scratch of this rank's control block, which the engine keeps; I8 and sum are 0.
         self.carry(op, stream, &[None; 3], |nccl| unsafe { nccl.all_reduce_raw(at, at, 1, 0, 0, stream) })
@@ -129,8 +181,8 @@ impl Region {
         nccl::window_of(self.table.column().registration.as_ref())
     }
 
-    /// An all-reduce by NCCL.
-    pub(super) fn all_reduce_by_nccl(&self, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
+    fn all_reduce_by_nccl(&self, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
+        self.multicast_if_chosen()?;
         let AllReduce { form, reduce, dtype, count, input, output } = *work;
         let (op, from, to) = (form.op(), input.address, output.address);
         tracing::trace!(op = op.name(), bytes = self.bytes, "all_reduce by NCCL");
@@ -176,8 +228,12 @@ impl Region {
     }
 
     /// Another collective by NCCL.
-    pub(super) fn read_by_nccl(&self, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
+    fn read_by_nccl(&self, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
         let DeviceRead { op, dtype, reduction, root, count, output, .. } = *reading;
+        if op.row().is_some_and(|row| !row.carried) {
+            let problem = "some ranks are out of reach, so NCCL carries this operation, and NCCL cannot do it. Hint: put the parts one after the other";
+            return Err(Error::invalid(op.name(), problem));
+        }
         if count == 0 {
             return Ok(());
         }
@@ -191,7 +247,7 @@ impl Region {
     }
 
     /// A signal by NCCL, which has one channel.
-    pub(super) fn signal_by_nccl(&self, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {
+    fn signal_by_nccl(&self, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {
         if channel != 0 {
             return Err(Error::ChannelOutOfRange { op: op.name(), channel, channels: 1 });
         }

@@ -14,7 +14,8 @@
 //! | `launch_terms.rs` | what ranks must agree on per launch |
 //! | `launch.rs` | the hot path |
 //! | `region.rs` | what operations work on |
-//! | `route.rs` | who carries an operation: kernels, or NCCL |
+//! | `carrier.rs` | what carries operations: the contract |
+//! | `route.rs` | which carrier: kernels, or NCCL |
 //! | `carried.rs` | operations that NCCL carries, where a rank is out of reach |
 //! | `multimem.rs` | what multicast needs besides the user's memory |
 //! | `ops/` | the operations by kernels |
@@ -27,6 +28,7 @@ mod archive;
 #[cfg(feature = "bench-support")]
 pub mod bench_support;
 mod carried;
+mod carrier;
 mod embedded;
 pub(crate) mod kernels;
 mod launch;
@@ -52,7 +54,7 @@ use self::plan::{AgreedEngine, Tune, dtype_index_of};
 pub use self::plan::{Algorithm, Form, Plan};
 use self::recorded::LaneRings;
 pub(crate) use self::region::Region;
-use self::route::Route;
+use self::carrier::Carrier;
 use crate::config::{Config, Provider};
 use crate::cuda::activity::Activity;
 use crate::cuda::capture::check_no_capture;
@@ -221,7 +223,7 @@ struct EngineInner {
     /// Kept until the device is idle, instead of dropped.
     body: ManuallyDrop<Body>,
     group: Group,
-    route: Route,
+    carrier: &'static dyn Carrier,
     /// How many engines the group had before this one.
     number: usize,
     /// Whether small kernels may start before the one ahead of them in their stream has ended.
@@ -381,7 +383,7 @@ impl Engine {
         let recorded = parts.kernels.record_themselves;
         let limits = &mut agreed.limits;
         let multimem = multimem::set_up(running, device, &peers, settings.lanes, limits, recorded)?;
-        let route = route::of_column(&peers);
+        let carrier = route::of_column(&peers);
         let mode = if agreed.one_device { ONE_DEVICE } else { 0 };
         // Between devices nobody has looked whether it is worth it.
         let overlaps = agreed.one_device
@@ -398,7 +400,7 @@ impl Engine {
             device: device.clone(),
             body: ManuallyDrop::new(body),
             group: group.share(),
-            route,
+            carrier,
             number,
             overlaps,
             scratch,

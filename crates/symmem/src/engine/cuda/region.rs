@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::route::Route;
+use super::carrier::Carrier;
 use crate::cuda::owner::{OwnedAddress, Owner};
 use crate::device::DeviceTable;
 use crate::table::moved;
@@ -19,7 +19,7 @@ pub(crate) struct Region {
     /// Who works on it, on which lane.
     pub(crate) engine: Engine,
     /// Who carries what is done with it.
-    pub(super) route: Route,
+    pub(super) carrier: &'static dyn Carrier,
     /// Everybody's first byte; 0 for a rank out of reach.
     pub(crate) data: Arc<Vec<u64>>,
     /// Of each rank.
@@ -38,7 +38,7 @@ impl Region {
         let offset = offsets[engine.group().rank()];
         Self {
             engine: engine.clone(),
-            route: engine.route_on(&table),
+            carrier: engine.carrier_on(&table),
             data: Arc::new(table.data.iter().copied().zip(offsets).map(moved).collect()),
             bytes,
             offset,

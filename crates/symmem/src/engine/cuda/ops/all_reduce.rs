@@ -34,14 +34,10 @@ pub(crate) struct AllReduce<'a> {
 }
 
 impl Region {
-    pub(in super::super) fn all_reduce_by_kernel(
-        &self,
-        work: &AllReduce<'_>,
-        multicast: u64,
-        stream: &Stream,
-    ) -> Result<()> {
+    pub(super) fn all_reduce_by_kernel(&self, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
         let AllReduce { form, reduce, dtype, count, input, output } = *work;
         let engine = &self.engine;
+        let multicast = self.multicast_if_chosen()?;
         let dtype_index = dtype_index_of(dtype)?;
         let mode = mode_of(reduce, dtype)?;
         let bytes = self.bytes;

@@ -2,7 +2,6 @@
 
 use super::meeting_threads;
 use crate::cuda::Stream;
-use crate::engine::cuda::kernels::Kernel;
 use crate::engine::cuda::launch::LaunchArguments;
 use crate::engine::cuda::launch_terms::LaunchTerms;
 use crate::engine::cuda::plan::Algorithm;
@@ -40,12 +39,8 @@ impl Engine {
     }
 
     #[inline]
-    pub(in super::super) fn meet_by_kernel(
-        &self,
-        kernel: &Kernel,
-        statement: LaunchTerms,
-        stream: &Stream,
-    ) -> Result<()> {
+    pub(super) fn meet_by_kernel(&self, statement: LaunchTerms, stream: &Stream) -> Result<()> {
+        let kernel = self.barrier_kernel()?;
         let statement =
             LaunchTerms { algorithm: self.uses_multimem().then_some(Algorithm::Multimem), ..statement };
         let count = statement.channel.unwrap_or(0) as u64;

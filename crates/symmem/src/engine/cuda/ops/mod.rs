@@ -18,8 +18,42 @@ mod words;
 pub(crate) use self::all_reduce::AllReduce;
 pub(crate) use self::copy::By;
 pub(crate) use self::pull::DeviceRead;
-use super::Engine;
+use super::carrier::Carrier;
+use super::launch_terms::LaunchTerms;
+use super::{Engine, Region};
+use crate::cuda::Stream;
+use crate::operation::Op;
 use crate::{Error, Result};
+
+/// Kernels of this crate carry operations where every rank reaches every other.
+#[derive(Debug)]
+pub(super) struct ByKernels;
+
+impl Carrier for ByKernels {
+    fn works(&self, all_reach_all: bool) -> bool {
+        all_reach_all
+    }
+
+    fn all_reduce(&self, region: &Region, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
+        region.all_reduce_by_kernel(work, stream)
+    }
+
+    fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
+        region.read_by_kernel(reading, stream)
+    }
+
+    fn signal(&self, region: &Region, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {
+        region.signal_by_kernel(op, rank, channel, stream)
+    }
+
+    fn meet(&self, engine: &Engine, statement: LaunchTerms, stream: &Stream) -> Result<()> {
+        engine.meet_by_kernel(statement, stream)
+    }
+
+    fn refuse(&self, engine: &Engine, statement: LaunchTerms, stream: &Stream) -> Result<()> {
+        engine.meet(statement, stream)
+    }
+}
 
 /// Threads of a block that only meets: one for each peer, whole warps.
 pub(super) fn meeting_threads(world: usize) -> u32 {

@@ -47,7 +47,7 @@ struct PullLaunch {
 }
 
 impl Region {
-    pub(in super::super) fn read_by_kernel(&self, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
+    pub(super) fn read_by_kernel(&self, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
         let (engine, op) = (&self.engine, reading.op);
         let work = match reading.reduction {
             None => self.moved(reading),

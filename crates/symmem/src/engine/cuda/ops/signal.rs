@@ -10,7 +10,7 @@ use crate::operation::Op;
 
 impl Region {
     #[inline]
-    pub(in super::super) fn signal_by_kernel(
+    pub(super) fn signal_by_kernel(
         &self,
         op: Op,
         rank: usize,
