@@ -208,6 +208,7 @@ pub fn is_forked_rank() -> bool {
 /// Crash points and injected failures, for fault tests.
 #[cfg(feature = "faults")]
 pub mod fault {
+    pub use crate::engine::cuda::recorder::{RecordedOperation, record_operations, recorded_operations};
     pub use crate::group::advance_tag;
     pub use crate::operation::calls_of_all;
     pub use crate::sys::fault::*;

@@ -19,6 +19,8 @@ mod multimem;
 mod profile;
 mod queues;
 #[cfg(feature = "faults")]
+mod recorded;
+#[cfg(feature = "faults")]
 mod slab;
 mod traced;
 mod tuned;

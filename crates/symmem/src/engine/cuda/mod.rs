@@ -19,6 +19,7 @@
 //! | `carried.rs` | operations that NCCL carries, where a rank is out of reach |
 //! | `multimem.rs` | what multicast needs besides the user's memory |
 //! | `ops/` | the operations by kernels |
+//! | `recorder.rs` | an engine for tests, which only records |
 //! | `bench_support.rs` | for the program `symmem` only |
 
 #![allow(unsafe_code, reason = "kernel launches on device memory")]
@@ -37,6 +38,8 @@ mod multimem;
 pub(crate) mod ops;
 pub(crate) mod plan;
 mod recorded;
+#[cfg(feature = "faults")]
+pub mod recorder;
 mod region;
 mod route;
 pub(crate) mod sources;
@@ -48,13 +51,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use self::carrier::Carrier;
 use self::kernels::Kernels;
 use self::multimem::Multimem;
 use self::plan::{AgreedEngine, Tune, dtype_index_of};
 pub use self::plan::{Algorithm, Form, Plan};
 use self::recorded::LaneRings;
 pub(crate) use self::region::Region;
-use self::carrier::Carrier;
 use crate::config::{Config, Provider};
 use crate::cuda::activity::Activity;
 use crate::cuda::capture::check_no_capture;

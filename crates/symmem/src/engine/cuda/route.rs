@@ -24,12 +24,16 @@ use crate::table::Column;
 use crate::{Error, Result};
 
 /// All of them: the first that works is taken. NCCL works everywhere.
-const CARRIERS: [&dyn Carrier; 2] = [&ByKernels, &ByNccl];
+const CARRIERS: &[&dyn Carrier] = &[
+    #[cfg(feature = "faults")]
+    &super::recorder::Recorder,
+    &ByKernels,
+    &ByNccl,
+];
 
 /// By whether every rank reaches every other.
 fn first(all_reach_all: bool) -> &'static dyn Carrier {
-    let works = CARRIERS.into_iter().find(|carrier| carrier.works(all_reach_all));
-    works.unwrap_or(&ByNccl)
+    CARRIERS.iter().copied().find(|carrier| carrier.works(all_reach_all)).unwrap_or(&ByNccl)
 }
 
 /// Who carries operations of an engine whose control blocks are `column`.

@@ -1,0 +1,152 @@
+//! What the methods of a handle on a device ask the engine to do, seen by an engine that only records it.
+
+use symmem::collectives::ROWS;
+use symmem::cuda::{Buffer, Device, Engine, Stream, SymmetricMemory};
+use symmem::fault::{RecordedOperation, record_operations, recorded_operations};
+use symmem::{DType, Error, ReduceOp, Result};
+
+use crate::common::assert_error;
+use crate::{DEVICES, fake};
+
+const RANKS: usize = 4;
+const LEN: usize = 64;
+const BYTES: usize = 4 * LEN;
+
+/// This rank's handle, with outputs of all lengths.
+struct Place {
+    memory: SymmetricMemory<f32>,
+    stream: Stream,
+    same: Buffer<f32>,
+    whole: Buffer<f32>,
+    share: Buffer<f32>,
+}
+
+fn asked(op: &'static str, bytes: usize) -> RecordedOperation {
+    RecordedOperation { op, dtype: Some(DType::F32), bytes, gets: true, ..Default::default() }
+}
+
+/// Every collective of devices: its name, the call, and what rank `rank` asks for.
+type Row = (&'static str, fn(&mut Place) -> Result<()>, fn(rank: usize) -> RecordedOperation);
+
+const COLLECTIVES: [Row; 10] = [
+    (
+        "all_reduce",
+        |place| place.memory.all_reduce(ReduceOp::Avg, &place.stream),
+        |_| RecordedOperation { reduction: Some(ReduceOp::Avg), ..asked("all_reduce", BYTES) },
+    ),
+    (
+        "all_reduce_out",
+        |place| place.memory.all_reduce_out(ReduceOp::Sum, &mut place.same, &place.stream),
+        |_| RecordedOperation { reduction: Some(ReduceOp::Sum), ..asked("all_reduce_out", BYTES) },
+    ),
+    (
+        "reduce",
+        |place| place.memory.reduce(ReduceOp::Sum, 1, Some(place.same.as_slice_mut()), &place.stream),
+        |rank| RecordedOperation {
+            reduction: Some(ReduceOp::Sum),
+            rank: Some(1),
+            gets: rank == 1,
+            ..asked("reduce", BYTES)
+        },
+    ),
+    (
+        "reduce_scatter",
+        |place| place.memory.reduce_scatter(ReduceOp::Sum, &mut place.share, &place.stream),
+        |_| RecordedOperation { reduction: Some(ReduceOp::Sum), ..asked("reduce_scatter", BYTES / RANKS) },
+    ),
+    (
+        "all_gather",
+        |place| place.memory.all_gather(&mut place.whole, &place.stream),
+        |_| asked("all_gather", BYTES),
+    ),
+    (
+        "broadcast",
+        |place| place.memory.broadcast(2, &place.stream),
+        |rank| RecordedOperation { rank: Some(2), gets: rank != 2, ..asked("broadcast", BYTES) },
+    ),
+    (
+        "all_to_all",
+        |place| place.memory.all_to_all(&mut place.same, &place.stream),
+        |_| asked("all_to_all", BYTES / RANKS),
+    ),
+    (
+        "gather",
+        |place| place.memory.gather(3, Some(place.whole.as_slice_mut()), &place.stream),
+        |rank| RecordedOperation { rank: Some(3), gets: rank == 3, ..asked("gather", BYTES) },
+    ),
+    (
+        "scatter",
+        |place| place.memory.scatter(0, &mut place.share, &place.stream),
+        |_| RecordedOperation { rank: Some(0), ..asked("scatter", BYTES / RANKS) },
+    ),
+    (
+        "reduce_scatter_columns",
+        |place| place.memory.reduce_scatter_columns(ReduceOp::Sum, 8, &mut place.share, &place.stream),
+        |_| RecordedOperation {
+            reduction: Some(ReduceOp::Sum),
+            ..asked("reduce_scatter_columns", BYTES / RANKS)
+        },
+    ),
+];
+
+/// Runs `test` on a handle of each of four ranks whose engines record.
+fn on_recorders(name: &str, test: fn(&mut Place) -> Result<()>) {
+    fake::run(name, &[DEVICES], || {
+        symmem::spawn(RANKS, move |group| {
+            record_operations();
+            let device = Device::new(group.rank())?;
+            let (engine, stream) = (Engine::new(&group, &device)?, Stream::new(&device)?);
+            let array = |len| Buffer::new(&device, len);
+            let (same, whole, share) = (array(LEN)?, array(LEN * RANKS)?, array(LEN / RANKS)?);
+            let memory = engine.alloc(LEN)?.rendezvous(&engine)?;
+            assert_eq!(recorded_operations(), [], "making memory is no operation");
+            test(&mut Place { memory, stream, same, whole, share })
+        })
+        .unwrap();
+    });
+}
+
+#[test]
+fn every_collective_asks_for_itself_once() {
+    on_recorders("recorded::every_collective_asks_for_itself_once", |place| {
+        let mut named: Vec<_> = ROWS.iter().filter(|row| row.devices).map(|row| row.name).collect();
+        for (name, call, expected) in COLLECTIVES {
+            call(place)?;
+            assert_eq!(recorded_operations(), [expected(place.memory.rank())], "{name}");
+            named.retain(|left| *left != name);
+        }
+        assert!(named.is_empty(), "without a row here: {named:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn signals_and_barriers_ask_with_rank_and_channel() {
+    on_recorders("recorded::signals_and_barriers_ask_with_rank_and_channel", |place| {
+        let Place { memory, stream, .. } = place;
+        let next = (memory.rank() + 1) % RANKS;
+        memory.put_signal(next, 1, stream)?;
+        memory.wait_signal(next, 2, stream)?;
+        memory.barrier(3, stream)?;
+        let named = |op, rank, channel| RecordedOperation { op, rank, channel, ..Default::default() };
+        let expected = [
+            named("put_signal", Some(next), Some(1)),
+            named("wait_signal", Some(next), Some(2)),
+            named("barrier", None, Some(3)),
+        ];
+        assert_eq!(recorded_operations(), expected);
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_wrong_here_alone_is_told_to_the_others() {
+    on_recorders("recorded::what_is_wrong_here_alone_is_told_to_the_others", |place| {
+        let Place { memory, stream, same, .. } = place;
+        assert_error!(memory.all_gather(same, stream), Error::Invalid { .. });
+        assert_error!(memory.broadcast(RANKS, stream), Error::RankOutOfRange { .. });
+        let ops: Vec<_> = recorded_operations().into_iter().map(|recorded| recorded.op).collect();
+        assert_eq!(ops, ["refusal", "refusal"]);
+        Ok(())
+    });
+}
