@@ -34,6 +34,6 @@ def register(backend: Any) -> None:
 def _create(options: Any, _backend_options: object) -> Any:
     from symmem.torch.c10d import SymmemProcessGroup
 
-    return SymmemProcessGroup(
+    return SymmemProcessGroup.for_torch(
         options.store, options.group_rank, options.group_size, options.timeout, options.group_id
     )

@@ -73,11 +73,11 @@ pub trait Place: sealed::Sealed + Debug + Sized + 'static {
 }
 
 /// Memory of the host.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Host {}
 
 /// Memory of NVIDIA GPUs.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cuda {}
 
 impl sealed::Sealed for Host {}

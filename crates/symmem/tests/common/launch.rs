@@ -47,9 +47,9 @@ impl Ended {
         Self { ok: output.status.success(), code: output.status.code(), said, output: text.concat() }
     }
 
-    /// Whether it ran to its end, and a test of it failed.
-    pub(crate) fn has_failed_tests(&self) -> bool {
-        self.code == Some(101)
+    /// Whether a test of it failed and said `words`.
+    pub(crate) fn has_failed_with(&self, words: &str) -> bool {
+        self.code == Some(101) && self.output.contains(words)
     }
 
     /// What the rank reported, once it has ended well.

@@ -1,4 +1,4 @@
-"""`monitored_barrier` for groups of the backend "symmem", which torch's own function refuses: it asks for Gloo by name."""
+"""`monitored_barrier` for groups of the backend "symmem", which the function of older torch refuses: it asks for Gloo by name."""
 
 from __future__ import annotations
 

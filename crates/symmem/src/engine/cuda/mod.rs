@@ -39,7 +39,7 @@ pub(crate) mod ops;
 pub(crate) mod plan;
 mod recorded;
 #[cfg(feature = "faults")]
-pub mod recorder;
+pub(crate) mod recorder;
 mod region;
 mod route;
 pub(crate) mod sources;

@@ -30,14 +30,20 @@ class Companions:
         self._timeout = timeout
         self._name = name
         self._backends: dict[str, Any] = {}
+        self._is_new = False
+
+    def is_being_made(self) -> None:
+        """By torch, which notes the group when it is done."""
+        self._is_new = True
 
     def devices(self, group: ProcessGroup) -> list[str]:
-        """The device types that the group's backend string names; none before torch has noted it.
+        """The device types that the group's backend string names; just "cpu" where torch knows nothing of it.
 
-        What torch asks before that is for groups of its own: since 2.15, whether its flight recorder can be attached to
-        a backend that the group has in C++, and ours has none.
+        None while torch makes the group: since 2.15 it asks then whether its flight recorder can be attached to a backend that the group
+        has in C++, and ours has none.
         """
-        return list(self._config(group)) if group in distributed_c10d._world.pg_backend_config else []
+        self._is_new = self._is_new and group not in distributed_c10d._world.pg_backend_config
+        return [] if self._is_new else list(self._config(group))
 
     def of(self, group: ProcessGroup, device: str) -> Any:
         """The backend for a device type, made when it is asked for first."""
@@ -113,15 +119,35 @@ def routed(method: Callable[..., Any], name: str | None = None) -> Any:
     return call
 
 
-def routed_each(theirs: str) -> Callable[[Callable[..., Any]], Any]:
-    """`routed` for what c10d's backends have for one pair of tensors only, as `theirs`, where Python can call them."""
+def collective(method: Callable[..., Any], name: str | None = None) -> Any:
+    """`routed`, for a method that starts one operation of all ranks: what fails before that is told to the others, who would wait for it."""
+    return routed(_telling(method), name)
+
+
+def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = self._get_sequence_number_for_group()
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self._tell(error, begun)
+            raise
+
+    return call
+
+
+def collective_each(theirs: str) -> Callable[[Callable[..., Any]], Any]:
+    """`collective` for what c10d's backends have for one pair of tensors only, as `theirs`, where Python can call them."""
 
     def wrap(method: Callable[..., Any]) -> Any:
+        ours = _telling(method)
+
         @functools.wraps(method)
         def call(self: Any, outputs: list[Tensor], inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
             device = other_device(method.__name__, (outputs, inputs))
             if device is None:
-                return method(self, outputs, inputs, *args, **kwargs)
+                return ours(self, outputs, inputs, *args, **kwargs)
             backend = self._companions.of(self, device)
             # Lengths that differ are told before anything is begun.
             pairs = list(zip(outputs, inputs, strict=True))

@@ -7,8 +7,8 @@ anything that only moves sees bytes, so every dtype moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -50,6 +50,21 @@ def check_dense(name: str, tensor: Tensor) -> None:
     """Sparse and quantised tensors have no plain memory."""
     if tensor.layout is not torch.strided:
         raise symmem.Invalid(f"{name}: a tensor of layout {tensor.layout}; only dense ones are supported")
+
+
+@contextmanager
+def before(group: symmem.Group) -> Iterator[None]:
+    """What fails in it, before this rank takes part in a collective, is told to the others, who do."""
+    try:
+        yield
+    except Exception as error:
+        refuse(group, str(error))
+        raise
+
+
+def refuse(group: symmem.Group, words: str) -> None:
+    """In place of a collective that the others call: they get these words as their error."""
+    group._refuse(words)
 
 
 def quiet(written: Sequence[Tensor]) -> AbstractContextManager[None]:
@@ -120,6 +135,15 @@ def check_equal(what: str, tensors: Sequence[Tensor], like: Tensor, count: int) 
             )
 
 
+def check_whole(what: str, out: Tensor, like: Tensor, count: int) -> None:
+    """Room for `count` tensors like this one, whatever its shape."""
+    if out.numel() != like.numel() * count or out.dtype != like.dtype:
+        raise symmem.Invalid(
+            f"{what}: {count} inputs of {like.numel()} {like.dtype} elements into an output of "
+            f"{out.numel()} {out.dtype}"
+        )
+
+
 def pack(tensors: Sequence[Tensor]) -> Tensor:
     """The bytes of all of them, one behind the other."""
     return torch.cat([as_bytes(tensor) for tensor in tensors])
@@ -136,42 +160,49 @@ def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> None:
 
 def all_reduce(group: symmem.Group, tensor: Tensor, op: Op) -> None:
     """Every rank's `tensor` becomes the reduction of all."""
-    whole = elements(tensor)
+    with before(group):
+        whole = elements(tensor)
     group.all_reduce(whole, op)
     store_elements(tensor, whole)
 
 
 def reduce(group: symmem.Group, tensor: Tensor, op: Op, root: int) -> None:
     """The root's `tensor` becomes the reduction of all; the others keep theirs."""
-    own = elements(tensor)
-    if group.rank != root:
+    with before(group):
+        own = elements(tensor)
+        whole = torch.empty(own.shape, dtype=own.dtype) if group.rank == root else None
+    if whole is None:
         group.reduce(own, op, root)
         return
-    whole = torch.empty(own.shape, dtype=own.dtype)
     group.reduce(own, op, root, whole)
     store_elements(tensor, whole)
 
 
 def reduce_scatter(group: symmem.Group, out: Tensor, parts: Tensor, op: Op) -> None:
     """`out` becomes the reduction of this rank's slice of everybody's `parts`."""
-    if parts.numel() != out.numel() * group.size:
-        raise symmem.Invalid(
-            f"reduce_scatter: an input of {parts.numel()} elements into {group.size} outputs of {out.numel()}"
-        )
-    part = elements(out)
-    group.reduce_scatter(apart(elements(parts), part).view(-1), op, part.view(-1))
+    with before(group):
+        if parts.numel() != out.numel() * group.size:
+            raise symmem.Invalid(
+                f"reduce_scatter: an input of {parts.numel()} elements into {group.size} outputs of {out.numel()}"
+            )
+        part = elements(out)
+        whole = apart(elements(parts), part)
+    group.reduce_scatter(whole.view(-1), op, part.view(-1))
     store_elements(out, part)
 
 
 def reduce_scatter_list(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], op: Op) -> None:
     """`reduce_scatter` of a list with one tensor for every rank."""
-    check_equal("reduce_scatter", parts, out, group.size)
-    reduce_scatter(group, out, torch.stack([part.reshape(-1) for part in parts]), op)
+    with before(group):
+        check_equal("reduce_scatter", parts, out, group.size)
+        whole = torch.stack([part.reshape(-1) for part in parts])
+    reduce_scatter(group, out, whole, op)
 
 
 def broadcast(group: symmem.Group, tensor: Tensor, root: int) -> None:
     """Everybody's `tensor` becomes the root's."""
-    data = as_bytes(tensor)
+    with before(group):
+        data = as_bytes(tensor)
     group.broadcast(data, root)
     if group.rank != root:
         store_bytes(tensor, data)
@@ -179,67 +210,88 @@ def broadcast(group: symmem.Group, tensor: Tensor, root: int) -> None:
 
 def all_gather(group: symmem.Group, out: Tensor, tensor: Tensor) -> None:
     """`out` becomes everybody's `tensor`, in rank order."""
-    if out.numel() != tensor.numel() * group.size or out.dtype != tensor.dtype:
-        raise symmem.Invalid(
-            f"all_gather: {group.size} inputs of {tensor.numel()} {tensor.dtype} elements into an output of "
-            f"{out.numel()} {out.dtype}"
-        )
-    data = as_bytes(out)
-    group.all_gather(apart(as_bytes(tensor), data), data)
+    with before(group):
+        check_whole("all_gather", out, tensor, group.size)
+        data = as_bytes(out)
+        own = apart(as_bytes(tensor), data)
+    group.all_gather(own, data)
     store_bytes(out, data)
 
 
 def all_gather_list(group: symmem.Group, outs: Sequence[Tensor], tensor: Tensor) -> None:
     """`all_gather` into one tensor for every rank."""
-    check_equal("all_gather", outs, tensor, group.size)
-    packed = torch.empty(total_bytes(outs), dtype=torch.uint8)
-    group.all_gather(as_bytes(tensor), packed)
+    with before(group):
+        check_equal("all_gather", outs, tensor, group.size)
+        own, packed = as_bytes(tensor), torch.empty(total_bytes(outs), dtype=torch.uint8)
+    group.all_gather(own, packed)
     unpack(packed, outs)
 
 
 def gather(group: symmem.Group, outs: Sequence[Tensor], tensor: Tensor, root: int) -> None:
     """The root's `outs` become everybody's `tensor`."""
-    if group.rank != root:
-        group.gather(as_bytes(tensor), root)
+    with before(group):
+        own, packed = as_bytes(tensor), None
+        if group.rank == root:
+            check_equal("gather", outs, tensor, group.size)
+            packed = torch.empty(total_bytes(outs), dtype=torch.uint8)
+    if packed is None:
+        group.gather(own, root)
         return
-    check_equal("gather", outs, tensor, group.size)
-    packed = torch.empty(total_bytes(outs), dtype=torch.uint8)
-    group.gather(as_bytes(tensor), root, packed)
+    group.gather(own, root, packed)
     unpack(packed, outs)
+
+
+def gather_single(group: symmem.Group, out: Tensor, tensor: Tensor, root: int) -> None:
+    """The root's `out` becomes everybody's `tensor`, in rank order; the others' is not looked at."""
+    with before(group):
+        own, data = as_bytes(tensor), None
+        if group.rank == root:
+            check_whole("gather", out, tensor, group.size)
+            data = as_bytes(out)
+            own = apart(own, data)
+    if data is None:
+        group.gather(own, root)
+        return
+    group.gather(own, root, data)
+    store_bytes(out, data)
 
 
 def scatter(group: symmem.Group, out: Tensor, parts: Sequence[Tensor], root: int) -> None:
     """Everybody's `out` becomes its part of the root's `parts`."""
-    packed = None
-    if group.rank == root:
-        check_equal("scatter", parts, out, group.size)
-        packed = pack(parts)
-    part = as_bytes(out)
+    with before(group):
+        packed, part = None, as_bytes(out)
+        if group.rank == root:
+            check_equal("scatter", parts, out, group.size)
+            packed = pack(parts)
     group.scatter(packed, root, part)
     store_bytes(out, part)
 
 
 def all_to_all(group: symmem.Group, outs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
     """Rank r's `outs[s]` becomes rank s's `parts[r]`; they may differ in size."""
-    if len(outs) != group.size or len(parts) != group.size:
-        raise symmem.Invalid(
-            f"all_to_all: {len(outs)} outputs and {len(parts)} inputs for {group.size} ranks"
-        )
-    received = torch.empty(total_bytes(outs), dtype=torch.uint8)
-    sends, receives = ([total_bytes([each]) for each in tensors] for tensors in (parts, outs))
-    group.all_to_all_v(pack(parts), sends, received, receives)
+    with before(group):
+        if len(outs) != group.size or len(parts) != group.size:
+            raise symmem.Invalid(
+                f"all_to_all: {len(outs)} outputs and {len(parts)} inputs for {group.size} ranks"
+            )
+        received = torch.empty(total_bytes(outs), dtype=torch.uint8)
+        sends, receives = ([total_bytes([each]) for each in tensors] for tensors in (parts, outs))
+        packed = pack(parts)
+    group.all_to_all_v(packed, sends, received, receives)
     unpack(received, outs)
 
 
 def all_to_all_even(group: symmem.Group, out: Tensor, tensor: Tensor) -> None:
     """`all_to_all` of equal slices of two tensors."""
-    if out.numel() != tensor.numel() or tensor.numel() % group.size:
-        raise symmem.Invalid(
-            f"all_to_all: {tensor.numel()} elements into {out.numel()} do not split evenly over "
-            f"{group.size} ranks"
-        )
-    data = as_bytes(out)
-    group.all_to_all(apart(as_bytes(tensor), data), data)
+    with before(group):
+        if out.numel() != tensor.numel() or tensor.numel() % group.size:
+            raise symmem.Invalid(
+                f"all_to_all: {tensor.numel()} elements into {out.numel()} do not split evenly over "
+                f"{group.size} ranks"
+            )
+        data = as_bytes(out)
+        own = apart(as_bytes(tensor), data)
+    group.all_to_all(own, data)
     store_bytes(out, data)
 
 
@@ -275,7 +327,8 @@ def perform(
     straight = _STRAIGHT.get(function)
     for call in calls:
         if straight is None or not straight(group, *call):
-            for tensor in written:
-                check_dense(function.__name__, tensor)
+            with before(group):
+                for tensor in written:
+                    check_dense(function.__name__, tensor)
             with quiet(written):
                 function(group, *call)

@@ -24,10 +24,11 @@ import symmem
 from symmem._symmem import _tensor_all_reduce_now
 from symmem.torch._groups import forget, group_name
 from symmem.torch.c10d import operations as run
-from symmem.torch.c10d.companions import Companions, routed, routed_each
+from symmem.torch.c10d.companions import Companions, collective, collective_each, routed
 from symmem.torch.c10d.messages import Messages
 from symmem.torch.c10d.work import JointWork, Work
 from symmem.torch.c10d.worker import Worker
+from symmem.typing import Op
 
 if TYPE_CHECKING:
     # Not there before 2.10.
@@ -71,6 +72,13 @@ class SymmemProcessGroup(ProcessGroup):
         self._sequence = 0
         self._ended = False
         _alive.add(self)
+
+    @classmethod
+    def for_torch(cls, *args: Any) -> SymmemProcessGroup:
+        """What torch makes when a program asks for this backend: the same, until it is noted among torch's groups."""
+        group = cls(*args)
+        group._companions.is_being_made()
+        return group
 
     # What the group is
 
@@ -171,12 +179,26 @@ class SymmemProcessGroup(ProcessGroup):
         if not getattr(opts, "asyncOp", True) and self._coalescing is None:
             if self._worker.run_here(name, (group, function, calls, written)):
                 return self._at_once
-        for tensor in written:
-            run.check_dense(name, tensor)
+        try:
+            for tensor in written:
+                run.check_dense(name, tensor)
+        except symmem.Invalid as error:
+            self._tell(error, self._sequence)
+            raise
         written = list(written)  # the caller may change its own meanwhile
         large = sum([tensor.nbytes for tensor in written]) >= _LARGE
         operation = (group, function, calls, written)
         return self._remember(self._worker.submit(Work.of(name, written), operation, at_once=large))
+
+    def _tell(self, error: Exception, begun: int) -> None:
+        """What failed in a call before its operation began is told to the others, in the turn of that operation.
+
+        `begun` is how many had begun before the call: an operation that began tells by itself.
+        """
+        if self._sequence == begun:
+            self._sequence += 1
+            telling: run.Operation = (self._group, run.refuse, [(str(error),)], [])
+            self._worker.submit(Work.of("refusal", []), telling, at_once=True)
 
     def _remember(self, work: Work) -> Work:
         if self._coalescing is not None:
@@ -205,26 +227,33 @@ class SymmemProcessGroup(ProcessGroup):
         if type(tensors) is not list or len(tensors) != 1 or opts is None or not tensors[0].is_cpu:
             work: Work = self._allreduce(tensors, opts)
             return work
-        op = "sum" if opts.reduceOp == _SUM else run.op_name(opts.reduceOp, tensors)
+        op = "sum" if opts.reduceOp == _SUM else self._op_name(opts.reduceOp, tensors)
         if not getattr(opts, "asyncOp", True) and self._coalescing is None and opts.timeout == _UNSET:
             if _tensor_all_reduce_now(self._turn, self._group, tensors[0], op):
                 self._sequence += 1
                 return self._at_once
         return self._start("all_reduce", tensors, opts, run.all_reduce, ((tensors[0], op),))
 
-    @functools.partial(routed, name="allreduce")
+    def _op_name(self, op: Any, tensors: Sequence[Tensor]) -> Op:
+        try:
+            return run.op_name(op, tensors)
+        except symmem.Invalid as error:
+            self._tell(error, self._sequence)
+            raise
+
+    @functools.partial(collective, name="allreduce")
     def _allreduce(self, tensors: Any, opts: Any = None) -> Work:
         tensors, opts = listed(tensors), opts or c10d.AllreduceOptions()
         op = run.op_name(opts.reduceOp, tensors)
         return self._start("all_reduce", tensors, opts, run.all_reduce, [(each, op) for each in tensors])
 
-    @routed
+    @collective
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """`allreduce` of a list, as one work."""
         work: Work = self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
         return work
 
-    @routed
+    @collective
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         """The root's tensor becomes the reduction over all ranks."""
         tensors, opts = listed(tensors), opts or c10d.ReduceOptions()
@@ -233,7 +262,7 @@ class SymmemProcessGroup(ProcessGroup):
             "reduce", tensors, opts, run.reduce, [(each, op, opts.rootRank) for each in tensors]
         )
 
-    @routed
+    @collective
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         """Everybody's tensors become the root's."""
         tensors, opts = listed(tensors), opts or c10d.BroadcastOptions()
@@ -241,13 +270,13 @@ class SymmemProcessGroup(ProcessGroup):
             "broadcast", tensors, opts, run.broadcast, [(each, opts.rootRank) for each in tensors]
         )
 
-    @routed
+    @collective
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
         """`outputs[i][r]` becomes rank r's `inputs[i]`."""
         opts = opts or c10d.AllgatherOptions()
         return self._start("all_gather", flat(outputs), opts, run.all_gather_list, pairs(outputs, inputs))
 
-    @routed
+    @collective
     def allgather_coalesced(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> Work:
@@ -255,12 +284,12 @@ class SymmemProcessGroup(ProcessGroup):
         work: Work = self.allgather([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
         return work
 
-    @routed
+    @collective
     def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         work: Work = self.allgather_into_tensor_coalesced([output], [input], opts)
         return work
 
-    @routed_each("_allgather_base")
+    @collective_each("_allgather_base")
     def allgather_into_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
@@ -268,7 +297,7 @@ class SymmemProcessGroup(ProcessGroup):
         opts = opts or c10d.AllgatherOptions()
         return self._start("all_gather_into_tensor", outputs, opts, run.all_gather, pairs(outputs, inputs))
 
-    @routed
+    @collective
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Work:
         """`outputs[i]` becomes the reduction of everybody's `inputs[i][rank]`."""
         opts = opts or c10d.ReduceScatterOptions()
@@ -276,12 +305,12 @@ class SymmemProcessGroup(ProcessGroup):
         calls = [(*pair, op) for pair in pairs(outputs, inputs)]
         return self._start("reduce_scatter", outputs, opts, run.reduce_scatter_list, calls)
 
-    @routed
+    @collective
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         work: Work = self.reduce_scatter_tensor_coalesced([output], [input], opts)
         return work
 
-    @routed_each("_reduce_scatter_base")
+    @collective_each("_reduce_scatter_base")
     def reduce_scatter_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
@@ -291,35 +320,34 @@ class SymmemProcessGroup(ProcessGroup):
         calls = [(*pair, op) for pair in pairs(outputs, inputs)]
         return self._start("reduce_scatter_tensor", outputs, opts, run.reduce_scatter, calls)
 
-    @routed
+    @collective
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
         """The root's `outputs[0][r]` becomes rank r's `inputs[0]`."""
         opts = opts or c10d.GatherOptions()
         outs = outputs[0] if outputs else []
         return self._start("gather", outs, opts, run.gather, [(outs, inputs[0], opts.rootRank)])
 
-    @routed
+    @collective
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """The root's `output` becomes everybody's `input`, in rank order; the others' is left alone."""
         opts = opts or c10d.GatherOptions()
-        is_root = opts.rootRank == self.rank()
-        outs = run.split_rows(output, even(output, self.size())) if is_root else []
-        return self._start("gather", [output] if is_root else [], opts, run.gather, [(outs, input, opts.rootRank)])
+        written = [output] if opts.rootRank == self.rank() else []
+        return self._start("gather", written, opts, run.gather_single, [(output, input, opts.rootRank)])
 
-    @routed
+    @collective
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Work:
         """Everybody's `outputs[0]` becomes its part of the root's `inputs[0]`."""
         opts = opts or c10d.ScatterOptions()
         parts = inputs[0] if inputs else []
         return self._start("scatter", outputs, opts, run.scatter, [(outputs[0], parts, opts.rootRank)])
 
-    @routed
+    @collective
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """`outputs[s]` becomes rank s's `inputs[rank]`."""
         opts = opts or c10d.AllToAllOptions()
         return self._start("all_to_all", outputs, opts, run.all_to_all, [(outputs, inputs)])
 
-    @routed
+    @collective
     def alltoall_base(
         self,
         output: Tensor,
@@ -351,7 +379,7 @@ class SymmemProcessGroup(ProcessGroup):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that waits at most `timeout`; its `symmem.Timeout` says which ranks are missing.
 
-        `torch.distributed.monitored_barrier` only calls it for Gloo; `symmem.torch.monitored_barrier` does.
+        `torch.distributed.monitored_barrier` of older torch calls it for Gloo only; `symmem.torch.monitored_barrier` always does.
         """
         opts = c10d.BarrierOptions()
         if hasattr(opts, "asyncOp"):
