@@ -27,7 +27,7 @@
 //! | you want to | look at |
 //! |---|---|
 //! | start ranks, or join those of a launcher | [`spawn`], [`spawn_processes`], [`ProcessSpawner`], [`Group::from_env`], [`Launcher`] |
-//! | allocate and rendezvous memory of the host | [`Group::alloc`], [`Allocation`], [`SymmetricMemory`], [`PeerView`] |
+//! | allocate and rendezvous memory | [`Group::alloc`], [`Allocation`], [`SymmetricMemory`], [`PeerView`] |
 //! | reduce, gather and scatter symmetric memory | methods of [`SymmetricMemory`]; [`ReduceOp`], [`Element`] |
 //! | the same on any slice | methods of [`Group`] |
 //! | multiply while ranks gather or scatter, normalise while they reduce | [`SymmetricMemory::all_gather_matmul`], [`SymmetricMemory::matmul_reduce_scatter`], [`SymmetricMemory::all_reduce_rms_norm`]; [`MatrixView`] |
@@ -49,7 +49,7 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | the root | groups, memory of the host, collectives on it, messages, errors, settings |
+//! | the root | groups, allocations and handles, collectives and messages on the host, errors, settings |
 //! | [`cuda`] | devices, streams, graphs, memory that GPUs share, the engine that works on it, kernels of your own |
 //! | [`nccl`] | NCCL's communicators and collectives, with deadlines |
 //! | [`store`] | where ranks find each other; the crate `symmem-store`, useful alone |

@@ -16,8 +16,11 @@ use crate::numeric::{Element, element};
 use crate::operation::Op;
 use crate::sys::copy;
 
-/// Zeroed memory of this rank that can become symmetric, on the host or, as
-/// [`cuda::Allocation`](crate::cuda::Allocation), on a device. Local to make, local to drop.
+/// Zeroed memory of this rank that [`rendezvous`](Allocation::rendezvous) can make symmetric. To make it
+/// ([`Group::alloc`](crate::Group::alloc)) and to drop it is local: no other rank takes part.
+///
+/// `T` is the type of the elements. `P` is the place: [`Host`], where none is named, or
+/// [`Cuda`](crate::Cuda) ([`cuda::Allocation`](crate::cuda::Allocation) is short for that).
 ///
 /// ```
 /// let mut x = symmem::RankContext::from_env()?.alloc::<u32>(4)?;
@@ -54,18 +57,18 @@ impl<T: Element, P: Place> Allocation<T, P> {
         self.block.state().signal_pad_size()
     }
 
-    /// Collective over `group`, which on devices is an engine: everybody maps everybody's allocation, which
-    /// must agree in size, element type and pad size, and be on the engine's device. Either all ranks succeed
-    /// or all get the same error, and the allocation can be tried again. Not while this thread captures.
+    /// Collective over `group`: every rank maps every rank's allocation. On devices `group` is an engine, and
+    /// the allocation is on its device. The allocations must agree in size, element type and pad size. Either
+    /// all ranks succeed, or all get the same error and can try again. Not while this thread captures.
     ///
-    /// The result is kept with the allocation: a second call for the same group is local and gives another
-    /// handle. So what peers exported stays mapped, and their memory is not freed, until
-    /// [`SymmetricMemory::close`], or until the allocation and its last handle go (or its engine, with the
-    /// next rendezvous). All ranks bring the same allocations again, or none does: one with a new allocation
-    /// would wait for ranks that are done already.
+    /// What was mapped is kept with the allocation. So a second call for the same group is local, and gives
+    /// another handle; all ranks must bring the allocations of the first call again, since a rank with a new
+    /// one would wait for ranks that are done already. Peers' memory stays mapped, and so is not freed, until
+    /// [`SymmetricMemory::close`], or until the allocation and its last handle are gone (on devices also once
+    /// the engine is gone, with the next rendezvous).
     ///
-    /// The allocation is this rank's part of the group then: another rank, a thread that shares it, is
-    /// refused ([`Error::Rank`](crate::Error::Rank)) until it is closed.
+    /// From then on the allocation is the memory of this rank of the group. Another rank, a thread that
+    /// shares it, is refused ([`Error::Rank`](crate::Error::Rank)) until it is closed.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -87,8 +90,8 @@ impl<T: Element, P: Place> Allocation<T, P> {
     }
 
     /// Collective, every time: [`Allocation::rendezvous`] with a handle that starts at element `offset`.
-    /// Ranks may differ in it, and learn each other's: the handle has as many elements as all of them have
-    /// behind their offsets, and a peer is seen from its own offset on.
+    /// Ranks may give different offsets, and learn each other's. The handle has as many elements as every
+    /// rank has behind its offset, and a peer's elements are counted from the peer's offset.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -106,10 +109,11 @@ impl<T: Element, P: Place> Allocation<T, P> {
         self.meet(group, Layout::behind::<T>(offset, self.len), true).map(SymmetricMemory::new)
     }
 
-    /// Collective, every time: [`Allocation::rendezvous`] as elements of `U`, with a handle of `len` of them
-    /// from byte `start` on, which must be a multiple of their size. For allocations whose element type is
-    /// known only at run time: the ranks compare `U`, not `T`. Ranks may differ in `start`, and a peer is
-    /// seen from its own on; collectives need the same `len` everywhere, and devices need it here.
+    /// Collective, every time: [`Allocation::rendezvous`] with a handle of `len` elements of `U`, from byte
+    /// `start` on, which must be a multiple of their size. It is for allocations whose element type is known
+    /// only at run time: the ranks compare `U`, not `T`. Ranks may give different `start`, and a peer's
+    /// elements are counted from its own. On devices all ranks must give the same `len`; on the host only
+    /// collectives need that.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -130,7 +134,7 @@ impl<T: Element, P: Place> Allocation<T, P> {
     }
 
     /// Collective, every time: [`Allocation::rendezvous_as`] with a handle of `shape` elements. On the host
-    /// the shape is for ranks that bring nothing, who find it in [`SymmetricMemory::layout`].
+    /// ranks that bring nothing find the shape in [`SymmetricMemory::layout`].
     pub fn rendezvous_shaped<U: Element>(
         &self,
         group: &P::Group,

@@ -1,8 +1,8 @@
-//! The handle of symmetric memory, on the host and on devices: what it is and what it can do at both.
+//! The handle of symmetric memory: what it is, and what it can do both on the host and on devices.
 //!
-//! Public. `host/handle.rs`, `signals.rs`, `one_sided.rs` and `device/handle.rs` have what only one place can
-//! do; collectives are in `collective`. What it guarantees: all calls here but `close` are local, and mean the same at every
-//! place.
+//! Public. What only the host can do is in `host/handle.rs`, `signals.rs` and `one_sided.rs`, what only
+//! devices can do in `device/handle.rs`; collectives are in `collective`. What it guarantees: all calls here
+//! but `close` are local, and mean the same at both places.
 
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
@@ -13,18 +13,21 @@ use crate::cuda::buffer;
 use crate::group::Group;
 use crate::numeric::{Element, element};
 
-/// Memory that every rank of a group maps: an [`Allocation`](crate::Allocation) after its rendezvous, on the
-/// host or, as [`cuda::SymmetricMemory`](crate::cuda::SymmetricMemory), on devices.
+/// A handle of memory that every rank of a group has mapped. Each rank brings elements of its own
+/// ([`Allocation::rendezvous`](crate::Allocation::rendezvous) gives the handle), and reaches everybody's.
+///
+/// `T` is the type of the elements. `P` is the place of the memory: [`Host`], where none is named, or
+/// [`Cuda`](crate::Cuda) ([`cuda::SymmetricMemory`](crate::cuda::SymmetricMemory) is short for that).
 ///
 /// ```
 /// use symmem::ReduceOp;
 /// symmem::spawn(2, |group| {
 ///     let mut mem = group.alloc::<f32>(1000)?.rendezvous(&group)?;
-///     mem.fill(group.rank() as f32)?; //                      this rank's elements
-///     mem.barrier(0)?;
-///     let theirs = mem.peer(group.next())?.read(7)?; //       another rank's
-///     mem.barrier(0)?;
-///     mem.all_reduce(ReduceOp::Sum)?; //                      everybody's
+///     mem.fill(group.rank() as f32)?; // this rank's elements
+///     mem.barrier(0)?; // everybody has filled its own
+///     let theirs = mem.peer(group.next())?.read(7)?; // another rank's element
+///     mem.barrier(0)?; // everybody has read it
+///     mem.all_reduce(ReduceOp::Sum)?; // everybody's elements become the sum
 ///     assert_eq!((theirs, mem.local()?[7]), (group.next() as f32, 1.0));
 ///     mem.close()
 /// })?;
@@ -34,15 +37,21 @@ use crate::numeric::{Element, element};
 /// | to | on the host | on a device |
 /// |---|---|---|
 /// | use this rank's elements | `local`, `local_mut`, `fill` | `read`, `write`, `local` |
-/// | use another rank's | `peer`, `get`, `put` | `peer_ptr`, `get`, `put` |
-/// | take part in a collective | `all_reduce`, `all_gather` and the others | the same on a stream: `on` |
-/// | start one and go on | `start` | each does |
-/// | signal | `put_signal`, `wait_signal`, `barrier` | the same on a stream: `on` |
-/// | work on a part, as other elements, by a given algorithm | `slice`, `cast`, `using` | `slice`, `cast`, `using` |
-/// | end | `close` | `close` |
+/// | read another rank's | [`peer`](Self::peer), `get` | `get`, `copy`; in a kernel [`peer_ptr`](Self::peer_ptr) |
+/// | write another rank's | `put`, which is `unsafe` | `put`; in a kernel [`peer_ptr`](Self::peer_ptr) |
+/// | order what ranks do | `barrier`, `put_signal`, `wait_signal` | the same, with a stream |
+/// | take part in a collective | `all_reduce`, `all_gather` and others | the same, with a stream |
+/// | start a collective and go on | [`start`](Self::start) | every call returns before its work is done |
+/// | cover fewer elements, or see them as another type | [`slice`](Self::slice), [`cast`](Self::cast) | the same |
+/// | choose the algorithm of collectives | [`using`](Self::using) | the same |
+/// | end, with all ranks | [`close`](Self::close) | the same |
 ///
-/// A light handle: it keeps the mappings and the membership alive, and goes without a word to the peers. End
-/// with [`close`](SymmetricMemory::close) where all ranks end together.
+/// A call whose text begins with "Collective" is made by all ranks of the group, in the same order. Code for
+/// both places is written over [`Symmetric`](crate::Symmetric) (collectives and signals) or over
+/// [`Place`](crate::Place) (the rest).
+///
+/// Dropping a handle is local. While one lives, everybody's memory stays mapped here, and this rank stays in
+/// the group. [`close`](Self::close) is for the end that all ranks reach together.
 #[derive(Debug)]
 pub struct SymmetricMemory<T: Element, P: Place = Host> {
     pub(crate) parts: P::Parts,
@@ -100,7 +109,8 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
         self.parts.pad_size()
     }
 
-    /// Local. A part of this memory. Operations work on what the handle covers, so all ranks must cut alike.
+    /// Local. A handle of the elements in `range`, of every rank's. Operations work on what a handle covers,
+    /// so all ranks take the same range for a collective.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -117,8 +127,9 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
         Ok(Self::new(self.parts.cut(start * size_of::<T>(), len * size_of::<T>())))
     }
 
-    /// Local. The same memory as elements of `U`: everybody's first byte and the length must be multiples of
-    /// their size. Ranks may differ in what they make of the memory, but not in one collective.
+    /// Local. The same memory as elements of `U`. The first byte on every rank, and the length in bytes, must
+    /// be multiples of the size of `U`. Ranks may see the memory as different types, but not in one
+    /// collective.
     ///
     /// ```
     /// symmem::spawn(2, |group| {
@@ -138,15 +149,16 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
         Ok(SymmetricMemory::new(self.parts.cut(0, bytes)))
     }
 
-    /// Local. The same memory, whose collectives go by `algorithm`. All ranks must choose alike.
+    /// Local. The same memory, whose collectives use `algorithm`. All ranks must choose the same one.
     ///
-    /// On the host they go by it and no other: a collective that does not have it among its
+    /// On the host they use no other. A collective that does not have it among its
     /// [`algorithms`](crate::tuning::Collective::algorithms), or whose message is too large for it, is an
-    /// error on all ranks, before anything changes. What has no such list (`gather`, `scatter`,
-    /// `all_to_all_v` and the like) has one way, and takes it. [`Config::algorithm`](crate::Config::algorithm)
-    /// is for whole programs, and a wish: it gives way where it cannot carry a message.
+    /// error on all ranks, before anything changes. Collectives without such a list (`gather`, `scatter`,
+    /// `all_to_all_v` and the like) have one algorithm, and use that.
+    /// [`Config::algorithm`](crate::Config::algorithm) is for whole programs, and a wish: where it cannot
+    /// carry a message, another algorithm is used.
     ///
-    /// On devices it is what [`Engine::using`](crate::cuda::Engine::using) says: all-reduces go by it.
+    /// On devices all-reduces use it, as [`Engine::using`](crate::cuda::Engine::using) says.
     ///
     /// ```
     /// use symmem::{ReduceOp, tuning::Algorithm};
@@ -163,24 +175,24 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
         Self::new(self.parts.using(algorithm))
     }
 
-    /// Whether this rank can load and store the memory of rank `rank`: not where it brought none, nor where
-    /// devices do not reach each other.
+    /// Whether this rank can load and store the memory of rank `rank`. It cannot if that rank brought none,
+    /// or if the devices of the two do not reach each other.
     pub fn reaches(&self, rank: usize) -> Result<bool> {
         const OP: &str = "reaches";
         self.group().check_rank(OP, rank)?;
         self.parts.reaches(OP, rank)
     }
 
-    /// Where the handle's first element of rank `rank` is, for code of your own: at its address in this
-    /// process, or on this rank's device. An error where this rank does not reach it, and where the handle
-    /// has more elements than that rank's memory behind its offset. Valid as long as any handle.
+    /// The address of the handle's first element of rank `rank`, for code of your own: in this process, or on
+    /// this rank's device. An error where this rank does not reach it, or where that rank's memory ends
+    /// before the handle does. Valid as long as any handle of this memory.
     pub fn peer_ptr(&self, rank: usize) -> Result<P::Pointer> {
         const OP: &str = "peer_ptr";
         self.group().check_rank(OP, rank)?;
         self.parts.peer_ptr(OP, rank)
     }
 
-    /// Where rank `rank`'s signal pad is, as [`SymmetricMemory::peer_ptr`] says it.
+    /// The address of rank `rank`'s signal pad; otherwise as [`SymmetricMemory::peer_ptr`].
     pub fn pad_ptr(&self, rank: usize) -> Result<P::Pointer> {
         const OP: &str = "pad_ptr";
         self.group().check_rank(OP, rank)?;
@@ -194,15 +206,17 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
     }
 
     /// The address that reaches the handle's first element of all ranks at once, for multimem instructions
-    /// only. `None` on the host, where devices or ranks have none, and where the ranks' offsets differ.
+    /// only. `None` on the host, on devices without multicast, and where the ranks' offsets differ.
     pub fn multicast_ptr(&self) -> Option<u64> {
         self.parts.multicast_ptr()
     }
 
-    /// Collective, on the host: ranks wait for each other, and not for streams. Ends the use of the memory on
-    /// this group, or engine: all its handles there give [`Error::Closed`](crate::Error::Closed) from here
-    /// on. The bytes stay, and the allocation can be rendezvoused again. Views that exist stay valid; work
-    /// that was launched goes on, and the mappings stay until it is done, and until handles and graphs of it
+    /// Collective. Ends the use of the memory on this group or engine: all its handles there give
+    /// [`Error::Closed`](crate::Error::Closed) from then on. The bytes stay, and the allocation can be
+    /// rendezvoused again.
+    ///
+    /// Ranks wait for each other on the host, and not for streams. Work that was launched goes on, and views
+    /// that exist stay valid: the mappings stay until that work is done, and until handles, views and graphs
     /// are gone.
     pub fn close(self) -> Result<()> {
         self.parts.close()

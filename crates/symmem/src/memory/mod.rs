@@ -1,4 +1,5 @@
-//! Memory: a local [`Allocation`], and after a collective rendezvous the handle [`SymmetricMemory`].
+//! Memory: a local [`Allocation`], and after a collective rendezvous the handle [`SymmetricMemory`]. Both are
+//! of a [`Place`]: the host or devices.
 //!
 //! Borrow state and poison belong to the allocation's [`MemoryBlock`]. All handles, groups and offsets of the
 //! allocation share them.

@@ -1,8 +1,8 @@
 //! Where memory is: what the one allocation and the one handle need to know of the host and of devices.
 //!
-//! Users name a [`Place`], and cannot add one. `host/` and `device/` say what allocations and handles
-//! are made of there. What it guarantees: what both places can do is written once, over [`Place`], and so has
-//! one name and one meaning.
+//! Users name a [`Place`], and cannot add one. `host/` and `device/` say what allocations and handles are
+//! made of. What it guarantees: what both places can do is written once, over [`Place`], and so has one name
+//! and one meaning.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ mod sealed {
 
 /// Where symmetric memory is: on the [`Host`] or on [`Cuda`] devices. There are no others.
 ///
-/// What both can do is the same method of [`Allocation`](crate::Allocation) and
-/// [`SymmetricMemory`](crate::SymmetricMemory). Collectives and signals block on the host and go on a stream
-/// of a device; code that is generic over both has [`Symmetric`](crate::Symmetric).
+/// [`Allocation`](crate::Allocation) and [`SymmetricMemory`](crate::SymmetricMemory) have one method for what
+/// both places can do. Collectives and signals are methods of each place: on the host they block, on a device
+/// they take a stream. Code for both calls them by the trait [`Symmetric`](crate::Symmetric).
 ///
 /// ```
 /// use symmem::{Allocation, Place, Result, SymmetricMemory};

@@ -1,5 +1,5 @@
-//! The handle of symmetric memory on devices: where everybody's memory and pads are, as this rank's device
-//! sees them.
+//! What only the handle of device memory can do: addresses of everybody's memory and pads, as this rank's
+//! device has them, and this rank's elements. And what such a handle is made of.
 //!
 //! Public. The operations on it are in `collective/device`. What it guarantees: the addresses are valid as
 //! long as any handle, or the allocation if nobody closed it, and after that until the work that the engine
@@ -21,11 +21,12 @@ use crate::memory::rendezvous::{Covered, KeptTable as _, close};
 use crate::numeric::Element;
 use crate::operation::Op;
 
-/// Memory that the devices of all ranks of a group reach. Clones and slices share the mappings.
+/// A handle of device memory that the devices of all ranks of a group reach. Clones and slices share the
+/// mappings.
 ///
-/// The addresses are for kernels: operations of this crate, or your own, which take the tables
-/// ([`peer_ptrs`](SymmetricMemory::peer_ptrs) by value, [`peer_ptrs_dev`](SymmetricMemory::peer_ptrs_dev) in
-/// device memory).
+/// Kernels of your own take the addresses of everybody's memory as a table, which
+/// [`peer_ptrs`](SymmetricMemory::peer_ptrs) has on the host and
+/// [`peer_ptrs_dev`](SymmetricMemory::peer_ptrs_dev) on the device.
 pub type SymmetricMemory<T> = crate::memory::SymmetricMemory<T, Cuda>;
 
 impl Place for Cuda {

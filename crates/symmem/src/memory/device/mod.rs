@@ -1,8 +1,8 @@
-//! Memory on devices: a local [`Allocation`], and after a collective rendezvous the handle
-//! [`SymmetricMemory`].
+//! Memory on devices: what only the [`Allocation`] and the handle [`SymmetricMemory`] of devices can do, and
+//! what they are made of.
 //!
-//! Users find both in `symmem::cuda`. The handle holds the engine that works on it; operations are above
-//! both, in `collective/device`.
+//! Users find both in `symmem::cuda`. The handle holds the engine that works on it; operations are in
+//! `collective/device`.
 
 mod allocation;
 mod handle;

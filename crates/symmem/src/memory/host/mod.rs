@@ -1,9 +1,9 @@
 //! Memory of the host: what its allocations and handles are made of, and how operations on it begin and fail,
 //! whatever its elements.
 //!
-//! Used by the handle (`memory/handle.rs`, `handle.rs` here) and by the collectives on host memory. What it guarantees: an operation
-//! does not begin on memory that is closed, nor on memory that some rank lacks and the operation needs; a
-//! failure or a panic that leaves one poisons the memory.
+//! Used by the handle (`memory/handle.rs`, `handle.rs` here) and by the collectives on host memory. What it
+//! guarantees: no operation begins on memory that is closed, and none that needs memory of every rank where a
+//! rank brought none; a failure or a panic that leaves an operation poisons the memory.
 
 mod handle;
 
