@@ -1,10 +1,9 @@
 //! Atomic cells: integers of every rank that all ranks may change at once.
 //!
-//! Called by users through the group. The cells are memory of their own, which hands out neither slices nor
-//! views: nothing but atomics touches it, so every call is safe whatever the others do. That all ranks have
-//! it as cells is compared in its rendezvous, which comes about with such memory only; the meeting before it
-//! compares type and number. A call works on the peer's memory itself: it waits for nobody, and needs nobody
-//! to be alive.
+//! Called by users through the group. The cells are in memory of their own, of which nobody gets a slice or a
+//! view: only atomics touch it, so every call is safe whatever the others do. A meeting compares type and
+//! number of the cells, and then the rendezvous refuses memory that is for cells on some ranks and not on
+//! others. A call works on the peer's memory itself: it waits for nobody, and the peer need not be alive.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 

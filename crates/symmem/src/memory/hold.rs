@@ -1,9 +1,9 @@
 //! What operations do to keep the memory that they work on: they hold it from the start to the end, and
 //! poison it when they panic.
 //!
-//! A panic of an operation gives its borrow back while peers may still be at work on the memory: so the
-//! memory is poisoned before that. The guards of the user's own borrows (`Local`, `LocalMut`) do not, for
-//! then nobody else is.
+//! An operation that panics gives its borrow back while peers may still work on the memory, so the memory is
+//! poisoned before that. The guards of the user's own borrows (`Local`, `LocalMut`) do not poison: no peer
+//! works on the memory then.
 
 use std::sync::Arc;
 

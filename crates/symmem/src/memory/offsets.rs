@@ -1,8 +1,8 @@
 //! Where the handles of all ranks begin in their allocations.
 //!
 //! The rendezvous makes it of what the ranks said; the handle finds the elements of its peers by it. What it
-//! guarantees: handles whose ranks all begin at the same byte hold nothing and look nothing up. That a peer's
-//! elements are within its memory is for who uses the byte.
+//! guarantees: a handle that begins at the same byte on all ranks holds nothing and looks nothing up. It does
+//! not check that a peer's elements are within its memory: the code that uses the byte does.
 
 use std::sync::Arc;
 

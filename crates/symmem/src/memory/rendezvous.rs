@@ -1,10 +1,10 @@
-//! The rendezvous: compare, exchange handles, map, vote. Memory of the host and of devices
-//! (`device/rendezvous.rs`) meet here alike; what differs is what each makes of everybody's addresses.
+//! The rendezvous: compare, exchange handles, map, vote. It is the same for memory of the host and of devices
+//! (`device/rendezvous.rs`), which differ in what they make of everybody's addresses.
 //!
 //! 1. Every rank says what it brings, where its handle begins in it, and which table it has of that already;
 //!    any disagreement or local failure is the same error on every rank, before anything is sent. A rank may
-//!    bring nothing, and says so: it has a pad, and no memory. Where all ranks have the same table, that is
-//!    it.
+//!    bring nothing, and says so: it has a pad, and no memory. Where all ranks have the same table already,
+//!    the rendezvous ends here.
 //! 2. Every rank sends its handles to every other one and maps what it gets. A rank that fails here goes
 //!    straight to the vote, and whoever waits for its handles sees that.
 //! 3. The vote: all have the table, or nobody has, and the same allocations can try again.

@@ -1,8 +1,9 @@
 //! Sharing memory outside of groups: a handle that any process of this user can open.
 //!
-//! Called by users. Who shares offers the memory file on a socket (`sys/channel/offer.rs`), as long as the
-//! memory lives; who opens it has a mapping of its own, which stays whatever becomes of the one that shared
-//! it. Nobody synchronises the two: the access rules are those for a peer's memory after a rendezvous.
+//! Called by users. The process that shares offers the memory file on a socket (`sys/channel/offer.rs`), as
+//! long as the memory lives. The process that opens it has a mapping of its own, which stays whatever becomes
+//! of the other. Nobody synchronises the two: the access rules are those for a peer's memory after a
+//! rendezvous.
 
 #![allow(unsafe_code, reason = "memory that peers write")]
 

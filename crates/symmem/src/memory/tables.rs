@@ -1,10 +1,10 @@
 //! The rendezvous of one allocation so far: on which groups, as which rank's memory, and with which table.
 //!
 //! Used by the rendezvous of host memory and of device memory. What it guarantees: memory is that of one rank
-//! of a group at a time. Ranks may be threads that share an allocation; the tables of two ranks of a group
-//! differ, so one that found the other's would borrow its memory and work on its own. A rank claims the
-//! memory before the ranks compare what they bring, and says so there if another one has it: the same error
-//! on all.
+//! of a group at a time. Ranks may be threads that share an allocation. The tables of two ranks of a group
+//! differ, so a rank that found the other's table would borrow one memory and work on another. So a rank
+//! claims the memory before the ranks compare what they bring; if another rank has it, it says so there, and
+//! all ranks get the same error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
