@@ -46,9 +46,10 @@ use crate::numeric::{Element, element};
 /// | choose the algorithm of collectives | [`using`](Self::using) | the same |
 /// | end, with all ranks | [`close`](Self::close) | the same |
 ///
-/// A call whose text begins with "Collective" is made by all ranks of the group, in the same order. Code for
-/// both places is written over [`Symmetric`](crate::Symmetric) (collectives and signals) or over
-/// [`Place`](crate::Place) (the rest).
+/// Below, methods of `SymmetricMemory<T>` are those of the host, of `SymmetricMemory<T, Cuda>` those of
+/// devices, and of `SymmetricMemory<T, P>` those of both. A call whose text begins with "Collective" is made
+/// by all ranks of the group, in the same order. Code for both places is written over
+/// [`Symmetric`](crate::Symmetric) (collectives and signals) or over [`Place`](crate::Place) (the rest).
 ///
 /// Dropping a handle is local. While one lives, everybody's memory stays mapped here, and this rank stays in
 /// the group. [`close`](Self::close) is for the end that all ranks reach together.
