@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::place::{Block as _, Host, Parts as _, Place};
+use super::place::{Host, Place, PlaceBlock as _, PlaceParts as _};
 use super::rendezvous::{Covered, Layout};
 use super::{MemoryBlock, SymmetricMemory};
 use crate::Result;

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use super::place::Parts as _;
+use super::place::PlaceParts as _;
 use super::{PeerView, SymmetricMemory};
 use crate::group::Group;
 use crate::numeric::Element;

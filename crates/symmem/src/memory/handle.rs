@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
-use super::place::{Host, Parts, Place};
+use super::place::{Host, Place, PlaceParts};
 use crate::Result;
 use crate::cuda::buffer;
 use crate::group::Group;
@@ -159,7 +159,7 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
     /// [`Config::algorithm`](crate::Config::algorithm) is for whole programs, and a wish: where it cannot
     /// carry a message, another algorithm is used.
     ///
-    /// On devices all-reduces use it, as [`Engine::using`](crate::cuda::Engine::using) says.
+    /// On devices it is as [`Engine::using`](crate::cuda::Engine::using) says.
     ///
     /// ```
     /// use symmem::{ReduceOp, tuning::Algorithm};

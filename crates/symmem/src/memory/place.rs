@@ -12,11 +12,6 @@ use super::rendezvous::Covered;
 use crate::group::Group;
 use crate::{Error, Result};
 
-mod sealed {
-    /// Only this crate can implement it, and so [`super::Place`].
-    pub trait Sealed {}
-}
-
 /// Where symmetric memory is: on the [`Host`] or on [`Cuda`] devices. There are no others.
 ///
 /// [`Allocation`](crate::Allocation) and [`SymmetricMemory`](crate::SymmetricMemory) have one method for what
@@ -58,7 +53,7 @@ mod sealed {
 ///     type Parts = <symmem::Host as symmem::Place>::Parts;
 /// }
 /// ```
-pub trait Place: sealed::Sealed + Debug + Sized + 'static {
+pub trait Place: Debug + Sized + 'static {
     /// What ranks rendezvous on: a [`Group`], or an [`Engine`](crate::cuda::Engine), which is a group on a
     /// device.
     type Group;
@@ -67,9 +62,9 @@ pub trait Place: sealed::Sealed + Debug + Sized + 'static {
     /// An address, as code of this place uses it.
     type Pointer: Copy + Debug + Eq;
     #[doc(hidden)]
-    type Block: Block + Send + Sync;
+    type Block: PlaceBlock + Send + Sync;
     #[doc(hidden)]
-    type Parts: Parts<Self> + Send + Sync;
+    type Parts: PlaceParts<Self> + Send + Sync;
 }
 
 /// Memory of the host.
@@ -80,11 +75,8 @@ pub enum Host {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cuda {}
 
-impl sealed::Sealed for Host {}
-impl sealed::Sealed for Cuda {}
-
 /// The memory behind an allocation.
-pub trait Block: Debug {
+pub trait PlaceBlock: Debug {
     /// What ranks make of it together.
     type Table;
 
@@ -93,7 +85,7 @@ pub trait Block: Debug {
 }
 
 /// What a handle is made of.
-pub trait Parts<P: Place>: Debug + Sized {
+pub trait PlaceParts<P: Place>: Debug + Sized {
     /// A handle of the whole of `block` by the table that this rank has of it on `on`, if it has one that
     /// needs no other rank.
     fn kept(block: &Arc<P::Block>, on: &P::Group) -> Result<Option<Self>>;

@@ -98,8 +98,11 @@ impl Layout {
 
     /// Bytes of the elements, if they are aligned and within the first `size` bytes.
     pub(super) fn bytes_within(&self, size: usize) -> Option<usize> {
-        let sides = self.shape.iter();
-        let bytes = sides.copied().try_fold(self.dtype.size(), usize::checked_mul)?;
+        // One side of none makes it empty, however long the others are.
+        let bytes = match self.shape.contains(&0) {
+            true => 0,
+            false => self.shape.iter().copied().try_fold(self.dtype.size(), usize::checked_mul)?,
+        };
         let fits = self.start.is_multiple_of(self.dtype.size()) && self.start.checked_add(bytes)? <= size;
         fits.then_some(bytes)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 
 use super::SymmetricMemory;
 use super::host::HostParts;
-use super::place::Parts as _;
+use super::place::PlaceParts as _;
 use crate::Result;
 use crate::engine::cpu;
 use crate::group::Running;

@@ -10,7 +10,8 @@
 //!   lets the first n passes go.
 //! - `SYMMEM_FAIL=<map|socket>:<errno name or number>` makes the first such call fail;
 //!   `SYMMEM_FAIL_RANK=<rank>` limits that to one rank.
-//! - `SYMMEM_LEAVE_OUT=consumed-wait` makes no rank wait until its staging was read: the stress test must notice.
+//! - `SYMMEM_LEAVE_OUT=consumed-wait` makes no rank wait until its staging was read: the stress test must
+//!   notice.
 //!
 //! A thread rank calls [`arm`], [`arm_panic`] and [`inject`] on its own thread.
 

@@ -42,7 +42,7 @@ pub(super) trait Carrier: Debug + Sync {
     /// A meeting of all ranks, which moves nothing.
     fn meet(&self, engine: &Engine, statement: LaunchTerms, stream: &Stream) -> Result<()>;
 
-    /// Comes in place of an operation that this rank cannot launch: the others fail at once, where the carrier
-    /// can tell them.
+    /// In place of an operation that this rank cannot launch: the others fail at once, where the carrier can
+    /// tell them.
     fn refuse(&self, engine: &Engine, statement: LaunchTerms, stream: &Stream) -> Result<()>;
 }

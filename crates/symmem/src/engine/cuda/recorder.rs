@@ -48,16 +48,16 @@ pub fn recorded_operations() -> Vec<RecordedOperation> {
 }
 
 #[derive(Debug)]
-pub(super) struct Recorder;
+pub(super) struct RecordingCarrier;
 
-impl Recorder {
+impl RecordingCarrier {
     fn record(operation: RecordedOperation) -> Result<()> {
         RECORDED.with_borrow_mut(|recorded| recorded.get_or_insert_default().push(operation));
         Ok(())
     }
 }
 
-impl Carrier for Recorder {
+impl Carrier for RecordingCarrier {
     fn works(&self, _all_reach_all: bool) -> bool {
         RECORDED.with_borrow(Option::is_some)
     }

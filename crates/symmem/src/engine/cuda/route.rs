@@ -26,7 +26,7 @@ use crate::{Error, Result};
 /// All of them: the first that works is taken. NCCL works everywhere.
 const CARRIERS: &[&dyn Carrier] = &[
     #[cfg(feature = "faults")]
-    &super::recorder::Recorder,
+    &super::recorder::RecordingCarrier,
     &ByKernels,
     &ByNccl,
 ];

@@ -16,7 +16,7 @@ use crate::engine::cuda::Engine;
 use crate::group::RankContext;
 use crate::memory::MemoryBlock;
 use crate::memory::context::bytes_of;
-use crate::memory::place::{Block, Cuda};
+use crate::memory::place::{Cuda, PlaceBlock};
 use crate::numeric::Element;
 use crate::provider::registry;
 
@@ -30,7 +30,7 @@ pub struct DeviceBlock {
     past: Mutex<Vec<Fate>>,
 }
 
-impl Block for DeviceBlock {
+impl PlaceBlock for DeviceBlock {
     type Table = DeviceTable;
 
     fn state(&self) -> &MemoryBlock<DeviceTable> {

@@ -12,14 +12,15 @@ use std::sync::Arc;
 
 use super::allocation::DeviceBlock;
 use super::rendezvous;
-use crate::Result;
 use crate::cuda::{Device, DeviceSlice, Stream};
 use crate::engine::cuda::{Algorithm, Engine, Region};
 use crate::group::Group;
-use crate::memory::place::{Cuda, Parts, Place};
+use crate::memory::place::{Cuda, Place, PlaceParts};
 use crate::memory::rendezvous::{Covered, KeptTable as _, close};
 use crate::numeric::Element;
 use crate::operation::Op;
+use crate::sys::fork;
+use crate::{Error, Result};
 
 /// A handle of device memory that the devices of all ranks of a group reach. Clones and slices share the
 /// mappings.
@@ -54,8 +55,16 @@ impl DeviceParts {
         self.region.table.check_open(op)
     }
 
+    /// [`DeviceParts::check_open`], where no operation checks the process next.
+    fn check_view(&self, op: &'static str) -> Result<()> {
+        if fork::is_child() {
+            return Err(Error::Forked { op });
+        }
+        self.check_open(op)
+    }
+
     fn address_in(&self, op: &'static str, addresses: &[u64], rank: usize) -> Result<u64> {
-        self.check_open(op)?;
+        self.check_view(op)?;
         match addresses[rank] {
             0 => Err(self.region.out_of_reach(rank)),
             address => Ok(address),
@@ -63,7 +72,7 @@ impl DeviceParts {
     }
 }
 
-impl Parts<Cuda> for DeviceParts {
+impl PlaceParts<Cuda> for DeviceParts {
     fn kept(block: &Arc<DeviceBlock>, engine: &Engine) -> Result<Option<Self>> {
         let region = rendezvous::kept(block, engine)?;
         Ok(region.map(|region| Self { region, block: Arc::clone(block) }))
@@ -111,7 +120,7 @@ impl Parts<Cuda> for DeviceParts {
     }
 
     fn reaches(&self, op: &'static str, rank: usize) -> Result<bool> {
-        self.check_open(op)?;
+        self.check_view(op)?;
         Ok(self.region.data[rank] != 0)
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use super::MemoryBlock;
 use super::offsets::Offsets;
-use super::place::{Block, Host, Parts, Place};
+use super::place::{Host, Place, PlaceBlock, PlaceParts};
 use super::rendezvous::{Covered, HostTable, KEY, KeptTable as _, Met, NOT_WHOLE, close};
 use crate::group::{Group, Running};
 use crate::operation::{Algorithm, Collective, Op, OpKind};
@@ -28,7 +28,7 @@ impl Place for Host {
     type Parts = HostParts;
 }
 
-impl Block for MemoryBlock {
+impl PlaceBlock for MemoryBlock {
     type Table = HostTable;
 
     fn state(&self) -> &MemoryBlock {
@@ -50,7 +50,7 @@ pub struct HostParts {
     pub(crate) forced: Option<Algorithm>,
 }
 
-impl Parts<Host> for HostParts {
+impl PlaceParts<Host> for HostParts {
     fn kept(block: &Arc<MemoryBlock>, group: &Group) -> Result<Option<Self>> {
         // Where some rank brought nothing, that rank has no block to keep a table with.
         let table = block.tables.find(group, KEY).filter(|table| table.without.is_empty());
