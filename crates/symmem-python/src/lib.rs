@@ -17,6 +17,7 @@ mod dtype;
 mod error;
 mod exit;
 mod fork;
+mod fused;
 mod group;
 mod inspect;
 mod interrupt;

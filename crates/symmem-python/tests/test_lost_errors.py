@@ -166,6 +166,7 @@ def test_other_calls_on_a_closed_group_name_themselves() -> None:
         assert caught.value.op == name
 
 
+EYE = np.eye(2, dtype="float32")
 #: Calls that wait for rank 1, by what the error must call them.
 WAITING: dict[str, list[Any]] = {
     "barrier": [lambda group, mem: group.barrier(), lambda group, mem: mem.barrier()],
@@ -200,6 +201,11 @@ WAITING: dict[str, list[Any]] = {
     "all_to_all": [lambda group, mem: group.all_to_all(np.ones(2)), lambda group, mem: mem.all_to_all()],
     "gather": [lambda group, mem: group.gather(np.ones(2)), lambda group, mem: mem.gather()],
     "scatter": [lambda group, mem: group.scatter(None, 1, np.ones(2)), lambda group, mem: mem.scatter(1)],
+    "all_gather_matmul": [lambda group, mem: mem.all_gather_matmul(EYE)],
+    "all_gather_columns_matmul": [lambda group, mem: mem.all_gather_columns_matmul(np.ones((4, 2), dtype="float32"))],
+    "matmul_reduce_scatter": [lambda group, mem: mem.matmul_reduce_scatter(EYE, EYE)],
+    "matmul_reduce_scatter_columns": [lambda group, mem: mem.matmul_reduce_scatter_columns(EYE, EYE)],
+    "all_reduce_rms_norm": [lambda group, mem: mem.all_reduce_rms_norm(EYE.copy(), EYE[0])],
     "wait_signal": [lambda group, mem: mem.wait_signal(1)],
     "recv": [lambda group, mem: group.recv(np.ones(1), 1), lambda group, mem: group.recv(src=1)],
     "probe": [lambda group, mem: group.probe()],

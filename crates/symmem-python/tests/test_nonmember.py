@@ -14,9 +14,12 @@ import symmem
 #: What a call on a group takes besides the group.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "all_gather": (np.ones(2),),
+    "all_gather_columns_matmul": (np.ones((2, 2)), np.ones((2, 2))),
+    "all_gather_matmul": (np.ones((2, 2)), np.ones((2, 2))),
     "all_gather_object": (1,),
     "all_reduce": (np.ones(2),),
     "all_reduce_object": (1,),
+    "all_reduce_rms_norm": (np.ones((2, 2)), np.ones((2, 2)), np.ones(2)),
     "all_gather_v": (np.ones(2), [2, 2]),
     "all_to_all": (np.ones(2),),
     "all_to_all_v": (np.ones(2), [1, 1], np.ones(2), [1, 1]),
@@ -31,6 +34,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "iprobe": (),
     "irecv": (np.ones(2),),
     "isend": (np.ones(2), 0),
+    "matmul_reduce_scatter": (np.ones((2, 2)), np.ones((2, 2))),
+    "matmul_reduce_scatter_columns": (np.ones((2, 2)), np.ones((2, 2))),
     "probe": (),
     "recv": (),
     "recv_object": (),

@@ -41,6 +41,7 @@ class Stage:
         self.array = symmem.empty(N, dtype="float32")
         self.array[:] = self.x
         self.memory = symmem.rendezvous(self.array, group)
+        self.rows = symmem.rendezvous(symmem.full((3, 4), 1.0, dtype="float32"), group)
 
     def peer(self, elements: int) -> Any:
         """Memory of another rank."""
@@ -79,7 +80,88 @@ def frozen(wrong: bool, elements: int) -> Any:
     return array
 
 
+def matrix(wrong: bool, rows: int, columns: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    """With a row too much if it is wrong."""
+    return np.ones((rows + wrong, columns), dtype=dtype)
+
+
+def gathers(call: Callable[..., Any], depth: int, rows: int) -> dict[str, Call]:
+    """What can be wrong with a gather that `call` makes, whose weights are `depth` rows of 2 columns, and whose product has `rows`."""
+    usual = matrix(False, depth, 2)
+    return {
+        "weights": lambda on, wrong: call(on, matrix(wrong, depth, 2)),
+        "weights' type": lambda on, wrong: call(on, "text" if wrong else usual),
+        "weights' dtype": lambda on, wrong: call(on, matrix(False, depth, 2, dtype(wrong))),
+        "number of weights": lambda on, wrong: call(on, [] if wrong else [usual]),
+        "one of the weights": lambda on, wrong: call(on, [usual, matrix(wrong, depth, 2)]),
+        "out": lambda on, wrong: call(on, usual, matrix(wrong, rows, 2)),
+        "out's dtype": lambda on, wrong: call(on, usual, matrix(False, rows, 2, dtype(wrong))),
+        "out's type": lambda on, wrong: call(on, usual, "text" if wrong else matrix(False, rows, 2)),
+        "number of outputs": lambda on, wrong: call(on, [usual, usual], [matrix(False, rows, 2)] * (1 + (not wrong)) if wrong else None),
+        "outputs in one place": lambda on, wrong: call(on, [usual, usual], [matrix(False, rows, 2)] * 2 if wrong else None),
+        "read-only out": lambda on, wrong: call(on, usual, frozen(wrong, 2 * rows).reshape(rows, 2)),
+    }
+
+
+def scatters(call: Callable[..., Any]) -> dict[str, Call]:
+    """What can be wrong with a product and its scatter."""
+    a, b = matrix(False, 3, 2), matrix(False, 2, 3)
+    return {
+        "op": lambda on, wrong: call(on, a, b, op(wrong)),
+        "max": lambda on, wrong: call(on, a, b, "max" if wrong else "sum"),
+        "a": lambda on, wrong: call(on, matrix(wrong, 3, 2)[:, : 1 + (not wrong)], b),
+        "a's type": lambda on, wrong: call(on, "text" if wrong else a, b),
+        "a's dtype": lambda on, wrong: call(on, matrix(False, 3, 2, "float64" if wrong else "float32"), b),
+        "b": lambda on, wrong: call(on, a, matrix(wrong, 2, 3)),
+        "b's dtype": lambda on, wrong: call(on, a, matrix(False, 2, 3, dtype(wrong))),
+        "a side that is not divisible": lambda on, wrong: call(on, matrix(wrong, 3, 2), np.ones((2, 3 + wrong), dtype="float32")),
+        "out": lambda on, wrong: call(on, a, b, "sum", out(wrong, 3)),
+        "out's dtype": lambda on, wrong: call(on, a, b, "sum", out(False, 3, dtype(wrong))),
+        "read-only out": lambda on, wrong: call(on, a, b, "sum", frozen(wrong, 3)),
+        "out in an input": lambda on, wrong: scattered_into(on, call, wrong),
+    }
+
+
+def scattered_into(on: Stage, call: Callable[..., Any], wrong: bool) -> Any:
+    a = matrix(False, 3, 2)
+    return call(on, a, matrix(False, 2, 3), "sum", a.reshape(-1)[:3] if wrong else None)
+
+
+def norms(call: Callable[..., Any]) -> dict[str, Call]:
+    """What can be wrong with a norm of 3 rows of 4."""
+    weight = np.ones(4, dtype="float32")
+    return {
+        "residual": lambda on, wrong: call(on, matrix(wrong, 3, 4), weight),
+        "residual's dtype": lambda on, wrong: call(on, matrix(False, 3, 4, dtype(wrong)), weight),
+        "read-only residual": lambda on, wrong: call(on, frozen(wrong, 12), weight),
+        "weight": lambda on, wrong: call(on, matrix(False, 3, 4), np.ones(4 + wrong, dtype="float32")),
+        "weight's dtype": lambda on, wrong: call(on, matrix(False, 3, 4), weight.astype(dtype(wrong))),
+        "out": lambda on, wrong: call(on, matrix(False, 3, 4), weight, 1e-6, out(wrong)),
+        "out in the residual": lambda on, wrong: norm_into(on, call, wrong),
+    }
+
+
+def norm_into(on: Stage, call: Callable[..., Any], wrong: bool) -> Any:
+    residual = matrix(False, 3, 4)
+    return call(on, residual, np.ones(4, dtype="float32"), 1e-6, residual if wrong else None)
+
+
+ONES = np.ones((3, 4), dtype="float32")
+
 PRIVATE: dict[str, dict[str, Call]] = {
+    "all_gather_matmul": gathers(lambda on, *given: on.group.all_gather_matmul(ONES, *given), 4, 9)
+    | {
+        "x": lambda on, wrong: on.group.all_gather_matmul("text" if wrong else ONES, matrix(False, 4, 2)),
+        "dtype": lambda on, wrong: on.group.all_gather_matmul(
+            ONES.astype("float64") if wrong else ONES, matrix(False, 4, 2, "float64" if wrong else "float32")
+        ),
+        "dimensions": lambda on, wrong: on.group.all_gather_matmul(ONES[0] if wrong else ONES, matrix(False, 4, 2)),
+        "rows": lambda on, wrong: on.group.all_gather_matmul(ONES, matrix(False, 4, 2), rows=out(wrong, 36)),
+    },
+    "all_gather_columns_matmul": gathers(lambda on, *given: on.group.all_gather_columns_matmul(ONES, *given), 12, 3),
+    "matmul_reduce_scatter": scatters(lambda on, *given: on.group.matmul_reduce_scatter(*given)),
+    "matmul_reduce_scatter_columns": scatters(lambda on, *given: on.group.matmul_reduce_scatter_columns(*given)),
+    "all_reduce_rms_norm": norms(lambda on, *given: on.group.all_reduce_rms_norm(ONES, *given)),
     "atomics": {
         "size": lambda on, wrong: on.group.atomics(-1 if wrong else 4),
         "dtype": lambda on, wrong: on.group.atomics(4, "float32" if wrong else "int64"),
@@ -293,6 +375,25 @@ def outputs(method: str, elements: int, **options: Any) -> dict[str, Call]:
 
 
 SYMMETRIC: dict[str, dict[str, Call]] = {
+    "all_gather_matmul": gathers(lambda on, *given: on.rows.all_gather_matmul(*given), 4, 9)
+    | {
+        "dimensions": lambda on, wrong: (on.memory if wrong else on.rows).all_gather_matmul(matrix(False, 4, 2)),
+        "rows": lambda on, wrong: on.rows.all_gather_matmul(matrix(False, 4, 2), rows=out(wrong, 36)),
+        "out of a peer": lambda on, wrong: on.rows.all_gather_matmul(matrix(False, 4, 1), on.rows[on.group.next] if wrong else None),
+        "out in the memory": lambda on, wrong: on.rows.all_gather_matmul(
+            matrix(False, 4, 1), np.asarray(on.rows.local()).reshape(-1)[:9] if wrong else None
+        ),
+    },
+    "all_gather_columns_matmul": gathers(lambda on, *given: on.rows.all_gather_columns_matmul(*given), 12, 3),
+    "matmul_reduce_scatter": scatters(lambda on, *given: on.rows.matmul_reduce_scatter(*given))
+    | {
+        "workspace": lambda on, wrong: on.rows.matmul_reduce_scatter(matrix(False, 6, 2), np.ones((2, 2 + wrong), dtype="float32")),
+        "a in the workspace": lambda on, wrong: on.rows.matmul_reduce_scatter(
+            np.asarray(on.rows.local()).reshape(-1)[:6].reshape(3, 2) if wrong else matrix(False, 3, 2), matrix(False, 2, 3)
+        ),
+    },
+    "matmul_reduce_scatter_columns": scatters(lambda on, *given: on.rows.matmul_reduce_scatter_columns(*given)),
+    "all_reduce_rms_norm": norms(lambda on, *given: on.rows.all_reduce_rms_norm(*given)),
     "barrier": {
         "channel": lambda on, wrong: on.memory.barrier(10**9 if wrong else 0),
         "negative channel": lambda on, wrong: on.memory.barrier(-1 if wrong else 0),

@@ -36,7 +36,9 @@ GROUP_CALLS: dict[str, Call] = {
 #: Those that ranks call with arrays that differ, or with none, or that are another's with other names.
 GROUP_OTHERS = {"all_to_all_v", "all_gather_object", "broadcast_object", "barrier", "barrier_start", "clone", "local"}
 GROUP_OTHERS |= {"all_gather_v", "all_gather_v_start", "gather_v", "gather_v_start", "scatter_v", "scatter_v_start"}
-GROUP_OTHERS |= {"atomics", "from_env", "from_torch", "isend", "irecv", "_refuse"}
+#: These have shapes of matrices (test_fused.py).
+FUSED = {"all_gather_matmul", "all_gather_columns_matmul", "matmul_reduce_scatter", "matmul_reduce_scatter_columns", "all_reduce_rms_norm"}
+GROUP_OTHERS |= FUSED | {"atomics", "from_env", "from_torch", "isend", "irecv", "_refuse"}
 #: Refused on all ranks: they have no started form.
 NOT_STARTED = {"gather_start", "scatter_start"}
 GROUP_OTHERS |= {"subgroup", "survivors", "split", "gather_object", "scatter_object", "reduce_object", "all_reduce_object"}
@@ -63,7 +65,7 @@ MEMORY_CALLS: dict[str, Call] = {
     "all_to_all_v": lambda mem, out: mem.all_to_all_v([1, 1], out),
 }
 MEMORY_OTHERS = {"barrier", "close", "all_gather_v", "all_gather_v_start", "gather_v", "gather_v_start"}
-MEMORY_OTHERS |= {"scatter_v", "scatter_v_start"}
+MEMORY_OTHERS |= FUSED | {"scatter_v", "scatter_v_start"}
 
 SHAPES = [(4, 6), (8, 3)]
 MISMATCH = r"rank 0: \(4, 6\) x float64; rank 1: \(8, 3\) x float64"

@@ -193,6 +193,7 @@ pub mod cuda {
 #[doc(hidden)]
 pub mod erased {
     pub use crate::collective::erased::{Call, ErasedBuffer, Rows};
+    pub use crate::collective::{BytesMatrix, Side};
 }
 
 #[cfg(doctest)]

@@ -15,10 +15,13 @@ from symmem.typing import Kind, Op, Operand, Same
 
 __all__ = [
     "all_gather",
+    "all_gather_columns_matmul",
+    "all_gather_matmul",
     "all_gather_object",
     "all_gather_v",
     "all_reduce",
     "all_reduce_object",
+    "all_reduce_rms_norm",
     "all_to_all",
     "all_to_all_v",
     "barrier",
@@ -31,6 +34,8 @@ __all__ = [
     "iprobe",
     "irecv",
     "isend",
+    "matmul_reduce_scatter",
+    "matmul_reduce_scatter_columns",
     "probe",
     "recv",
     "recv_object",
@@ -408,3 +413,72 @@ def split(
 ) -> Group | NonMember:
     """Collective. One group per `color`, in the order of `key`; a `NonMember` for a rank that passes None."""
     return _of(group).split(color, key, timeout_ms=timeout_ms)
+
+
+def all_gather_matmul(
+    x: Operand,
+    weights: Operand | Sequence[Operand],
+    group: Group | None = None,
+    out: Operand | Sequence[Operand] | None = None,
+    rows: Operand | None = None,
+    *,
+    fused: bool = True,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. The product of everybody's rows, in rank order, and `weights`: a matrix or a list of them. See `Group.all_gather_matmul`."""
+    return _of(group).all_gather_matmul(x, weights, out, rows, fused=fused, timeout_ms=timeout_ms)
+
+
+def all_gather_columns_matmul(
+    x: Operand,
+    weights: Operand | Sequence[Operand],
+    group: Group | None = None,
+    out: Operand | Sequence[Operand] | None = None,
+    *,
+    fused: bool = True,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. The product of everybody's columns, side by side in rank order, and `weights`: a matrix or a list of them."""
+    return _of(group).all_gather_columns_matmul(x, weights, out, fused=fused, timeout_ms=timeout_ms)
+
+
+def matmul_reduce_scatter(
+    a: Operand,
+    b: Operand,
+    op: Op = "sum",
+    group: Group | None = None,
+    out: Operand | None = None,
+    *,
+    fused: bool = True,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. This rank's rows of the reduction by `op`, "sum" or "avg", of everybody's `a @ b`."""
+    return _of(group).matmul_reduce_scatter(a, b, op, out, fused=fused, timeout_ms=timeout_ms)
+
+
+def matmul_reduce_scatter_columns(
+    a: Operand,
+    b: Operand,
+    op: Op = "sum",
+    group: Group | None = None,
+    out: Operand | None = None,
+    *,
+    fused: bool = True,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. This rank's columns of the reduction by `op`, "sum" or "avg", of everybody's `a @ b`."""
+    return _of(group).matmul_reduce_scatter_columns(a, b, op, out, fused=fused, timeout_ms=timeout_ms)
+
+
+def all_reduce_rms_norm(
+    x: Operand,
+    residual: Operand,
+    weight: Operand,
+    epsilon: float = 1e-6,
+    group: Group | None = None,
+    out: Operand | None = None,
+    *,
+    timeout_ms: int = 0,
+) -> Any:
+    """Collective. Adds the sum of everybody's `x` to `residual`, in place, and gives the RMSNorm of its rows, times `weight`."""
+    return _of(group).all_reduce_rms_norm(x, residual, weight, epsilon, out, timeout_ms=timeout_ms)

@@ -515,6 +515,55 @@ class Group:
         *,
         timeout_ms: int = 0,
     ) -> _Same: ...
+    def all_gather_matmul(
+        self,
+        x: _Operand,
+        weights: _Operand | Sequence[_Operand],
+        out: _Operand | Sequence[_Operand] | None = None,
+        rows: _Operand | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def all_gather_columns_matmul(
+        self,
+        x: _Operand,
+        weights: _Operand | Sequence[_Operand],
+        out: _Operand | Sequence[_Operand] | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def matmul_reduce_scatter(
+        self,
+        a: _Operand,
+        b: _Operand,
+        op: _Op = "sum",
+        out: _Operand | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def matmul_reduce_scatter_columns(
+        self,
+        a: _Operand,
+        b: _Operand,
+        op: _Op = "sum",
+        out: _Operand | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def all_reduce_rms_norm(
+        self,
+        x: _Operand,
+        residual: _Operand,
+        weight: _Operand,
+        epsilon: float = 1e-6,
+        out: _Operand | None = None,
+        *,
+        timeout_ms: int = 0,
+    ) -> Any: ...
     def atomics(self, size: int, dtype: Any = None, *, timeout_ms: int = 0) -> Atomics: ...
     def _refuse(self, words: str, x: Any = None, *, timeout_ms: int = 0) -> None: ...
 
@@ -708,6 +757,52 @@ class SymmetricMemory:
     def scatter_start(
         self, root: int = 0, out: _Operand | None = None, *, timeout_ms: int = 0, stream: Any = None
     ) -> Pending: ...
+    def all_gather_matmul(
+        self,
+        weights: _Operand | Sequence[_Operand],
+        out: _Operand | Sequence[_Operand] | None = None,
+        rows: _Operand | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def all_gather_columns_matmul(
+        self,
+        weights: _Operand | Sequence[_Operand],
+        out: _Operand | Sequence[_Operand] | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def matmul_reduce_scatter(
+        self,
+        a: _Operand,
+        b: _Operand,
+        op: _Op = "sum",
+        out: _Operand | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def matmul_reduce_scatter_columns(
+        self,
+        a: _Operand,
+        b: _Operand,
+        op: _Op = "sum",
+        out: _Operand | None = None,
+        *,
+        fused: bool = True,
+        timeout_ms: int = 0,
+    ) -> Any: ...
+    def all_reduce_rms_norm(
+        self,
+        residual: _Operand,
+        weight: _Operand,
+        epsilon: float = 1e-6,
+        out: _Operand | None = None,
+        *,
+        timeout_ms: int = 0,
+    ) -> Any: ...
     def close(self) -> None: ...
 
 @final

@@ -47,7 +47,7 @@ impl Private<'_> {
         if has_to_grow(membership, place, Purpose::Private, bytes) {
             refuse_growth(py, self.ordinal, self.call.name(), bytes)?;
         }
-        let handle = room(py, membership, place, bytes)?;
+        let handle = room(py, membership, place, bytes, 0)?;
         let core = &handle.as_device().ok_or_else(|| invalid("room", "it is not on a device"))?.core;
         let stream = stream(py, &core.device, None)?;
         let within = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
@@ -72,7 +72,7 @@ impl Private<'_> {
             return membership.refuse(py, 0, error);
         }
         let told = || {
-            let handle = room(py, membership, place, 1)?;
+            let handle = room(py, membership, place, 1, 0)?;
             let core = &handle.as_device().ok_or_else(|| invalid("room", "it is not on a device"))?.core;
             let stream = stream(py, &core.device, None)?;
             py.detach(|| core.refuse(&stream)).map_err(raise)

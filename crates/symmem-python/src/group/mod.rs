@@ -7,6 +7,7 @@
 mod bound;
 mod class;
 mod collectives;
+mod fused;
 mod join;
 mod mail;
 pub(crate) mod objects;

@@ -80,6 +80,11 @@ impl SymmetricMemory {
     /// of a peer, who may read it too, or write it. A copy is put back when this rank's own elements are no
     /// longer read; and all of what it is a copy of is in one allocation.
     pub(crate) fn check_apart(&self, operand: &Operand<'_>) -> PyResult<()> {
+        self.check_apart_from("out", operand)
+    }
+
+    /// [`SymmetricMemory::check_apart`] of an argument that is called `what`.
+    pub(crate) fn check_apart_from(&self, what: &str, operand: &Operand<'_>) -> PyResult<()> {
         let (first, bytes, is_copy) = (operand.first_address(), operand.bytes(), operand.is_copy());
         let bytes = if is_copy { 1 } else { bytes };
         let overlaps =
@@ -88,12 +93,12 @@ impl SymmetricMemory {
         let facts = self.handle().facts();
         for (rank, base) in facts.buffers.iter().copied().enumerate() {
             if rank == me && !is_copy && overlaps(base + span.offset, span.bytes()) {
-                return Err(invalid("out", "it overlaps the memory that the operation reads"));
+                return Err(invalid(what, "it overlaps the memory that the operation reads"));
             }
             // What is out of reach has no address.
             if rank != me && base != 0 && overlaps(base, facts.buffer_size) {
                 let problem = format!("it is memory of rank {rank}. Hint: pass memory of this rank's own");
-                return Err(invalid("out", problem));
+                return Err(invalid(what, problem));
             }
         }
         Ok(())

@@ -19,7 +19,7 @@ use crate::pending::Pending;
 use crate::refusal;
 
 /// The memory as bytes; operations on elements cast it.
-type Bytes = symmem::SymmetricMemory<u8>;
+pub(crate) type Bytes = symmem::SymmetricMemory<u8>;
 
 /// A handle of host memory.
 pub(crate) struct Host {
@@ -99,9 +99,14 @@ impl Host {
         self.lock().clone().ok_or(Error::Closed { op })
     }
 
+    /// An error of the call `op` if the memory is closed here.
+    pub(crate) fn check_open(&self, op: &'static str) -> PyResult<()> {
+        self.open(op).map(drop).map_err(raise)
+    }
+
     /// Runs `work` on the memory, on these terms, without the interpreter.
     #[inline]
-    fn wait<R: Send>(
+    pub(crate) fn wait<R: Send>(
         &self,
         op: &'static str,
         terms: Terms<'_, '_>,

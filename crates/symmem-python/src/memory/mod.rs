@@ -9,6 +9,7 @@ mod allocate;
 mod checks;
 mod class;
 mod collectives;
+mod fused;
 mod host;
 mod rendezvous;
 mod workspace;
@@ -24,6 +25,7 @@ use crate::operand::{Operand, Place};
 use crate::pending::Pending;
 
 pub(crate) use self::class::SymmetricMemory;
+pub(crate) use self::host::Bytes;
 pub(crate) use self::rendezvous::{attach, find_known};
 pub(crate) use self::workspace::{Purpose, Workspace, has_to_grow, room};
 

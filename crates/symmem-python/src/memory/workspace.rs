@@ -1,7 +1,7 @@
 //! The workspaces of a group: symmetric memory for operations that need some, kept and grown.
 //!
-//! A group has one for its users and one for its own collectives on private memory of a device, in each place
-//! where it was asked for.
+//! A group has one for its users and one for its own collectives on private memory, in each place where it
+//! was asked for.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::registry::{self, AllocatedBlock, Memory};
 pub(crate) enum Purpose {
     /// Whoever calls `get_symm_mem_workspace`.
     Users,
-    /// The group's collectives on private memory.
+    /// The group's collectives on private memory of devices, and its fused products of private memory.
     Private,
 }
 
@@ -56,13 +56,13 @@ pub(crate) fn workspace<R>(
     py: Python<'_>,
     membership: &Membership,
     (place, purpose): (Place, Purpose),
-    bytes: usize,
+    (bytes, timeout_ms): (usize, u64),
     answer: impl FnOnce(&Workspace) -> R,
 ) -> PyResult<R> {
     if has_to_grow(membership, place, purpose, bytes) {
-        let block = membership.told(py, 0, allocate(membership, place, bytes))?;
+        let block = membership.told(py, timeout_ms, allocate(membership, place, bytes))?;
         let span = Span { offset: 0, shape: vec![bytes], dtype: DType::U8, len: bytes };
-        let handle = attach(py, membership, &block, &span, 0)?;
+        let handle = attach(py, membership, &block, &span, timeout_ms)?;
         membership.remember(&block, &handle);
         let mut workspaces = membership.workspaces();
         let old = workspaces.extract_if(.., |known| known.is(place, purpose)).collect::<Vec<_>>();
@@ -82,11 +82,14 @@ pub(crate) fn room(
     membership: &Membership,
     place: Place,
     bytes: usize,
+    timeout_ms: u64,
 ) -> PyResult<Arc<dyn Handle>> {
     /// So that programs whose arrays grow do not allocate with each.
     const LEAST: usize = 1 << 20;
     let bytes = bytes.max(LEAST).checked_next_power_of_two().unwrap_or(bytes);
-    workspace(py, membership, (place, Purpose::Private), bytes, |known| Arc::clone(&known.handle))
+    workspace(py, membership, (place, Purpose::Private), (bytes, timeout_ms), |known| {
+        Arc::clone(&known.handle)
+    })
 }
 
 fn allocate(membership: &Membership, place: Place, bytes: usize) -> PyResult<Arc<AllocatedBlock>> {
@@ -118,7 +121,7 @@ fn get_symm_mem_workspace(
     {
         cuda::refuse_growth(py, ordinal, "get_symm_mem_workspace", min_size)?;
     }
-    workspace(py, membership, (place, Purpose::Users), min_size, |known| known.memory(membership))
+    workspace(py, membership, (place, Purpose::Users), (min_size, 0), |known| known.memory(membership))
 }
 
 /// Adds what this module has to the extension module.

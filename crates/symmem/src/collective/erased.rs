@@ -234,14 +234,14 @@ impl DerefMut for ErasedBuffer {
 }
 
 /// The elements in `bytes`. No bytes are none, wherever they are.
-fn elements<T: Element>(bytes: &[u8]) -> Result<&[T]> {
+pub(super) fn elements<T: Element>(bytes: &[u8]) -> Result<&[T]> {
     if bytes.is_empty() {
         return Ok(&[]);
     }
     bytemuck::try_cast_slice(bytes).map_err(|_| no_elements(T::DTYPE))
 }
 
-fn elements_mut<T: Element>(bytes: &mut [u8]) -> Result<&mut [T]> {
+pub(super) fn elements_mut<T: Element>(bytes: &mut [u8]) -> Result<&mut [T]> {
     if bytes.is_empty() {
         return Ok(&mut []);
     }

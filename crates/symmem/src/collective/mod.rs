@@ -50,7 +50,7 @@ use crate::tuning::Choices;
 use crate::{Error, Result};
 
 use self::call::CollectiveCall;
-pub use self::fused::MatrixView;
+pub use self::fused::{BytesMatrix, MatrixView, Side};
 use self::peers::Peers;
 use self::push::Parcels;
 pub use self::started::Starter;

@@ -14,10 +14,12 @@
 #![allow(unsafe_code, reason = "elements in the memory of peers")]
 
 mod all_gather;
+mod erased;
 mod matrix;
 mod norm;
 mod reduce_scatter;
 
+pub use self::erased::{BytesMatrix, Side};
 pub use self::matrix::MatrixView;
 use crate::memory::SymmetricMemory;
 use crate::numeric::Element;
