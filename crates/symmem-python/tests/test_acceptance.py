@@ -1,7 +1,7 @@
 """What PyTorch's own test file asks of symmetric memory, behaviour by behaviour: which test shows it here, or why none does.
 
 The numbers are those of the project's list of that file's tests. Left out are what only torch's compiler can have (61 to 70), another
-communication library (82), and the fused products (34 to 42), which `test_overlap.py` and `gpu/test_device.py` try.
+communication library (82), and the fused products (34 to 42), which `test_torch_fused.py`, `test_overlap.py` and `gpu/test_device.py` try.
 """
 
 from __future__ import annotations

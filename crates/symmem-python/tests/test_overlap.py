@@ -18,6 +18,7 @@ from torch_ranks import run  # noqa: E402
 
 import symmem  # noqa: E402
 import symmem.torch as symm_mem  # noqa: E402
+from symmem.torch import _host_products as host  # noqa: E402
 from symmem.torch import _ops as ops  # noqa: E402
 from symmem.torch import _overlap as overlap  # noqa: E402
 from symmem.torch.operators import collectives, exchange, fused  # noqa: E402
@@ -183,7 +184,9 @@ def out_of_memory(rank: int, ranks: int) -> list[tuple[str, str]]:
         "scattered": (lambda: fused._product_scattered(mine, B, "sum", 0, name), ["new_empty", "contiguous", "mm"]),
         "gather, host": (lambda: fused._gathered(across, 0, name), ["new_empty", "contiguous"]),
         "scatter, host": (lambda: fused._scattered(mine, "sum", 0, name), ["new_empty", "contiguous"]),
-        "product, host": (lambda: fused.fused_matmul_reduce_scatter(mine, B, "sum", 0, name), ["matmul"]),
+        "product, host": (lambda: fused.fused_matmul_reduce_scatter(mine.double(), B.double(), "sum", 0, name), ["matmul"]),
+        "gather, fused": (lambda: host.all_gather_products(across, [B], 0, name, True), ["new_empty", "contiguous"]),
+        "scatter, fused": (lambda: host.product_reduce_scatter(mine, B, "sum", 0, name), ["new_empty", "contiguous"]),
         "low all_gather": (lambda: ops._low_contention_all_gather(across, name), ["new_empty", "contiguous"]),
         "low reduce_scatter": (lambda: ops._low_contention_reduce_scatter(mine, "sum", name), ["new_empty", "contiguous"]),
         "one_shot": (lambda: ops.one_shot_all_reduce(flat, "sum", name), ["empty_like"]),

@@ -29,6 +29,15 @@ def _refused(text: str, group: GroupLike, tensor: Tensor) -> symmem.Invalid:
     return symmem.Invalid(text)
 
 
+def _check_scatter(reduce_op: str, side: int, group: GroupLike, tensor: Tensor) -> None:
+    """Of a scatter of tensors like this one, whose parts are of a side of this length."""
+    ranks = resolve(group).size
+    if reduce_op not in ("sum", "avg"):
+        raise _refused(f"reduce_op must be sum or avg, not {reduce_op}", group, tensor)
+    if side % ranks:
+        raise _refused(f"a side of {side} must be divisible by the {ranks} ranks", group, tensor)
+
+
 @contextmanager
 def _telling(group: GroupLike, tensor: Tensor) -> Iterator[None]:
     """What fails here, for want of memory say, is told to the others, who call the operation on tensors like this one."""

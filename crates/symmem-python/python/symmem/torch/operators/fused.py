@@ -1,7 +1,7 @@
 """What the operators do that torch too has in Python: gathers and reductions with a matrix product before or after.
 
-On the CPU, where no copy engine works beside the product, it is the collective first, then the product, or the other way round; on GPUs
-`_overlap` does both at a time. They return new tensors, so torch's interface for extensions, which takes no Python tensors, is of no use to them.
+On the CPU `_host_products` does both at a time where that is faster, else it is the collective first, then the product, or the other way
+round; on GPUs it is `_overlap`. They return new tensors, so torch's interface for extensions, which takes no Python tensors, is of no use to them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 import symmem
+from symmem.torch import _host_products as host
 from symmem.torch import _ops as ops
 from symmem.torch import _overlap as overlap
 from symmem.torch._groups import resolve
+from symmem.torch._host_products import plain
 from symmem.torch.operators import onesided
 from symmem.typing import Op
 
@@ -32,22 +34,13 @@ def _gathered(tensor: Tensor, dim: int, group_name: str) -> Tensor:
 
 def _scattered(tensor: Tensor, reduce_op: str, dim: int, group_name: str) -> Tensor:
     """This rank's part, along `dim`, of the reduction of everybody's `tensor`."""
-    if reduce_op not in ("sum", "avg"):
-        raise ops._refused(f"reduce_op must be sum or avg, not {reduce_op}", group_name, tensor)
     group, side = resolve(group_name), tensor.shape[dim]
-    if side % group.size:
-        text = f"a side of {side} must be divisible by the {group.size} ranks"
-        raise ops._refused(text, group_name, tensor)
+    ops._check_scatter(reduce_op, side, group, tensor)
     with ops._telling(group, tensor):
         moved = tensor.movedim(dim, 0).contiguous()
         out = moved.new_empty((side // group.size, *moved.shape[1:]))
     group.reduce_scatter(moved, cast(Op, reduce_op), out)
     return out.movedim(0, dim)
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """The tensor with its elements side by side, and the strides that a new one has, also of sides of 1."""
-    return tensor.contiguous().view(-1).view(tensor.shape)
 
 
 def _check_product(A: Tensor, dim: int, Bs: list[Tensor], what: str) -> None:
@@ -66,8 +59,11 @@ def fused_all_gather_matmul(
     _check_product(A, gather_dim, Bs, "gather_dim")
     if A.is_cuda and A.numel() and gather_dim < A.dim() - 1:
         return _overlapped(A, Bs, gather_dim, group_name, return_A)
+    # Columns are multiplied where they lie: nobody has all of them side by side.
+    if Bs and not (return_A and gather_dim == A.dim() - 1) and host.fuses(A, group_name):
+        return host.all_gather_products(A, Bs, gather_dim, group_name, return_A)
     whole = _gathered(A, gather_dim, group_name)
-    return (_plain(whole) if return_A else None), [_plain(torch.matmul(whole, B)) for B in Bs]
+    return (plain(whole) if return_A else None), [plain(torch.matmul(whole, B)) for B in Bs]
 
 
 def _overlapped(
@@ -80,7 +76,7 @@ def _overlapped(
     sides = (moved.shape[0] * resolve(group_name).size, *moved.shape[1:-1])
 
     def shaped(flat: Tensor) -> Tensor:
-        return _plain(flat.view(*sides, flat.shape[-1]).movedim(0, gather_dim))
+        return plain(flat.view(*sides, flat.shape[-1]).movedim(0, gather_dim))
 
     return (shaped(rows) if return_A else None), [shaped(product) for product in products]
 
@@ -92,9 +88,11 @@ def fused_matmul_reduce_scatter(
     _check_product(A, scatter_dim, [B], "scatter_dim")
     if A.is_cuda and A.numel() and scatter_dim < A.dim() - 1:
         return _product_scattered(A, B, reduce_op, scatter_dim, group_name)
+    if host.fuses(A, group_name):
+        return host.product_reduce_scatter(A, B, reduce_op, scatter_dim, group_name)
     with ops._telling(group_name, A):
         product = torch.matmul(A, B)
-    return _plain(_scattered(product, reduce_op, scatter_dim, group_name))
+    return plain(_scattered(product, reduce_op, scatter_dim, group_name))
 
 
 def _product_scattered(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
@@ -109,7 +107,7 @@ def _product_scattered(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, g
     with overlap.telling(group_name, A, product):
         moved = moved.contiguous()
     out = overlap.product_reduce_scatter(moved.flatten(0, -2), B, cast(Op, reduce_op), group_name)
-    return _plain(out.view(moved.shape[0] // ranks, *moved.shape[1:-1], B.shape[1]).movedim(0, scatter_dim))
+    return plain(out.view(moved.shape[0] // ranks, *moved.shape[1:-1], B.shape[1]).movedim(0, scatter_dim))
 
 
 #: Torch's dispatcher gives kernels in Python the numbers of types that are in lists.
@@ -181,7 +179,7 @@ def fused_all_gather_scaled_matmul(
     _check_product(A, gather_dim, Bs, "gather_dim")
     if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
         raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
-    whole = _plain(_gathered(A, gather_dim, group_name))
+    whole = plain(_gathered(A, gather_dim, group_name))
     # Also where a shard has one row only: a scale of the tensor has another shape then.
     if A_scale.shape[:-1] == A.shape[:-1] and A_scale.shape[-1:] == (1,):
         A_scale = _gathered(A_scale, gather_dim, group_name)
@@ -213,7 +211,7 @@ def fused_scaled_matmul_reduce_scatter(
         product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype, use_fast_accum)
     if output_shape is not None:
         product = product.view(output_shape)
-    return _plain(_scattered(product, reduce_op, orig_scatter_dim, group_name))
+    return plain(_scattered(product, reduce_op, orig_scatter_dim, group_name))
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:

@@ -1,0 +1,184 @@
+"""The fused operators on CPU tensors: fused and unfused ways give what float64 has, with torch's shapes, strides and types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch.distributed as dist  # noqa: E402
+from torch_ranks import run  # noqa: E402
+
+import symmem  # noqa: E402
+import symmem.torch as symm_mem  # noqa: E402
+from symmem.torch import _host_products as host  # noqa: E402
+
+#: How much one rounding may change a number, relatively.
+ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+
+def choose(*types: torch.dtype) -> None:
+    """From now on the ranks of this process want products of these types fused, whatever processor this is."""
+    host._agreed.clear()
+    host.wanted = lambda: frozenset(types)
+
+
+def calls_of(group: symmem.Group) -> list[str]:
+    """Names of the fused calls that are made from now on, in order."""
+    made: list[str] = []
+    usual = host.resolve
+
+    class Noted:
+        def __init__(self, group: symmem.Group) -> None:
+            self.group = group
+
+        def __getattr__(self, name: str) -> Any:
+            if "matmul" in name:
+                made.append(name)
+            return getattr(self.group, name)
+
+    host.resolve = lambda name: Noted(usual(name))  # type: ignore[assignment, return-value]
+    return made
+
+
+def noise(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> torch.Tensor:
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1).to(dtype)
+
+
+def near(found: torch.Tensor, right: torch.Tensor, most: torch.Tensor, dtype: torch.dtype, roundings: int) -> None:
+    assert found.shape == right.shape and found.dtype == dtype and found.is_contiguous()
+    assert found.stride() == torch.empty(found.shape).stride()
+    bound = most * (1e-6 + (roundings - 1) * ROUNDING[dtype]) + right.abs() * ROUNDING[dtype] + 6e-8
+    assert ((found.double() - right).abs() <= bound).all(), (found, right)
+
+
+def gathered(rank: int, shape: tuple[int, ...], dim: int, dtype: torch.dtype, roundings: int) -> None:
+    name, ranks = dist.group.WORLD.group_name, dist.get_world_size()
+    shards = [noise(shape, each, dtype) for each in range(ranks)]
+    whole = torch.cat(shards, dim)
+    Bs = [noise((whole.shape[-1], n), 10 * n, dtype) for n in (5, 1)]
+    Bs.append(noise((3, whole.shape[-1]), 7, dtype).t())
+    # Also strided, and in symmetric memory.
+    symmetric = symm_mem.empty(*shape, dtype=dtype).copy_(shards[rank])
+    for A in (shards[rank], shards[rank].movedim(dim, 0).contiguous().movedim(0, dim), symmetric):
+        for return_A in (False, True):
+            found, products = torch.ops.symmem.fused_all_gather_matmul(A, Bs, dim, name, return_A=return_A)
+            assert (found is not None) == return_A and len(products) == len(Bs)
+            if found is not None:
+                assert torch.equal(found, whole) and found.stride() == whole.stride()
+            for product, B in zip(products, Bs, strict=True):
+                right, most = whole.double() @ B.double(), whole.double().abs() @ B.double().abs()
+                near(product, right, most, dtype, 1)
+
+
+def scattered(rank: int, shape: tuple[int, ...], dim: int, dtype: torch.dtype, roundings: int) -> None:
+    name, ranks = dist.group.WORLD.group_name, dist.get_world_size()
+    sides = [(noise(shape, each, dtype), noise((shape[-1], 6 * ranks), 10 + each, dtype)) for each in range(ranks)]
+    A, B = sides[rank]
+    for op, share in (("sum", 1.0), ("avg", 1 / ranks)):
+        for given in (A, A.movedim(dim, 0).contiguous().movedim(0, dim)):
+            found = torch.ops.symmem.fused_matmul_reduce_scatter(given, B.t().contiguous().t(), op, dim, name)
+            right = sum(a.double() @ b.double() for a, b in sides) * share
+            most = sum(a.double().abs() @ b.double().abs() for a, b in sides) * share
+            right, most = (each.chunk(ranks, dim)[rank] for each in (right, most))
+            near(found, right, most, dtype, roundings)
+
+
+def both(rank: int) -> list[str]:
+    ranks = dist.get_world_size()
+    made = calls_of(host.resolve(dist.group.WORLD.group_name))
+    for fused in (True, False):
+        choose(*(host.TYPES if fused else ()))
+        made.clear()
+        for dtype in host.TYPES:
+            # Unfused, each rank's product is rounded, and then their sum.
+            roundings = 1 if fused else 3
+            for shape, dim in [((3, 8), 0), ((3, 8), 1), ((2, 3, 4), 0), ((2, 3, 4), 1), ((2, 3, 4), 2), ((1, 1, 1), 1), ((40, 130), 0)]:
+                gathered(rank, shape, dim, dtype, roundings)
+            for shape, dim in [((3, 8), 0), ((3, 8), 1), ((2, 3, 4), 0), ((2, 3, 4), 1), ((2, 3, 4), 2), ((40, 130), 0)]:
+                sides = list(shape)
+                if dim < len(shape) - 1:
+                    sides[dim] *= ranks
+                scattered(rank, tuple(sides), dim, dtype, roundings)
+        assert bool(made) == fused
+        if fused:
+            names = set(made)
+    return sorted(names)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_both_ways_give_the_products(ranks: int) -> None:
+    names = ["all_gather_columns_matmul", "all_gather_matmul", "matmul_reduce_scatter", "matmul_reduce_scatter_columns"]
+    assert run(both, ranks) == [names] * ranks
+
+
+def left_alone(rank: int) -> None:
+    """What symmem does not multiply goes as before."""
+    name = dist.group.WORLD.group_name
+    made = calls_of(host.resolve(name))
+    choose(*host.TYPES)
+    for dtype in (torch.float64, torch.int32):
+        A, B = torch.full((2, 3), rank + 1, dtype=dtype), torch.ones(3, 4, dtype=dtype)
+        whole, [product] = torch.ops.symmem.fused_all_gather_matmul(A, [B], 0, name)
+        assert whole[:, 0].tolist() == [1, 1, 2, 2] and product[:, 0].tolist() == [3, 3, 6, 6]
+        assert torch.ops.symmem.fused_matmul_reduce_scatter(A, B, "sum", 0, name).tolist() == [[9] * 4]
+    for rows, depth in ((0, 3), (2, 0)):
+        whole, [product] = torch.ops.symmem.fused_all_gather_matmul(torch.ones(rows, depth), [torch.ones(depth, 4)], 0, name)
+        assert whole.shape == (2 * rows, depth) and product.shape == (2 * rows, 4) and not product.any()
+        part = torch.ops.symmem.fused_matmul_reduce_scatter(torch.ones(rows, depth), torch.ones(depth, 4), "avg", 0, name)
+        assert part.shape == (rows // 2, 4) and not part.any()
+    assert torch.ops.symmem.fused_all_gather_matmul(torch.ones(2, 3), [], 0, name)[1] == []
+    # Here all columns are wanted.
+    torch.ops.symmem.fused_all_gather_matmul(torch.ones(2, 3), [torch.ones(6, 2)], 1, name)
+    assert not made
+
+
+def test_what_is_not_multiplied_goes_as_before() -> None:
+    run(left_alone, 2)
+
+
+def refused(rank: int) -> None:
+    """A wrong argument of one rank is an error of all, at once, and they go on."""
+    name = dist.group.WORLD.group_name
+    choose(*host.TYPES)
+    A, B, wrong = torch.ones(4, 3), torch.ones(3, 2), rank == 1
+    scatter, gather = torch.ops.symmem.fused_matmul_reduce_scatter, torch.ops.symmem.fused_all_gather_matmul
+    calls: list[tuple[Any, str]] = [
+        (lambda: gather(A, [torch.ones(5, 2) if wrong else B], 0, name), r"cannot be multiplied \(4x3 and 5x2\)"),
+        (lambda: gather(A, [B.double() if wrong else B], 0, name), "same dtype"),
+        (lambda: gather(A, [torch.ones(3, 2) if wrong else torch.ones(6, 2)], 1, name, return_A=False), r"\(4x6 and 3x2\)"),
+        (lambda: scatter(A, torch.ones(5, 2) if wrong else B, "sum", 0, name), "cannot be multiplied"),
+        (lambda: scatter(A, B, "max" if wrong else "sum", 0, name), "reduce_op must be sum or avg, not max"),
+        (lambda: scatter(A[: 4 - wrong], B, "sum", 0, name), "a side of 3 must be divisible by the 2 ranks"),
+        (lambda: scatter(A, torch.ones(3, 2 + wrong), "sum", 1, name), "a side of 3 must be divisible by the 2 ranks"),
+    ]
+    for call, words in calls:
+        with pytest.raises(RuntimeError, match=words):
+            call()
+        assert gather(A, [B], 0, name)[1][0].shape == (8, 2)
+    with pytest.raises(RuntimeError, match="disagree"):
+        gather(torch.ones(4 + wrong, 3), [B], 0, name)
+    # Rank 1 would not fuse them, so nobody does.
+    choose(*([] if wrong else host.TYPES))
+    made = calls_of(host.resolve(name))
+    assert gather(A, [B], 0, name)[1][0].shape == (8, 2) and not made
+
+
+def test_a_wrong_argument_is_told_and_ranks_choose_alike() -> None:
+    run(refused, 2)
+
+
+def threads(rank: int) -> None:
+    assert torch.get_num_threads() == 1
+    assert torch.float32 in host.wanted()
+    torch.set_num_threads(2)
+    assert not host.wanted()
+
+
+def test_more_threads_than_symmems_are_left_the_product() -> None:
+    import platform
+
+    if platform.machine() != "x86_64":
+        pytest.skip("measured on x86-64 only")
+    run(threads, 1)
