@@ -113,6 +113,74 @@ def test_both_ways_give_the_products(ranks: int) -> None:
     assert run(both, ranks) == [names] * ranks
 
 
+def scaled_gather(rank: int, fused: bool) -> None:
+    name, ranks = dist.group.WORLD.group_name, dist.get_world_size()
+    for shape, dim in [((3, 8), 0), ((2, 3, 8), 0), ((2, 3, 8), 1), ((1, 4), 0), ((2, 6), 1)]:
+        shards = [noise(shape, each, torch.float32) for each in range(ranks)]
+        rows = [noise((*shape[:-1], 1), 50 + each, torch.float32) + 2 for each in range(ranks)]
+        whole, scales = torch.cat(shards, dim), torch.cat(rows, dim)
+        Bs = [noise((whole.shape[-1], n), n, torch.float32) for n in (5, 2, 3)]
+        B_scales = [torch.tensor(3.0), noise((1, 2), 1, torch.float32), torch.tensor([[0.5]])]
+        biases = [None, noise((2,), 2, torch.float32), noise((3,), 3, torch.float32)]
+        results = [torch.tensor(2.0), None, torch.tensor(0.25)]
+        types = [torch.float32, torch.bfloat16, None]
+        modes = {"tensor": (torch.tensor(0.5), torch.tensor(0.5))}
+        if dim < len(shape) - 1:
+            modes |= {"rows": (rows[rank], scales), "all rows": (scales, scales)}
+        for given, scale in modes.values():
+            found, products = torch.ops.symmem.fused_all_gather_scaled_matmul(
+                shards[rank], Bs, given, B_scales, dim, name, biases, results, types, [False] * 3
+            )
+            assert torch.equal(found, whole) and len(products) == 3
+            for product, B, B_scale, bias, result, dtype in zip(products, Bs, B_scales, biases, results, types, strict=True):
+                a, b = whole.double() * scale, B.double() * B_scale
+                right, most = a @ b, a.abs() @ b.abs()
+                if bias is not None:
+                    right, most = right + bias, most + bias.abs()
+                if result is not None:
+                    right, most = right * result, most * result
+                near(product, right, most, dtype or torch.float32, 1)
+
+
+def scaled_scatter(rank: int, fused: bool) -> None:
+    name, ranks = dist.group.WORLD.group_name, dist.get_world_size()
+    for lead, output, dim in [((4 * ranks,), None, 0), ((2, 2 * ranks), None, 1), ((4 * ranks,), [2, 2 * ranks, 6], 1), ((3,), None, 1)]:
+        shape = (*lead, 7)
+        sides = [(noise(shape, each, torch.float32), noise((7, 6), 10 + each, torch.float32)) for each in range(ranks)]
+        rows, columns = noise((*lead, 1), 3, torch.float32) + 2, noise((1, 6), 4, torch.float32)
+        for scale, bias, result in [(torch.tensor(2.0), None, None), (rows, None, torch.tensor(0.5)), (rows, noise((6,), 5, torch.float32), None)]:
+            if bias is not None and dim == len(output or [*lead, 6]) - 1 and 6 % ranks:
+                continue
+            A, B = sides[rank]
+            found = torch.ops.symmem.fused_scaled_matmul_reduce_scatter(
+                A, B, scale, columns, "avg", dim, 0, name, output, bias, result, torch.bfloat16
+            )
+            right = sum(a.double() * scale @ (b.double() * columns) + (0 if bias is None else bias) for a, b in sides) / ranks
+            most = sum(a.double().abs() * scale @ (b.double() * columns).abs() + (0 if bias is None else bias.abs()) for a, b in sides) / ranks
+            if result is not None:
+                right, most = right * result, most * result
+            right, most = (each.view(output or right.shape).chunk(ranks, dim)[rank] for each in (right, most))
+            near(found, right, most, torch.bfloat16, 1 if fused and bias is None else 3)
+
+
+def scaled(rank: int) -> list[str]:
+    made = calls_of(host.resolve(dist.group.WORLD.group_name))
+    for fused in (True, False):
+        choose(*(host.TYPES if fused else ()))
+        made.clear()
+        scaled_gather(rank, fused)
+        scaled_scatter(rank, fused)
+        assert bool(made) == fused
+        if fused:
+            names = set(made)
+    return sorted(names)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_scales_biases_and_types_are_heeded_both_ways(ranks: int) -> None:
+    assert run(scaled, ranks) == [["all_gather_matmul", "matmul_reduce_scatter", "matmul_reduce_scatter_columns"]] * ranks
+
+
 def left_alone(rank: int) -> None:
     """What symmem does not multiply goes as before."""
     name = dist.group.WORLD.group_name
@@ -144,6 +212,13 @@ def refused(rank: int) -> None:
     choose(*host.TYPES)
     A, B, wrong = torch.ones(4, 3), torch.ones(3, 2), rank == 1
     scatter, gather = torch.ops.symmem.fused_matmul_reduce_scatter, torch.ops.symmem.fused_all_gather_matmul
+
+    def scale_of(scale: torch.Tensor, biases: Any = (None,)) -> Any:
+        one = torch.tensor(1.0)
+        return torch.ops.symmem.fused_all_gather_scaled_matmul(
+            A, [B], scale, [one], 0, name, list(biases), [None], [None], [False]
+        )
+
     calls: list[tuple[Any, str]] = [
         (lambda: gather(A, [torch.ones(5, 2) if wrong else B], 0, name), r"cannot be multiplied \(4x3 and 5x2\)"),
         (lambda: gather(A, [B.double() if wrong else B], 0, name), "same dtype"),
@@ -151,10 +226,14 @@ def refused(rank: int) -> None:
         (lambda: scatter(A, torch.ones(5, 2) if wrong else B, "sum", 0, name), "cannot be multiplied"),
         (lambda: scatter(A, B, "max" if wrong else "sum", 0, name), "reduce_op must be sum or avg, not max"),
         (lambda: scatter(A[: 4 - wrong], B, "sum", 0, name), "a side of 3 must be divisible by the 2 ranks"),
+        (lambda: gather(A, [B], 2 if wrong else 0, name), "Invalid gather_dim: 2 of 2"),
+        (lambda: scatter(A, B, "sum", 2 if wrong else 0, name), "Invalid scatter_dim: 2 of 2"),
+        (lambda: scale_of(torch.ones(3 if wrong else 8, 1)), "Invalid scale shape"),
+        (lambda: scale_of(torch.ones(4, 1), [None] * (1 + wrong)), "must be that of the lists"),
         (lambda: scatter(A, torch.ones(3, 2 + wrong), "sum", 1, name), "a side of 3 must be divisible by the 2 ranks"),
     ]
     for call, words in calls:
-        with pytest.raises(RuntimeError, match=words):
+        with pytest.raises((RuntimeError, ValueError), match=words):
             call()
         assert gather(A, [B], 0, name)[1][0].shape == (8, 2)
     with pytest.raises(RuntimeError, match="disagree"):

@@ -51,9 +51,13 @@ def _yes() -> bool:
     return True
 
 
-def fuses(A: Tensor, group_name: str) -> bool:
-    """Whether products with `A` are fused on this group. Collective when one comes for the first time; nothing of it differs between ranks whose `A` are alike."""
-    if not A.is_cpu or A.dtype not in TYPES or A.layout != torch.strided or not A.numel():
+def fuses(A: Tensor, group_name: str, dtype: torch.dtype | None = None) -> bool:
+    """Whether products with `A`, or with what is of another type and made of it, are fused on this group.
+
+    Collective when such a one comes for the first time; nothing of it differs between ranks whose `A` are alike.
+    """
+    dtype = A.dtype if dtype is None else dtype
+    if not A.is_cpu or dtype not in TYPES or A.layout != torch.strided or not A.numel():
         return False
     group = resolve(group_name)
     key = (group.id, group.rank)
@@ -61,7 +65,7 @@ def fuses(A: Tensor, group_name: str) -> bool:
     if agreed is None:
         all_ranks = group.all_gather_object([str(dtype) for dtype in wanted()])
         agreed = _agreed[key] = frozenset(dtype for dtype in TYPES if all(str(dtype) in names for names in all_ranks))
-    return A.dtype in agreed
+    return dtype in agreed
 
 
 def _check(A: Tensor, Bs: list[Tensor], depth: int) -> None:

@@ -7,6 +7,7 @@ round; on GPUs it is `_overlap`. They return new tensors, so torch's interface f
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -43,6 +44,11 @@ def _scattered(tensor: Tensor, reduce_op: str, dim: int, group_name: str) -> Ten
     return out.movedim(0, dim)
 
 
+def _told(group_name: str, A: Tensor) -> AbstractContextManager[None]:
+    """What is wrong with this rank's arguments is told to the others, who call the operator, on the CPU."""
+    return ops._telling(group_name, A) if A.is_cpu else nullcontext()
+
+
 def _check_product(A: Tensor, dim: int, Bs: list[Tensor], what: str) -> None:
     if A.dim() < 2:
         raise ValueError("A_shard must be a matrix" if what == "gather_dim" else "A must be a matrix")
@@ -56,7 +62,8 @@ def fused_all_gather_matmul(
     A: Tensor, Bs: list[Tensor], gather_dim: int, group_name: str, *, return_A: bool = True
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Everybody's `A`, and its product with each of `Bs`."""
-    _check_product(A, gather_dim, Bs, "gather_dim")
+    with _told(group_name, A):
+        _check_product(A, gather_dim, Bs, "gather_dim")
     if A.is_cuda and A.numel() and gather_dim < A.dim() - 1:
         return _overlapped(A, Bs, gather_dim, group_name, return_A)
     # Columns are multiplied where they lie: nobody has all of them side by side.
@@ -85,7 +92,8 @@ def fused_matmul_reduce_scatter(
     A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str
 ) -> Tensor:
     """This rank's part of the reduction of everybody's product."""
-    _check_product(A, scatter_dim, [B], "scatter_dim")
+    with _told(group_name, A):
+        _check_product(A, scatter_dim, [B], "scatter_dim")
     if A.is_cuda and A.numel() and scatter_dim < A.dim() - 1:
         return _product_scattered(A, B, reduce_op, scatter_dim, group_name)
     if host.fuses(A, group_name):
@@ -156,11 +164,35 @@ def _scaled(
         )
         return flat.view(*A.shape[:-1], B.shape[1])
     product = torch.matmul(A.float() * A_scale.float(), B.float() * B_scale.float())
+    return _finished(product, bias, scale, as_dtype(dtype, A.dtype))
+
+
+def _finished(product: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """What becomes of a product that is float32."""
     if bias is not None:
         product = product + bias.float()
     if scale is not None:
         product = product * scale.float()
-    return product.to(as_dtype(dtype, A.dtype))
+    return product.to(dtype)
+
+
+def _gathered_scaled(
+    A: Tensor, Bs: list[Tensor], A_scale: Tensor, B_scales: list[Tensor], dim: int, group_name: str
+) -> list[Tensor]:
+    """The products of everybody's rows in float32, of scaled numbers of the CPU."""
+    group, scaled = resolve(group_name), A.float()
+    with ops._telling(group_name, A):
+        factors = [B.float() * scale.float() for B, scale in zip(Bs, B_scales, strict=True)]
+        if A_scale.shape == (*A.shape[:-1], 1):
+            scaled = scaled * A_scale.float()
+        elif A_scale.numel() == 1:
+            # This rank's, for everybody's rows.
+            factors = [factor * A_scale.float().view(()) for factor in factors]
+        elif A_scale.shape[:-1] == (*A.shape[:dim], A.shape[dim] * group.size, *A.shape[dim + 1 : -1]):
+            scaled = scaled * A_scale.float().chunk(group.size, dim)[group.rank]
+        else:
+            raise ValueError(f"Invalid scale shape {list(A_scale.shape)} for {list(A.shape)}")
+    return host.all_gather_products(scaled, factors, dim, group_name, False)[1]
 
 
 def fused_all_gather_scaled_matmul(
@@ -176,10 +208,15 @@ def fused_all_gather_scaled_matmul(
     use_fast_accum: list[bool],
 ) -> tuple[Tensor, list[Tensor]]:
     """`fused_all_gather_matmul` of scaled numbers; a scale per row is gathered with its rows."""
-    _check_product(A, gather_dim, Bs, "gather_dim")
-    if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
-        raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
+    with _told(group_name, A):
+        _check_product(A, gather_dim, Bs, "gather_dim")
+        if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
+            raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
     whole = plain(_gathered(A, gather_dim, group_name))
+    if Bs and gather_dim < A.dim() - 1 and host.fuses(A, group_name, torch.float32):
+        products = _gathered_scaled(A, Bs, A_scale, B_scales, gather_dim, group_name)
+        types = (as_dtype(dtype, A.dtype) for dtype in out_dtypes)
+        return whole, [_finished(*each) for each in zip(products, biases, result_scales, types, strict=True)]
     # Also where a shard has one row only: a scale of the tensor has another shape then.
     if A_scale.shape[:-1] == A.shape[:-1] and A_scale.shape[-1:] == (1,):
         A_scale = _gathered(A_scale, gather_dim, group_name)
@@ -207,6 +244,16 @@ def fused_scaled_matmul_reduce_scatter(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """`fused_matmul_reduce_scatter` of scaled numbers, whose product has `output_shape` before it is scattered."""
+    # A bias is of each rank's product, so it is added before these are.
+    if bias is None and (result_scale is None or result_scale.numel() == 1) and host.fuses(A, group_name, torch.float32):
+        with ops._telling(group_name, A):
+            dtype, scaled = as_dtype(out_dtype, A.dtype), A.float() * A_scale.float()
+            if result_scale is not None:
+                scaled = scaled * result_scale.float()
+            if output_shape is not None:
+                scaled = scaled.view(*output_shape[:-1], A.shape[-1])
+            factor = B.float() * B_scale.float()
+        return host.product_reduce_scatter(scaled, factor, reduce_op, orig_scatter_dim, group_name).to(dtype)
     with ops._telling(group_name, A):
         product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype, use_fast_accum)
     if output_shape is not None:
