@@ -209,11 +209,12 @@ impl<'py> FusedPlan<'py> {
     /// Nobody else uses the elements of its arrays, and the memory is none of what it writes.
     pub(crate) unsafe fn job(&self) -> impl FnOnce(&Bytes) -> symmem::Result<()> + Send + '_ {
         let (kind, dtype, fused) = (self.kind, self.dtype, self.fused);
-        // SAFETY: on the host, as all operands here; else the caller's duty.
-        let inputs: Vec<_> =
-            self.inputs.iter().map(|(_, one)| matrix(one, unsafe { one.bytes_of() })).collect();
-        // SAFETY: as above; writable, and apart from each other and from what is read (`apart`).
-        let mut outs: Vec<_> = self.outputs.iter().map(|(_, out)| unsafe { out.bytes_of_mut() }).collect();
+        // SAFETY: on the host, as all operands here; what is written is writable, and apart from each other
+        // and from what is read (`apart`); else the caller's duty.
+        let (inputs, mut outs): (Vec<_>, Vec<_>) = unsafe {
+            let inputs = self.inputs.iter().map(|(_, one)| matrix(one, one.bytes_of())).collect();
+            (inputs, self.outputs.iter().map(|(_, out)| out.bytes_of_mut()).collect())
+        };
         move |memory| match kind {
             FusedKind::Gather(side, products) => {
                 let rows = outs.drain(products..).next();

@@ -83,11 +83,13 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         self.operate_on(Op::PutWithFlag, rank, |running| {
             let flag = self.flag_address(Op::PutWithFlag, rank, word)?;
-            // SAFETY: the caller's duty.
-            unsafe { self.write(running, rank, start, data)? };
-            fence(Ordering::Release);
-            // SAFETY: a word of the pad, which is mapped while `self` lives.
-            unsafe { copy::write(value.to_ne_bytes().as_ptr(), flag, WORD) };
+            // SAFETY: the elements are the caller's duty; the flag is a word of the pad, which is mapped
+            // while `self` lives.
+            unsafe {
+                self.write(running, rank, start, data)?;
+                fence(Ordering::Release);
+                copy::write(value.to_ne_bytes().as_ptr(), flag, WORD);
+            }
             Bell::publish_fence();
             running.inner().bell(rank).ring_if_waited();
             Ok(())
@@ -153,8 +155,7 @@ impl<T: Element> SymmetricMemory<T> {
                 ((word as u64).saturating_mul(WORD as u64), self.parts.table.pad_bytes as u64);
             return Err(Error::OutOfBounds { op: op.name(), offset, bytes: WORD as u64, size });
         }
-        // SAFETY: within the pad, as just checked.
-        Ok(unsafe { self.parts.table.pads.at(rank).add(word * WORD) })
+        Ok(self.parts.table.pads.at(rank).wrapping_add(word * WORD))
     }
 
     /// Copies `data` into `rank`'s memory, looking at the group between chunks.
@@ -198,9 +199,8 @@ impl<T: Element> SymmetricMemory<T> {
     pub(crate) fn element_address(&self, rank: usize, start: usize, len: usize) -> Option<*mut u8> {
         let end = start.checked_add(len)?.checked_mul(size_of::<T>())?;
         let first = self.parts.table.data.at(rank);
-        // SAFETY: within the allocation, as just checked, which has the same size on every rank that brought
-        // one.
-        (end <= self.parts.table.bytes && !first.is_null())
-            .then(|| unsafe { first.add(start * size_of::<T>()) })
+        // The allocation has the same size on every rank that brought one.
+        let is_within = end <= self.parts.table.bytes && !first.is_null();
+        is_within.then(|| first.wrapping_add(start * size_of::<T>()))
     }
 }

@@ -11,7 +11,7 @@ use symmem_store::{Interrupt, Wait};
 
 use super::control::CounterWords;
 use super::protocol::Bell;
-use crate::sys::{clock, cores, cpu, turns};
+use crate::sys::{clock, cores, cpu};
 
 /// Polls before the first look at the clock: a few microseconds at most. Short waits never look at it.
 const FIRST_POLLS: u32 = 64;
@@ -55,8 +55,8 @@ const TRY_AGAIN: u32 = 64;
 /// - *Stalled*: a yield gave the core to other work for a slice, 4 ms mostly. So it sleeps at once: the
 ///   kernel lets who wakes up run soon, and who yields run last.
 ///
-/// Who sleeps asks for short turns first (`sys/turns.rs`), or it would be woken and wait for the end of
-/// another's.
+/// Who sleeps asks for short turns of its core first, or it would be woken and wait for the end of another's
+/// turn.
 ///
 /// Each is seen again from time to time, so that ranks come back to spinning when it pays. All of it is this
 /// rank's own memory. Words are Relaxed: they are guesses, and whichever thread of the rank wrote last is
@@ -325,7 +325,7 @@ impl Ladder {
             return poll();
         }
         CounterWords::add(&counters.sleeps, 1);
-        turns::ask_for_short();
+        cpu::ask_for_short_turns();
         let found = bell.sleep(slice, poll);
         // Who outnumbers the cores yields wherever the others are.
         if !self.outlook.crowded

@@ -22,7 +22,6 @@ pub(crate) mod memfd;
 pub(crate) mod pipe;
 pub(crate) mod remote;
 pub(crate) mod secret;
-pub(crate) mod turns;
 pub(crate) mod unwind;
 pub(crate) mod user;
 
