@@ -141,6 +141,26 @@ def test_what_is_wrong_on_one_rank_is_told_to_the_others() -> None:
     run(refused, 2)
 
 
+def failed(rank: int) -> None:
+    """An operation that began and failed is not told a second time: the next one is right."""
+    group: Any = dist.group.WORLD
+    options = c10d.AllreduceCoalescedOptions()
+    options.asyncOp = False
+    with pytest.raises(symmem.Mismatch):
+        if rank == 0:
+            group.allreduce_coalesced([of(4)], options)
+        else:
+            group.allreduce([of(5)], options)
+    for _ in range(3):
+        x = of(3)
+        dist.all_reduce(x)
+        assert x.tolist() == [2] * 3
+
+
+def test_what_failed_for_all_is_not_told_again() -> None:
+    run(failed, 2)
+
+
 def gathered(rank: int) -> None:
     group: Any = dist.group.WORLD
     ranks = dist.get_world_size()

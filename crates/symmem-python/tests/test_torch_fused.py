@@ -236,6 +236,13 @@ def refused(rank: int) -> None:
         with pytest.raises((RuntimeError, ValueError), match=words):
             call()
         assert gather(A, [B], 0, name)[1][0].shape == (8, 2)
+    # Unfused too, whatever the others' scales are: those of rows are gathered, others are not.
+    choose()
+    for right in (4, 8):
+        with pytest.raises((RuntimeError, ValueError), match="Invalid scale shape"):
+            scale_of(torch.ones(3 if wrong else right, 1))
+        assert gather(A, [B], 0, name)[1][0].shape == (8, 2)
+    choose(*host.TYPES)
     with pytest.raises(RuntimeError, match="disagree"):
         gather(torch.ones(4 + wrong, 3), [B], 0, name)
     # Rank 1 would not fuse them, so nobody does.

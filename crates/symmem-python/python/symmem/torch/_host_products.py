@@ -3,9 +3,9 @@ torch's own product.
 
 The fused operators come here for tensors of the CPU. Which way is faster depends on whose product is: symmem's adds up in float32, and is
 one thread's unless `SYMMEM_THREADS_PER_RANK` says more; torch's may have more threads, and instructions for 16-bit numbers that symmem's
-does not use. Measured with 2 ranks of one thread each (docs/benchmarks.md): where torch has neither, the fused way is faster at all sizes,
-where it has them the unfused one is. So nothing depends on the sizes, and ranks choose alike, once for a group: a group fuses what all of
-its ranks would.
+does not use. Measured with 2 ranks of one thread each (docs/benchmarks.md): where torch has neither, the fused way is faster at every size
+in that table; where torch has the instructions, the unfused way is. (At 16 x 64 x 64 it depends on type and operator.) So sizes play no part.
+The ranks of a group agree once, and fuse what all of them would.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def _refused(text: str, group: GroupLike, tensor: Tensor) -> symmem.Invalid:
 
 
 def _check_scatter(reduce_op: str, side: int, group: GroupLike, tensor: Tensor) -> None:
-    """Of a scatter of tensors like this one, whose parts are of a side of this length."""
+    """An error unless `reduce_op` can be scattered, and a side of this length divides among the ranks, who are at tensors like this one."""
     ranks = resolve(group).size
     if reduce_op not in ("sum", "avg"):
         raise _refused(f"reduce_op must be sum or avg, not {reduce_op}", group, tensor)

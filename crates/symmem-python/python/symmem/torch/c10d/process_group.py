@@ -247,7 +247,7 @@ class SymmemProcessGroup(ProcessGroup):
         op = run.op_name(opts.reduceOp, tensors)
         return self._start("all_reduce", tensors, opts, run.all_reduce, [(each, op) for each in tensors])
 
-    @collective
+    @routed  # And no more: `allreduce` tells by itself, and its short way does not count.
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """`allreduce` of a list, as one work."""
         work: Work = self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())

@@ -58,6 +58,15 @@ def _check_product(A: Tensor, dim: int, Bs: list[Tensor], what: str) -> None:
         raise ValueError(f"Invalid {what}: {dim} of {A.dim()}")
 
 
+def _check_scale(A: Tensor, dim: int, scale: Tensor, group_name: str) -> None:
+    """A scale is of the tensor, of this rank's rows, or of everybody's."""
+    whole = list(A.shape)
+    whole[dim] *= resolve(group_name).size
+    is_of_rows = scale.shape == (*A.shape[:-1], 1)
+    if scale.numel() > 1 and not is_of_rows and list(scale.shape[:-1]) != whole[:-1]:
+        raise ValueError(f"Invalid scale shape {list(scale.shape)} for {list(A.shape)}")
+
+
 def fused_all_gather_matmul(
     A: Tensor, Bs: list[Tensor], gather_dim: int, group_name: str, *, return_A: bool = True
 ) -> tuple[Tensor | None, list[Tensor]]:
@@ -180,18 +189,17 @@ def _gathered_scaled(
     A: Tensor, Bs: list[Tensor], A_scale: Tensor, B_scales: list[Tensor], dim: int, group_name: str
 ) -> list[Tensor]:
     """The products of everybody's rows in float32, of scaled numbers of the CPU."""
-    group, scaled = resolve(group_name), A.float()
+    group = resolve(group_name)
     with ops._telling(group_name, A):
+        scaled = A.float()
         factors = [B.float() * scale.float() for B, scale in zip(Bs, B_scales, strict=True)]
         if A_scale.shape == (*A.shape[:-1], 1):
             scaled = scaled * A_scale.float()
         elif A_scale.numel() == 1:
             # This rank's, for everybody's rows.
             factors = [factor * A_scale.float().view(()) for factor in factors]
-        elif A_scale.shape[:-1] == (*A.shape[:dim], A.shape[dim] * group.size, *A.shape[dim + 1 : -1]):
-            scaled = scaled * A_scale.float().chunk(group.size, dim)[group.rank]
         else:
-            raise ValueError(f"Invalid scale shape {list(A_scale.shape)} for {list(A.shape)}")
+            scaled = scaled * A_scale.float().chunk(group.size, dim)[group.rank]
     return host.all_gather_products(scaled, factors, dim, group_name, False)[1]
 
 
@@ -208,8 +216,10 @@ def fused_all_gather_scaled_matmul(
     use_fast_accum: list[bool],
 ) -> tuple[Tensor, list[Tensor]]:
     """`fused_all_gather_matmul` of scaled numbers; a scale per row is gathered with its rows."""
-    with _told(group_name, A):
+    # Whatever the scales are, all ranks gather `A` next.
+    with ops._telling(group_name, A):
         _check_product(A, gather_dim, Bs, "gather_dim")
+        _check_scale(A, gather_dim, A_scale, group_name)
         if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
             raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
     whole = plain(_gathered(A, gather_dim, group_name))
@@ -218,10 +228,8 @@ def fused_all_gather_scaled_matmul(
         types = (as_dtype(dtype, A.dtype) for dtype in out_dtypes)
         return whole, [_finished(*each) for each in zip(products, biases, result_scales, types, strict=True)]
     # Also where a shard has one row only: a scale of the tensor has another shape then.
-    if A_scale.shape[:-1] == A.shape[:-1] and A_scale.shape[-1:] == (1,):
+    if A_scale.shape == (*A.shape[:-1], 1):
         A_scale = _gathered(A_scale, gather_dim, group_name)
-    elif A_scale.numel() > 1 and A_scale.shape[:-1] != whole.shape[:-1]:
-        raise ValueError(f"Invalid scale shape {list(A_scale.shape)} for {list(A.shape)}")
     each = zip(Bs, B_scales, biases, result_scales, out_dtypes, use_fast_accum, strict=True)
     return whole, [
         _scaled(whole, B, A_scale, scale, bias, result, dtype, fast) for B, scale, bias, result, dtype, fast in each
