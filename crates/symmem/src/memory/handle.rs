@@ -159,7 +159,7 @@ impl<T: Element, P: Place> SymmetricMemory<T, P> {
     /// [`Config::algorithm`](crate::Config::algorithm) is for whole programs, and a wish: where it cannot
     /// carry a message, another algorithm is used.
     ///
-    /// On devices it is as [`Engine::using`](crate::cuda::Engine::using) says.
+    /// On devices, [`Engine::using`](crate::cuda::Engine::using) says which operations go by it.
     ///
     /// ```
     /// use symmem::{ReduceOp, tuning::Algorithm};

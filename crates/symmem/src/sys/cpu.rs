@@ -13,7 +13,7 @@ const TURN_NS: u64 = 100_000;
 /// What a thread starts is scheduled as usual.
 const RESET_ON_FORK: u64 = 1;
 
-/// The kernel's `sched_attr`, as it was when it first had turns.
+/// The kernel's `sched_attr` in its first and shortest form. Of an ordinary thread, `turn_ns` is its turn.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Scheduling {
