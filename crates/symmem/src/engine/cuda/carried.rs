@@ -159,7 +159,7 @@ impl Engine {
 
     /// A barrier by NCCL: a reduction of one byte that nobody looks at.
     fn meet_by_nccl(&self, op: Op, stream: &Stream) -> Result<()> {
-        // What was asked for and is not there is an error here too.
+        // A barrier by multicast that was asked for and cannot be had is an error here too.
         self.barrier_kernel()?;
         let at = self.inner.body.control.address() + self.inner.scratch as u64;
         // SAFETY: the scratch of this rank's control block, which the engine keeps; I8 and sum are 0.

@@ -1,6 +1,6 @@
 //! What carries the operations of a device: kernels of this crate, or a library's own collectives.
 //!
-//! Implemented by `ops` (kernels) and `carried.rs` (NCCL), listed in `route.rs`, and called from there only.
+//! `ops` (kernels), `carried.rs` (NCCL) and `recorder.rs` (for tests) implement it; only `route.rs` calls it.
 //! What an implementation guarantees: the same answers on every rank, and work that is on its stream, or is
 //! refused, when a call returns.
 
@@ -17,7 +17,7 @@ use crate::operation::Op;
 
 /// Carries operations whose arguments and stream are checked.
 pub(super) trait Carrier: Debug + Sync {
-    /// Whether it can work on memory that every rank reaches directly, or that some do not.
+    /// Whether it can work; `all_reach_all` says that every rank reaches the memory of every other.
     fn works(&self, all_reach_all: bool) -> bool;
 
     /// Whether the device itself loads and stores peers' memory. Then nothing waits for them on the host, and
@@ -26,7 +26,7 @@ pub(super) trait Carrier: Debug + Sync {
         true
     }
 
-    /// Collective: what it needs before it works on the memory of `table`, whose offsets differ by rank.
+    /// Collective: prepares for work on the memory of `table`, whose offsets differ by rank.
     fn bind(&self, _engine: &Engine, _running: &Running<'_>, _table: &DeviceTable) -> Result<()> {
         Ok(())
     }
