@@ -96,6 +96,11 @@ fn run(group: &Group, seed: u64, time: Duration) -> Result<usize> {
     Ok(calls)
 }
 
+/// What a rank finds if another lays out its next but one operation too early: wrong elements, or what that
+/// rank announces for a later call in place of what it announced for this one.
+#[cfg(feature = "faults")]
+const OVERTAKEN: [&str; 2] = [": expected bytes", "the ranks disagree"];
+
 /// It would be noticed if ranks did not wait for each other.
 #[cfg(feature = "faults")]
 #[test]
@@ -105,7 +110,8 @@ fn a_run_without_the_wait_for_consumed_staging_fails() {
     let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let test = "ranks_as_threads_that_come_early_and_late_get_the_right_bits";
     let ended = common::start(test, &vars);
-    assert!(ended.has_failed_with(": expected bytes"), "it found no wrong element: {ended:?}");
+    let found = OVERTAKEN.iter().any(|words| ended.has_failed_with(words));
+    assert!(found, "no rank was overtaken: {ended:?}");
 }
 
 #[test]
