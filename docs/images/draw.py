@@ -149,6 +149,59 @@ def lanes() -> svg.Drawing:
     return d
 
 
+def track(d: svg.Drawing, y: int, name: str, spans: list[tuple[int, int, str, str]]) -> None:
+    """What one rank does, one span after the other on a line of time."""
+    d.text(20, y + 23, name, "head", "start")
+    d.line([(96, y + 18), (620, y + 18)], "line", 'stroke-width="1.6" marker-end="url(#tip)"')
+    for x, width, kind, words in spans:
+        d.box(x, y, width, 36, kind, words, "small")
+
+
+def event(d: svg.Drawing, x: int, top: int, bottom: int, words: str) -> None:
+    d.line([(x, top), (x, bottom)], "line", 'stroke-dasharray="5 4"')
+    d.text(x, top - 8, words, "small faint")
+
+
+def fused_gather() -> svg.Drawing:
+    d = svg.Drawing(640, 350, "all_gather_matmul: a rank multiplies its own rows, then those of a peer where they lie, once the peer has come")
+    event(d, 178, 48, 166, "rank 1 has come")
+    track(d, 58, "rank 0", [(104, 134, "t0", "own rows"), (242, 134, "t1", "rank 1's rows")])
+    track(d, 120, "rank 1", [(180, 134, "t1", "own rows"), (318, 134, "t0", "rank 0's rows")])
+    d.text(320, 196, "products of rows that are read where they lie: nothing is gathered", "small faint")
+    d.text(20, 238, "unfused", "faint", "start")
+    track(d, 250, "rank 0", [(104, 72, "box", "waits"), (180, 84, "t6", "gathers"), (268, 272, "t0", "all rows")])
+    d.text(320, 324, "the same bits, in more time: the wait and the copies are not hidden", "small faint")
+    return d
+
+
+def fused_scatter() -> svg.Drawing:
+    d = svg.Drawing(640, 350, "matmul_reduce_scatter: a rank makes the part that a peer waits for first, its own part last, and then adds up its parts")
+    event(d, 288, 48, 166, "parts for the peer are made")
+    track(d, 58, "rank 0", [(104, 180, "t1", "rank 1's rows"), (292, 180, "t0", "its own rows"), (476, 128, "t2", "adds up")])
+    track(d, 120, "rank 1", [(104, 180, "t0", "rank 0's rows"), (292, 180, "t1", "its own rows"), (476, 128, "t2", "adds up")])
+    d.text(320, 196, "colour: whose rows of the sum they become", "small faint")
+    d.text(20, 238, "unfused", "faint", "start")
+    track(d, 250, "rank 0", [(104, 364, "t0", "the whole product"), (472, 128, "t2", "reduce_scatter")])
+    d.text(320, 324, "the same bits; a peer hears of its part only when all are made", "small faint")
+    return d
+
+
+def fused_norm() -> svg.Drawing:
+    d = svg.Drawing(640, 316, "all_reduce_rms_norm: a row is reduced, added to the residual and normalised before the next one")
+    d.text(20, 44, "fused: one pass, row by row", "", "start")
+    for row in range(3):
+        x = 20 + 200 * row
+        for step, (kind, words) in enumerate([("t0", "sum"), ("t3", "add"), ("t2", "norm")]):
+            d.box(x + 64 * step, 58, 60, 36, kind, words, "small")
+        d.text(x + 94, 116, f"row {row}: in the cache", "small faint")
+    d.text(20, 174, "unfused: three passes over memory", "", "start")
+    for step, (kind, words) in enumerate([("t0", "all_reduce, all rows"), ("t3", "add, all rows"), ("t2", "norm, all rows")]):
+        d.box(20 + 200 * step, 188, 192, 36, kind, words, "small")
+    d.text(320, 262, "Each step is rounded as by itself, so both have the same bits,", "small faint")
+    d.text(320, 284, "and so have all ranks with the same residual and weight.", "small faint")
+    return d
+
+
 if __name__ == "__main__":
-    drawings = [rendezvous, signals, meeting, failure, lanes]
+    drawings = [rendezvous, signals, meeting, failure, lanes, fused_gather, fused_scatter, fused_norm]
     sys.exit(svg.main({f"{drawing.__name__}.svg": drawing().svg() for drawing in drawings}))
