@@ -135,6 +135,11 @@ impl BenchArgs {
         if self.ops.is_empty() { of_preset().unwrap_or(self.measurable()) } else { &self.ops }
     }
 
+    /// Whether it was asked for by its name.
+    pub(crate) fn names(&self, op: Op) -> bool {
+        self.ops.contains(&op)
+    }
+
     /// Element types of the collectives.
     pub(crate) fn dtypes(&self) -> &[DType] {
         let of_preset = || self.preset.and_then(Preset::dtypes);
@@ -311,6 +316,12 @@ measured! {
         ScatterV = "scatter_v",
     }
     {
+        /// Everybody's rows are gathered and multiplied, fused and unfused, beside the product alone.
+        AllGatherMatmul,
+        /// A product, of which everybody gets its rows of the sum of all, fused and unfused.
+        MatmulReduceScatter,
+        /// Everybody's memory is summed, added to a residual and normalised, beside the all_reduce alone.
+        AllReduceRmsNorm,
         /// vmm: from the first allocation to the end of its rendezvous.
         Startup,
         /// vmm: small all-reduces that are launched one by one, not by a graph.

@@ -10,6 +10,7 @@ mod collective;
 mod compare;
 mod copy;
 mod cores;
+mod fused;
 mod futex;
 mod gpu;
 mod html;
@@ -153,6 +154,10 @@ fn check(args: &BenchArgs) -> Result<()> {
             dtype.size()
         );
     }
+    let typed = args.ops().iter().find(|op| args.names(**op) && fused::has(**op));
+    if let Some(op) = typed.filter(|op| fused::steps(args, **op, 1) == 0) {
+        bail!("--ops {op} is of f32, bf16 and f16, and --dtypes names none of them");
+    }
     let largest = args.sizes().into_iter().max().filter(|_| collectives > 0).unwrap_or(0);
     let ranks = args.ranks.iter().copied().max().unwrap_or(0);
     // Every rank has an input and an output in each memory, and by hand one more.
@@ -175,6 +180,7 @@ fn steps(args: &BenchArgs, ranks: usize) -> usize {
         Op::Barrier => barrier::steps(args),
         Op::Signal => signal::steps(args),
         Op::Copy => copy::steps(args),
+        op if fused::has(*op) => fused::steps(args, *op, ranks),
         op => Collective::of(*op).map_or(0, |op| collective::steps(args, op, ranks)),
     };
     args.ops().iter().map(of).sum()
@@ -207,6 +213,7 @@ fn measure(
                 Op::Signal if compared(&Case::SIGNAL) => Vec::new(),
                 Op::Signal => signal::run(&lab)?,
                 Op::Copy => copy::run(&lab)?,
+                op if fused::has(*op) => fused::run(&lab, *op)?,
                 op => Collective::of(*op).map_or(Ok(Vec::new()), |op| collective::run(&lab, op, compared))?,
             });
         }

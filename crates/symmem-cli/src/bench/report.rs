@@ -23,6 +23,9 @@ pub(super) struct Row {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) memory: String,
     pub(super) algorithm: String,
+    /// Of what is not told apart by bytes: the shape, and the way it is done.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) form: String,
     pub(super) dtype: String,
     pub(super) ranks: usize,
     /// Bytes of a copy, or of a collective's whole memory.
@@ -83,6 +86,11 @@ impl Row {
     /// Whether it is of a collective, so that it has a size and an element type.
     pub(super) fn is_collective(&self) -> bool {
         self.bus_gb_per_s.is_some()
+    }
+
+    /// Whether its elements have a type that was chosen.
+    pub(super) fn has_type(&self) -> bool {
+        self.is_collective() || !self.form.is_empty()
     }
 
     /// What the busiest link carries, or the bytes over the time where there is no such thing, in gigabytes

@@ -16,29 +16,31 @@ pub(super) fn text(rows: &[Row], wide: bool) -> String {
     groups(rows).iter().map(of_group).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The rows of one table each: those on the same terms, and of one element type where collectives have
-/// several.
+/// The rows of one table each: those on the same terms, of one element type where there are several, and with
+/// a form or without.
 pub(super) fn groups(rows: &[Row]) -> Vec<Vec<&Row>> {
-    let several = grouped(rows.iter().filter(|row| row.is_collective()), |row| row.dtype.clone()).len() > 1;
-    let dtype = |row: &Row| (several && row.is_collective()).then(|| row.dtype.clone());
-    grouped(rows, |row| (row.ranks, row.pinned, row.load, dtype(row)))
+    let several = grouped(rows.iter().filter(|row| row.has_type()), |row| row.dtype.clone()).len() > 1;
+    let dtype = |row: &Row| (several && row.has_type()).then(|| row.dtype.clone());
+    grouped(rows, |row| (row.ranks, row.pinned, row.load, dtype(row), row.form.is_empty()))
 }
 
 /// What a person asks for.
 fn few(rows: &[&Row]) -> Sheet {
-    let collectives = rows.iter().any(|row| row.is_collective());
+    let typed = rows.iter().any(|row| row.has_type());
     let compared = rows.iter().any(|row| best_peer(row).is_some());
     let unless = |hidden: bool, text: String| if hidden { String::new() } else { text };
     let columns = [
         Column::new("system", Set::Head, name),
         Column::new("op", Set::Words, |row: &Row| row.op.clone()),
-        Column::new("dtype", Set::Head, |row: &Row| {
-            unless(collectives && !row.is_collective(), row.dtype.clone())
-        }),
+        Column::new("form", Set::Words, |row: &Row| row.form.clone()),
+        Column::new("dtype", Set::Head, |row: &Row| unless(typed && !row.has_type(), row.dtype.clone())),
         Column::new("ranks", Set::Head, |row: &Row| row.ranks.to_string()),
         Column::new("pinned", Set::Head, |row: &Row| yes(row.pinned, "no")),
         Column::new("load", Set::Head, |row: &Row| row.load.to_string()),
-        Column::new("size", Set::Number, |row: &Row| unless(row.bytes == 0, size(row.bytes))),
+        // A form says it better.
+        Column::new("size", Set::Number, |row: &Row| {
+            unless(row.bytes == 0 || !row.form.is_empty(), size(row.bytes))
+        }),
         Column::new("typical", Set::Number, |row: &Row| time(row.us.p50)),
         // Beside busy loops means count.
         Column::new("mean", Set::Number, |row: &Row| unless(row.load == 0, time(row.us.mean))),
@@ -60,6 +62,7 @@ pub(super) fn all(rows: &[&Row]) -> Sheet {
     let columns = [
         Column::new("system", Set::Words, |row: &Row| row.system.clone()),
         Column::new("op", Set::Words, |row: &Row| row.op.clone()),
+        Column::new("form", Set::Words, |row: &Row| row.form.clone()),
         Column::new("memory", Set::Head, |row: &Row| row.memory.clone()),
         Column::new("algorithm", Set::Words, |row: &Row| row.algorithm.clone()),
         Column::new("dtype", Set::Head, |row: &Row| row.dtype.clone()),
@@ -165,6 +168,24 @@ mod tests {
             }
             assert!(text(&rows, true).lines().any(|line| line.chars().count() > 100));
         }
+    }
+
+    #[test]
+    fn fused_operations_have_a_table_whose_rows_say_their_shape() {
+        let form = "2048x2048x2048 unfused";
+        let (op, form) = ("matmul_reduce_scatter".to_owned(), form.to_owned());
+        let fused = Row { op, form, bus_gb_per_s: None, ratio_to_peer: None, ..row("symmem", "", 0) };
+        let fused = Row { mean_ratio_to_peer: None, best_peer: None, mean_best_peer: None, ..fused };
+        let rows = [row("deepspeed", "private", 0), fused];
+        assert_eq!(groups(&rows).len(), 2);
+        let table = text(&rows, false);
+        for line in table.lines() {
+            assert!(line.chars().count() <= 100, "{} columns: {table}", line.chars().count());
+        }
+        assert!(
+            table.contains("matmul_reduce_scatter") && table.contains("2048x2048x2048 unfused"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -70,6 +70,25 @@ fn every_element_type_is_verified() {
 }
 
 #[test]
+fn fused_operations_are_verified_beside_their_limit() {
+    let ops = ["all_gather_matmul", "matmul_reduce_scatter", "all_reduce_rms_norm"];
+    let report = bench(&["--ranks", "2,3", "--ops", &ops.join(","), "--dtypes", "f32,bf16,f16,i32"]);
+    rows(&report).iter().for_each(check_row);
+    for (op, ways) in ops.into_iter().zip([3, 3, 2]) {
+        let of_op = rows(&report).iter().filter(|row| row["op"] == op);
+        assert_eq!(of_op.clone().count(), 2 * 3 * 3 * ways, "{op}: ranks, types, shapes, ways");
+        let limits = of_op.clone().filter(|row| row["system"] == "limit");
+        assert_eq!(limits.count(), 2 * 3 * 3, "{op}");
+        assert!(of_op.clone().all(|row| number(row, "ratio_to_limit") > 0.0), "{op}");
+        let fused = of_op.filter(|row| row["form"].as_str().is_some_and(|form| form.ends_with(" fused")));
+        assert_eq!(fused.count(), 2 * 3 * 3, "{op}");
+    }
+    let refused = symmem(&["bench", "--ops", ops[0], "--dtypes", "i32"], &[]);
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("all_gather_matmul is of f32, bf16 and f16"), "{}", refused.stderr);
+}
+
+#[test]
 fn all_reduce_of_f32_runs_beside_the_limit_and_the_barrier() {
     let report =
         bench(&["--ranks", "2", "--ops", "all_reduce", "--sizes", "8K,1M", "--blocks", "3", "--iters", "4"]);
