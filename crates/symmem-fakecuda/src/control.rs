@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::node::{NodeWork, record};
 use crate::state::state;
@@ -23,6 +23,20 @@ thread_local! {
 
 /// Calls that all threads have made.
 static ALL_CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether work that is given from now on does not end.
+static HOLDS: AtomicBool = AtomicBool::new(false);
+
+/// Whether a point that is set now is not reached yet.
+pub(crate) fn holds() -> bool {
+    HOLDS.load(Ordering::Relaxed)
+}
+
+/// Lets no work of this process end that is given from now on; false: all of it has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakecuda_hold(hold: bool) {
+    HOLDS.store(hold, Ordering::Relaxed);
+}
 
 /// What can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

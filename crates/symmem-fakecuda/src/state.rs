@@ -72,6 +72,8 @@ pub(crate) struct Recorded {
     pub(crate) at: Instant,
     /// The graph in whose capture it was recorded last.
     pub(crate) graph: Option<u64>,
+    /// Whether the work before it is held.
+    pub(crate) held: bool,
 }
 
 /// A mapping.

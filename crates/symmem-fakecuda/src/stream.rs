@@ -1,12 +1,16 @@
-//! Streams and events. Work is done when the call that gives it returns, so there is nothing to wait for.
+//! Streams and events. Work is done when the call that gives it returns, so there is nothing to wait for. A
+//! test can hold it, and then events say that it is not done.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::time::Instant;
 
+use crate::control::holds;
 use crate::device::{current, current_context};
 use crate::graph::new_graph;
 use crate::node::{NodeWork, give};
-use crate::result::{Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, Out, Outcome, call, put, put_at};
+use crate::result::{
+    Code, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Out, Outcome, call, put, put_at,
+};
 use crate::state::{DriverState, Recorded};
 
 /// Handles of the default streams: null, legacy, per thread.
@@ -129,7 +133,7 @@ extern "C" fn cuEventCreate(event: Out<'_, u64>, _flags: c_uint) -> Code {
         current()?;
         let number = state.number();
         put(event, number)?;
-        state.events.insert(number, Recorded { at: Instant::now(), graph: None });
+        state.events.insert(number, Recorded { at: Instant::now(), graph: None, held: false });
         Ok(())
     })
 }
@@ -144,7 +148,7 @@ extern "C" fn cuEventRecord(event: u64, stream: u64) -> Code {
     call(c"cuEventRecord", |state| {
         let graph = captured(state, stream)?;
         let recorded = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
-        *recorded = Recorded { at: Instant::now(), graph };
+        *recorded = Recorded { at: Instant::now(), graph, held: holds() };
         Ok(())
     })
 }
@@ -163,7 +167,10 @@ extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) -> 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: u64) -> Code {
-    call(c"cuEventQuery", |state| state.events.get(&event).map(drop).ok_or(INVALID_HANDLE))
+    call(c"cuEventQuery", |state| match state.events.get(&event) {
+        Some(recorded) if recorded.held && holds() => Err(NOT_READY),
+        known => known.map(drop).ok_or(INVALID_HANDLE),
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -11,6 +11,9 @@ use crate::Result;
 /// The handle of the per-thread default stream: one number for many streams.
 pub(crate) const PER_THREAD: usize = 2;
 
+/// Events that an activity has from the start: for the streams that a rank gives copies to.
+const SPARE: usize = 4;
+
 /// What an engine's work has come to: shared with whoever must know when it is done.
 #[derive(Debug)]
 pub(crate) struct Activity {
@@ -18,7 +21,7 @@ pub(crate) struct Activity {
     lanes: Vec<Event>,
     /// The last copy on each stream. The streams are kept, so that no new one has the handle of one that is
     /// waited for.
-    copies: Mutex<Vec<(Stream, Event)>>,
+    copies: Mutex<Vec<(Option<Stream>, Event)>>,
 }
 
 /// Of every engine that lives, by the number of its device.
@@ -29,49 +32,57 @@ static ACTIVITIES: Mutex<Vec<(usize, Weak<Activity>)>> = Mutex::new(Vec::new());
 pub(crate) fn all_idle(device: usize) -> bool {
     let all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let here = all.iter().filter(|(of, _)| *of == device);
+    // Any thread may ask, also while another one captures: its graph must not break, nor this be refused.
+    let _relaxed = Relaxed::enter();
     here.filter_map(|(_, activity)| activity.upgrade()).all(|activity| activity.is_idle())
+        && replays().iter().all(|(of, end)| *of != device || is_done(end))
 }
 
-/// Replays of graphs, by the number of the device, where somebody must know of them.
-static REPLAYS: Mutex<Vec<(usize, Arc<Activity>)>> = Mutex::new(Vec::new());
+/// The ends of replays of graphs, by the number of the device, where somebody must know of them.
+static REPLAYS: Mutex<Vec<(usize, Event)>> = Mutex::new(Vec::new());
 
-/// Notes that `stream` was given a graph, where ranks of this process share a device; that of a capture runs
-/// when its graph does.
-pub(super) fn replayed(stream: &Stream) -> Result<()> {
+fn replays() -> MutexGuard<'static, Vec<(usize, Event)>> {
+    REPLAYS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that `stream` was given a graph whose event is `end`, where ranks of this process share a device;
+/// that of a capture runs when its graph does. The caller has the turn.
+///
+/// Makes no event: the driver lets nobody make one while a thread is in `cuGraphLaunch`, where it may wait for
+/// its graph's last launch, and so for a peer that this thread is.
+pub(super) fn replayed(stream: &Stream, end: &Event) -> Result<()> {
     if !queues::is_shared() || stream.capture_id()?.is_some() {
         return Ok(());
     }
-    let device = stream.device().ordinal();
-    let mut replays = REPLAYS.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = replays.iter().find(|(of, _)| *of == device).map(|(_, activity)| Arc::clone(activity));
-    let activity = match known {
-        Some(activity) => activity,
-        None => {
-            let activity = Activity::new(stream.device(), 0)?;
-            replays.push((device, Arc::clone(&activity)));
-            activity
-        }
-    };
-    drop(replays);
-    activity.copied(stream)
+    end.record_now(&stream.device().bind()?, stream)?;
+    let mut replays = replays();
+    if !replays.iter().any(|(_, known)| known.is(end)) {
+        replays.retain(|(_, known)| !(known.is_last() && is_done(known)));
+        replays.push((stream.device().ordinal(), end.share()));
+    }
+    Ok(())
+}
+
+/// Of a lost context nothing runs any more.
+fn is_done(event: &Event) -> bool {
+    event.query().unwrap_or(true)
 }
 
 impl Activity {
     pub(crate) fn new(device: &Device, lanes: usize) -> Result<Arc<Self>> {
         let lanes = (0..lanes).map(|_| Event::new(device)).collect::<Result<_>>()?;
-        let activity = Arc::new(Self { lanes, copies: Mutex::default() });
+        let spare = (0..SPARE).map(|_| Ok((None, Event::new(device)?))).collect::<Result<_>>()?;
+        let activity = Arc::new(Self { lanes, copies: Mutex::new(spare) });
         let mut all = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, activity)| activity.strong_count() > 0);
         all.push((device.ordinal(), Arc::downgrade(&activity)));
         Ok(activity)
     }
 
-    /// Whether everything that was launched is done. Of a lost context nothing runs any more.
+    /// Whether everything that was launched is done.
     pub(crate) fn is_idle(&self) -> bool {
-        // Any thread may ask, also while another one captures: its graph must not break, nor this be refused.
         let _relaxed = Relaxed::enter();
-        let done = |event: &Event| event.query().unwrap_or(true);
-        self.lanes.iter().all(done) && self.copies().iter().all(|(_, event)| done(event))
+        self.lanes.iter().all(is_done) && self.copies().iter().all(|(_, event)| is_done(event))
     }
 
     /// The last uncaptured launch of a lane.
@@ -80,24 +91,32 @@ impl Activity {
         &self.lanes[index]
     }
 
-    fn copies(&self) -> MutexGuard<'_, Vec<(Stream, Event)>> {
+    fn copies(&self) -> MutexGuard<'_, Vec<(Option<Stream>, Event)>> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `stream` was given a copy. An event that has happened is free for another stream.
+    /// Notes that `stream` was given a copy. It keeps its event for as long as somebody else has the stream;
+    /// after that, and once it has happened, the event is free for another stream.
     pub(crate) fn copied(&self, stream: &Stream) -> Result<()> {
         let _relaxed = Relaxed::enter();
         let mut copies = self.copies();
-        let known = copies.iter().position(|(of, _)| of.is(stream) && stream.raw() as usize != PER_THREAD);
-        let at = known.or_else(|| copies.iter().position(|(_, event)| event.query().unwrap_or(false)));
-        let at = match at {
+        let is_its = |of: &Option<Stream>| of.as_ref().is_some_and(|of| of.is(stream));
+        let known = copies.iter().position(|(of, _)| is_its(of) && !is_per_thread(stream));
+        let is_free = |of: &Option<Stream>| of.as_ref().is_none_or(|of| of.is_last() || is_per_thread(of));
+        let free = || copies.iter().position(|(of, event)| is_free(of) && event.query().unwrap_or(false));
+        let at = match known.or_else(free) {
             Some(at) => at,
             None => {
-                copies.push((stream.clone(), Event::new(stream.device())?));
+                copies.push((None, Event::new(stream.device())?));
                 copies.len() - 1
             }
         };
-        copies[at].0 = stream.clone();
+        copies[at].0 = Some(stream.clone());
         copies[at].1.record(stream)
     }
+}
+
+/// Whether it stands for another stream in every thread.
+fn is_per_thread(stream: &Stream) -> bool {
+    stream.raw() as usize == PER_THREAD
 }

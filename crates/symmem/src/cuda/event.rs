@@ -57,10 +57,31 @@ impl Event {
 
     /// The same where the context is bound already.
     #[inline]
-    pub(crate) fn record_in(&self, _bound: &Bound<'_>, stream: &Stream) -> Result<()> {
+    pub(crate) fn record_in(&self, bound: &Bound<'_>, stream: &Stream) -> Result<()> {
         let _turn = queues::turn();
+        self.record_now(bound, stream)
+    }
+
+    /// The same for who has the turn already ([`queues::turn`]).
+    #[inline]
+    pub(super) fn record_now(&self, _bound: &Bound<'_>, stream: &Stream) -> Result<()> {
         // SAFETY: both are live.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.0.raw, stream.raw()) })
+    }
+
+    /// The same event once more.
+    pub(super) fn share(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+
+    /// Whether `other` is this event.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether nobody else has this event.
+    pub(super) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// In a capture: sets the point each time the graph comes here, as [`Event::record`] does outside. The

@@ -20,7 +20,7 @@ use cudarc::driver::sys::{
 use super::driver::{check, trace_release};
 use super::owner::GraphKeep;
 use super::stream::is_capturing_here;
-use super::{Device, Stream, activity, queues};
+use super::{Device, Event, Stream, activity, queues};
 use crate::Result;
 
 /// What graphs no longer need. The driver says so on a thread that must not call CUDA, and the last owner of
@@ -35,6 +35,9 @@ struct SharedGraph {
     device: Device,
     raw: CUgraphExec,
     kernels: usize,
+    /// The end of its last launch. The driver runs launches of one graph one after the other, so it is the end
+    /// of all of them.
+    end: Event,
     /// What is kept alive. Also held during a launch: the driver wants the calls on one graph one after the
     /// other.
     keep: Mutex<Vec<GraphKeep>>,
@@ -51,10 +54,12 @@ impl Graph {
         reap();
         let template = Template(graph);
         let kernels = template.kernel_count()?;
+        let end = Event::new(device)?;
         let mut raw = ptr::null_mut();
         // SAFETY: a live graph; writes one handle.
         check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) })?;
-        Ok(Self(Arc::new(SharedGraph { device: device.clone(), raw, kernels, keep: Mutex::default() })))
+        let device = device.clone();
+        Ok(Self(Arc::new(SharedGraph { device, raw, kernels, end, keep: Mutex::default() })))
     }
 
     /// Launches all its work on `stream`, which may be another than it was captured on. One replay at a time:
@@ -65,11 +70,10 @@ impl Graph {
         stream.keep_if_captured(&[Some(&self.0)])?;
         let _one_at_a_time = self.0.keep.lock().unwrap_or_else(PoisonError::into_inner);
         queues::admit(stream)?;
-        let turn = queues::turn();
+        let _turn = queues::turn();
         // SAFETY: both are live.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.raw()) })?;
-        drop(turn);
-        activity::replayed(stream)
+        activity::replayed(stream, &self.0.end)
     }
 
     /// Number of kernels in it.

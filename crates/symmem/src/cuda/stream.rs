@@ -118,6 +118,11 @@ impl Stream {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Whether nobody else has a clone of this.
+    pub(super) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// A stream of cudarc's, kept alive.
     pub fn from_cudarc(stream: &Arc<CudaStream>) -> Result<Self> {
         let device = Device::new(stream.context().ordinal())?;

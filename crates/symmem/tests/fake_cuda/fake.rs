@@ -111,6 +111,7 @@ struct Control {
     launched: extern "C" fn() -> *const c_char,
     launched_word: extern "C" fn(u32) -> u64,
     calls: extern "C" fn() -> u64,
+    hold: extern "C" fn(bool),
 }
 
 fn control() -> &'static Control {
@@ -126,6 +127,7 @@ fn control() -> &'static Control {
                 launched: *library.get(b"fakecuda_launched").expect("it is the fake driver"),
                 launched_word: *library.get(b"fakecuda_launched_word").expect("it is the fake driver"),
                 calls: *library.get(b"fakecuda_calls").expect("it is the fake driver"),
+                hold: *library.get(b"fakecuda_hold").expect("it is the fake driver"),
             };
             std::mem::forget(library);
             control
@@ -141,6 +143,11 @@ pub(crate) fn fail(n: u64) {
 /// How many driver calls this thread has made.
 pub(crate) fn calls() -> u64 {
     (control().calls)()
+}
+
+/// Lets no work end that is given from now on; false: all of it has ended.
+pub(crate) fn hold(hold: bool) {
+    (control().hold)(hold);
 }
 
 /// The call that was made to fail since the last [`fail`].
@@ -197,6 +204,11 @@ const GIVING_BACK: [&str; 7] = [
 impl Live {
     pub(crate) fn now() -> Self {
         Self((0..KINDS.len() as u32).map(|kind| (control().live)(kind)).collect())
+    }
+
+    /// How many events there are.
+    pub(crate) fn events(&self) -> i64 {
+        self.0[8]
     }
 
     /// How much memory there is that is exchanged.

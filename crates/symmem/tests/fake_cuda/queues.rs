@@ -1,10 +1,12 @@
 //! Ranks of one process on one device have as many streams as there are queues, less one.
 
-use symmem::cuda::{Device, Engine, Stream};
+use std::time::Duration;
+
+use symmem::cuda::{Buffer, Device, Engine, Graph, Stream};
 use symmem::{Error, Group, Result};
 
 use crate::common::{config, same_ranks_with};
-use crate::fake;
+use crate::fake::{self, Live};
 
 const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
@@ -98,4 +100,42 @@ fn fails_soon(engine: &Engine, stream: &Stream) -> Error {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     panic!("the group did not fail");
+}
+
+/// The driver lets nobody make an event while a thread is in `cuGraphLaunch`, where it may wait for a peer.
+#[test]
+fn replays_and_copies_make_no_events() {
+    const NAME: &str = "queues::replays_and_copies_make_no_events";
+    fake::run(NAME, &[], || {
+        symmem::spawn(2, |group| {
+            let engine = sharing(&group)?;
+            let stream = engine.stream()?;
+            let memory = engine.alloc::<f32>(16)?.rendezvous(&engine)?;
+            let more = Buffer::<f32>::new(engine.device(), 16)?;
+            let graphs = [(); 3].map(|()| {
+                stream.begin_capture()?;
+                engine.barrier(&stream)?;
+                stream.end_capture()
+            });
+            let graphs: Vec<Graph> = graphs.into_iter().collect::<Result<_>>()?;
+            group.barrier()?;
+            let before = Live::now().events();
+            if group.rank() == 0 {
+                fake::hold(true);
+            }
+            for _ in 0..5 {
+                group.barrier()?;
+                graphs.iter().try_for_each(|graph| graph.launch(&stream))?;
+                memory.put(group.next(), 0, &more, &stream)?;
+            }
+            group.barrier()?;
+            assert_eq!(Live::now().events(), before);
+            group.barrier()?;
+            fake::hold(false);
+            drop(graphs);
+            engine.sync(&stream, Duration::from_secs(10))?;
+            group.barrier()
+        })
+        .unwrap();
+    });
 }
