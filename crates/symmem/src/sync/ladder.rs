@@ -194,13 +194,21 @@ pub(crate) struct Ladder {
     /// Where its clock starts, and what the clock that all ranks share shows there.
     start: Instant,
     shared_start: u64,
+    /// Whether who sleeps asks for short turns.
+    short_turns: bool,
 }
 
 impl Ladder {
     /// For `local_ranks` ranks on `cores` cores; `spin` is how long to spin on a quiet machine.
     pub(crate) fn for_ranks(local_ranks: usize, cores: usize, spin: Duration) -> Self {
         let outlook = Outlook::new(local_ranks > cores, spin);
-        Self { outlook, start: Instant::now(), shared_start: clock::boottime_ns() }
+        let (start, shared_start) = (Instant::now(), clock::boottime_ns());
+        Self { outlook, start, shared_start, short_turns: true }
+    }
+
+    /// Whether who sleeps asks for short turns of its core; it does unless told otherwise.
+    pub(crate) fn short_turns(self, short_turns: bool) -> Self {
+        Self { short_turns, ..self }
     }
 
     /// `at` by the clock that all ranks share, to a microsecond or so.
@@ -325,7 +333,9 @@ impl Ladder {
             return poll();
         }
         CounterWords::add(&counters.sleeps, 1);
-        cpu::ask_for_short_turns();
+        if self.short_turns {
+            cpu::ask_for_short_turns();
+        }
         let found = bell.sleep(slice, poll);
         // Who outnumbers the cores yields wherever the others are.
         if !self.outlook.crowded
@@ -393,6 +403,22 @@ mod tests {
     fn ranks_that_are_told_not_to_spin_sleep_at_once() {
         let outlook = Outlook::new(false, Duration::ZERO);
         assert_eq!((first_polls(&outlook), outlook.rungs(at(1))), (0, SLEEPING));
+    }
+
+    #[test]
+    fn who_is_told_not_to_ask_for_short_turns_keeps_its_own() {
+        let asks = |short_turns: bool| {
+            std::thread::spawn(move || {
+                let ladder = Ladder::for_ranks(2, 2, SPIN).short_turns(short_turns);
+                let (before, counters) = (cpu::turn_ns(), CounterWords::default());
+                assert!(!ladder.nap(&Bell::default(), &counters, Duration::from_micros(1), &mut || false));
+                cpu::turn_ns() < before
+            })
+            .join()
+            .unwrap()
+        };
+        assert!(!asks(false));
+        println!("short turns can be had here: {}", asks(true));
     }
 
     #[test]

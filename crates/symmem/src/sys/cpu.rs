@@ -10,7 +10,8 @@ use std::cell::Cell;
 /// The shortest turn that the kernel gives. Its own is 0.7 ms and more, and who is woken waits for the end of
 /// somebody else's turn unless its own is shorter.
 const TURN_NS: u64 = 100_000;
-/// What a thread starts is scheduled as usual.
+/// What a thread starts is scheduled as usual. The price: from then on Linux lets nobody without privileges
+/// change the thread's policy, unless with this flag.
 const RESET_ON_FORK: u64 = 1;
 
 /// The kernel's `sched_attr` in its first and shortest form. Of an ordinary thread, `turn_ns` is its turn.
@@ -45,7 +46,8 @@ pub(crate) fn give_way() {
 }
 
 /// Asks the kernel for short turns for this thread, once. Older kernels than 6.12 have one length for all,
-/// and who has chosen a policy, a priority or shorter turns is left alone.
+/// and who has chosen a policy, a priority or turns that are as short is left alone. Longer turns that
+/// somebody chose cannot be told from the kernel's own.
 #[inline]
 pub(crate) fn ask_for_short_turns() {
     if !ASKED.replace(true) {
@@ -56,15 +58,19 @@ pub(crate) fn ask_for_short_turns() {
 #[cold]
 fn ask() {
     let Some(mut scheduling) = scheduling() else { return };
-    let is_usual = [libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(scheduling.policy as i32));
-    // What such a thread starts would lose its priority.
-    let is_preferred = scheduling.nice < 0;
-    if is_usual && !is_preferred && scheduling.turn_ns > TURN_NS {
+    let is_usual = scheduling.policy as i32 == libc::SCHED_OTHER && scheduling.nice == 0;
+    if is_usual && scheduling.turn_ns > TURN_NS {
         scheduling.turn_ns = TURN_NS;
         scheduling.flags |= RESET_ON_FORK;
         // Where it is refused, turns are as long as before.
         let _ = call(libc::SYS_sched_setattr, &mut scheduling, 0);
     }
+}
+
+/// The turn of this thread; 0 where the system does not tell.
+#[cfg(test)]
+pub(crate) fn turn_ns() -> u64 {
+    scheduling().map_or(0, |scheduling| scheduling.turn_ns)
 }
 
 /// How this thread is scheduled. Kernels that know no turns say 0.
@@ -98,10 +104,6 @@ mod tests {
         sched_setaffinity(None, &allowed).unwrap();
     }
 
-    fn turn_ns() -> u64 {
-        scheduling().map_or(0, |scheduling| scheduling.turn_ns)
-    }
-
     /// On a thread of its own, which ends with the test.
     fn on_a_thread(test: impl FnOnce() + Send + 'static) {
         std::thread::spawn(test).join().unwrap();
@@ -125,7 +127,9 @@ mod tests {
     fn who_has_chosen_is_left_alone() {
         for chosen in [
             Scheduling { policy: libc::SCHED_IDLE as u32, ..Scheduling::default() },
-            Scheduling { nice: 5, turn_ns: TURN_NS, flags: RESET_ON_FORK, ..Scheduling::default() },
+            Scheduling { policy: libc::SCHED_BATCH as u32, ..Scheduling::default() },
+            Scheduling { nice: 5, ..Scheduling::default() },
+            Scheduling { turn_ns: TURN_NS, flags: RESET_ON_FORK, ..Scheduling::default() },
         ] {
             on_a_thread(move || {
                 let mut chosen = Scheduling { size: size_of::<Scheduling>() as u32, ..chosen };

@@ -212,7 +212,9 @@ impl Joining<'_> {
         let Segments { own, map, controls, members } = segments;
         let local = controls.iter().flatten().count();
         let judge = controls.iter().flatten().next().unwrap_or(&map).clone();
-        let ladder = Ladder::for_ranks(local, limits::usable_cores(), *self.join.context.config().spin);
+        let config = self.join.context.config();
+        let ladder =
+            Ladder::for_ranks(local, limits::usable_cores(), *config.spin).short_turns(*config.short_turns);
         for (rank, member) in members.iter().enumerate() {
             map.seat(rank).set(Seated { process: member.process, is_here: member.host == self.hello.host });
         }

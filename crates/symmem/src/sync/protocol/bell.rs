@@ -22,6 +22,7 @@ use super::atomic::{AtomicU32, Ordering, Site, fence};
 /// must not bounce when something else is written.
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(Default))]
 pub(crate) struct Bell {
     waiters: AtomicU32,
     count: AtomicU32,
