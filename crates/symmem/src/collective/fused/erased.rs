@@ -111,7 +111,7 @@ impl SymmetricMemory<u8> {
                 Ok((weights, outs, gathered.map(elements_mut::<T>).transpose()?))
             };
             let (weights, mut outs, gathered) = self.parts.told(op, made())?;
-            let memory = self.cast::<T>()?.using(way(fused));
+            let memory = self.parts.told(op, self.cast::<T>())?.using(way(fused));
             match (side, gathered) {
                 (Side::Columns, _) => memory.all_gather_columns_matmul(&weights, &mut outs),
                 (Side::Rows, None) => memory.all_gather_matmul(&weights, &mut outs),
@@ -135,7 +135,7 @@ impl SymmetricMemory<u8> {
         with_factors!(self, op, dtype, T => {
             let made = a.view::<T>().and_then(|a| Ok((a, b.view::<T>()?, elements_mut::<T>(out)?)));
             let (a, b, out) = self.parts.told(op, made)?;
-            let mut workspace = self.cast::<f32>()?.using(way(fused));
+            let mut workspace = self.parts.told(op, self.cast::<f32>())?.using(way(fused));
             match side {
                 Side::Rows => workspace.matmul_reduce_scatter(reduce, a, b, out),
                 Side::Columns => workspace.matmul_reduce_scatter_columns(reduce, a, b, out),
@@ -157,7 +157,7 @@ impl SymmetricMemory<u8> {
             let made = elements::<T>(weight)
                 .and_then(|weight| Ok((elements_mut::<T>(residual)?, weight, elements_mut::<T>(out)?)));
             let (residual, weight, out) = self.parts.told(OP, made)?;
-            self.cast::<T>()?.all_reduce_rms_norm(residual, weight, epsilon, out)
+            self.parts.told(OP, self.cast::<T>())?.all_reduce_rms_norm(residual, weight, epsilon, out)
         })
     }
 }
