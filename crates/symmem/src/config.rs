@@ -95,9 +95,9 @@ settings! {
         "microseconds of spinning before a rank sleeps"
             + ", when there is a core for every rank; less or not at all where ranks share cores with each other or with other programs";
 
-    /// Whether a thread that is about to sleep for a peer asks Linux (6.12 and later) for shorter turns of its
-    /// core (the default), so that it runs soon after it was woken. From then on Linux refuses to change its
-    /// policy without the flag `SCHED_RESET_ON_FORK`, unless it is privileged.
+    /// Whether a thread that is about to sleep for a peer asks Linux (6.12 and later) for shorter turns of
+    /// its core (the default), so that it runs soon after it was woken. From then on Linux refuses to change
+    /// its policy without the flag `SCHED_RESET_ON_FORK`, unless it is privileged.
     "SYMMEM_SHORT_TURNS" sets short_turns: bool as short_turns, by kind::switch(), or true; "ask Linux for short turns of a core before a rank sleeps";
 
     /// Whether rendezvous touches every page up front (the default), so that no operation pays for it later.

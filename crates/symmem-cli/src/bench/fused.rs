@@ -1,8 +1,8 @@
 //! Products and norms that are made while a collective runs, by one rank's thread: fused, unfused, and beside
 //! them what they cannot be faster than, the product alone, or the all_reduce alone.
 //!
-//! All of them take turns, one call each. After the first call everything of the two ways must be equal to the
-//! last bit, and some elements near what they are in f64.
+//! All of them take turns, one call each. After the first call everything of the two ways must be equal to
+//! the last bit, and some elements near what they are in f64.
 
 use symmem::tuning::Algorithm;
 use symmem::{DType, Element, Group, MatrixView, ReduceOp, Result, SymmetricMemory, bf16, f16};

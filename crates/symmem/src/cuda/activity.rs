@@ -48,8 +48,8 @@ fn replays() -> MutexGuard<'static, Vec<(usize, Event)>> {
 /// Notes that `stream` was given a graph whose event is `end`, where ranks of this process share a device;
 /// that of a capture runs when its graph does. The caller has the turn.
 ///
-/// Makes no event: the driver lets nobody make one while a thread is in `cuGraphLaunch`, where it may wait for
-/// its graph's last launch, and so for a peer that this thread is.
+/// Makes no event: the driver lets nobody make one while a thread is in `cuGraphLaunch`, where it may wait
+/// for its graph's last launch, and so for a peer that this thread is.
 pub(super) fn replayed(stream: &Stream, end: &Event) -> Result<()> {
     if !queues::is_shared() || stream.capture_id()?.is_some() {
         return Ok(());

@@ -35,8 +35,8 @@ struct SharedGraph {
     device: Device,
     raw: CUgraphExec,
     kernels: usize,
-    /// The end of its last launch. The driver runs launches of one graph one after the other, so it is the end
-    /// of all of them.
+    /// The end of its last launch. The driver runs launches of one graph one after the other, so it is the
+    /// end of all of them.
     end: Event,
     /// What is kept alive. Also held during a launch: the driver wants the calls on one graph one after the
     /// other.

@@ -104,7 +104,8 @@ fn ranks_that_do_not_heed_a_signal_are_killed_by_the_third() {
 #[test]
 fn a_stopped_job_goes_on_when_it_is_told() {
     let folder = TempFolder::new("stopped");
-    // Without a child: a shell whose child is stopped between vfork and exec is not stopped, but waits for it.
+    // Without a child: a shell whose child is stopped between vfork and exec is not stopped, but waits for
+    // it.
     let running = begun("2", &[], &folder, "echo $$ > $DIR/$RANK; while [ ! -e $DIR/go ]; do :; done");
     let pids = ["0", "1"].map(|name| process(&folder, name));
     let state = |pid: rustix::process::Pid| {
