@@ -436,6 +436,63 @@ def try_torch_module(stage: Stage) -> str | None:
     return None
 
 
+def try_pools(stage: Stage) -> str | None:
+    """What torch makes in a pool is symmetric: made, computed, freed and made again, small and large."""
+    import symmem.torch as symm
+
+    group, device = stage.group, stage.device
+    pool = symm.get_mem_pool(device)
+    total = WORLD * (WORLD + 1) // 2
+
+    def made(count: int) -> torch.Tensor:
+        with torch.cuda.use_mem_pool(pool):
+            return torch.full((count,), float(RANK + 1), device=device)
+
+    def round_trip(x: torch.Tensor) -> None:
+        """A put to the next rank, seen by it after a signal."""
+        handle: Any = symm.rendezvous(x, group)
+        handle.barrier()
+        theirs = handle.get_remote_tensor(group.next, x.shape, x.dtype)
+        theirs.copy_(torch.full_like(x, 100.0 + RANK))
+        if WORLD > 1:
+            handle.put_signal(group.next, 0)
+            handle.wait_signal(group.prev, 0)
+        expect(x, torch.full_like(x, 100.0 + group.prev), "what the rank before put")
+        stage.settle()
+
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.arange(1024, device=device, dtype=torch.float32)
+        a, b = torch.full((64, 32), float(RANK + 1), device=device), torch.ones(32, 48, device=device)
+        product = a @ b
+    assert symm.is_symm_mem_tensor(x) and symm.is_symm_mem_tensor(product)
+    symm.rendezvous(x, group)
+    expect(symm.one_shot_all_reduce(x, "sum", group), torch.arange(1024.0, device=device) * WORLD, "arange")
+    expect(symm.one_shot_all_reduce(product, "sum", group), torch.full_like(product, 32.0 * total), "a product")
+    expect(symm.one_shot_all_reduce(x[512:], "sum", group), torch.arange(512.0, 1024.0, device=device) * WORLD, "a part")
+    stage.settle()
+    # A place that is used again needs no meeting of its own, and its signal pad works.
+    first = made(2048)
+    address = first.data_ptr()
+    round_trip(first)
+    del first
+    again = made(2048)
+    assert again.data_ptr() == address, "torch uses the place again"
+    round_trip(again)
+    round_trip(made(4 << 20))
+    # In a graph, what was made outside of it.
+    graph: Any = torch.cuda.CUDAGraph()
+    y, out = made(4096), torch.empty(4096, device=device)
+    symm.rendezvous(y, group)
+    stage.settle()
+    with torch.cuda.graph(graph):
+        symm.one_shot_all_reduce_out(y, "sum", group, out)
+    for _ in range(3):
+        graph.replay()
+    expect(out, torch.full_like(out, float(total)), "a replay")
+    stage.settle()
+    return None
+
+
 def torch_forms(stage: Stage, symm: Any, x: torch.Tensor, count: int, dtype: torch.dtype) -> None:
     group, total = stage.group, stage.total(count, dtype)
     mine = stage.values(RANK, count, dtype)
