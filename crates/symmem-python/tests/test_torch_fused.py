@@ -160,7 +160,7 @@ def scaled_scatter(rank: int, fused: bool) -> None:
             if result is not None:
                 right, most = right * result, most * result
             right, most = (each.view(output or right.shape).chunk(ranks, dim)[rank] for each in (right, most))
-            near(found, right, most, torch.bfloat16, 1 if fused and bias is None else 3)
+            near(found, right, most, torch.bfloat16, 1 if fused else 3)
 
 
 def scaled(rank: int) -> list[str]:
@@ -179,6 +179,35 @@ def scaled(rank: int) -> list[str]:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_scales_biases_and_types_are_heeded_both_ways(ranks: int) -> None:
     assert run(scaled, ranks) == [["all_gather_matmul", "matmul_reduce_scatter", "matmul_reduce_scatter_columns"]] * ranks
+
+
+def own_biases(rank: int) -> None:
+    """Row-parallel layers: each rank's bias and scale are its own, so it may have one or not, and is never asked for the others' sake."""
+    name, one = dist.group.WORLD.group_name, torch.tensor(1.0)
+    sides = [(noise((8, 7), each, torch.float32), noise((7, 6), 10 + each, torch.float32)) for each in range(2)]
+    A, B = sides[rank]
+    # Of rank 0: what it adds, and by what it multiplies. Rank 1 has neither, or both.
+    numbers = [(noise((6,), 5, torch.float32), None), (None, torch.tensor(0.5)), (None, noise((1, 6), 6, torch.float32)), (torch.ones(1), torch.ones(6) * 3)]
+    made = calls_of(host.resolve(name))
+    for fused in (True, False):
+        choose(*(host.TYPES if fused else ()))
+        for bias, scale in numbers:
+            for theirs in ((None, None), (noise((1, 6), 7, torch.float32), torch.tensor(2.0))):
+                for dim in (0, 1):
+                    mine = [(bias, scale), theirs][rank]
+                    found = torch.ops.symmem.fused_scaled_matmul_reduce_scatter(A, B, one, one, "sum", dim, 0, name, None, *mine, torch.float32)
+                    right, most = torch.zeros(8, 6).double(), torch.zeros(8, 6).double()
+                    for (a, b), (added, times) in zip(sides, [(bias, scale), theirs], strict=True):
+                        added, times = (torch.tensor(float(default)) if each is None else each for each, default in ((added, 0), (times, 1)))
+                        right += (a.double() @ b.double() + added) * times
+                        most += (a.double().abs() @ b.double().abs() + added.abs()) * times.abs()
+                    near(found, right.chunk(2, dim)[rank], most.chunk(2, dim)[rank], torch.float32, 1)
+        assert bool(made) == fused
+        made.clear()
+
+
+def test_a_bias_of_one_rank_only_is_added_both_ways() -> None:
+    run(own_biases, 2)
 
 
 def left_alone(rank: int) -> None:
@@ -219,6 +248,10 @@ def refused(rank: int) -> None:
             A, [B], scale, [one], 0, name, list(biases), [None], [None], [False]
         )
 
+    def scaled(dim: int, other: int = 0, B: torch.Tensor = B, shape: list[int] | None = None, bias: Any = None) -> Any:
+        one = torch.tensor(1.0)
+        return torch.ops.symmem.fused_scaled_matmul_reduce_scatter(A, B, one, one, "sum", dim, other, name, shape, bias)
+
     calls: list[tuple[Any, str]] = [
         (lambda: gather(A, [torch.ones(5, 2) if wrong else B], 0, name), r"cannot be multiplied \(4x3 and 5x2\)"),
         (lambda: gather(A, [B.double() if wrong else B], 0, name), "same dtype"),
@@ -231,13 +264,27 @@ def refused(rank: int) -> None:
         (lambda: scale_of(torch.ones(3 if wrong else 8, 1)), "Invalid scale shape"),
         (lambda: scale_of(torch.ones(4, 1), [None] * (1 + wrong)), "must be that of the lists"),
         (lambda: scatter(A, torch.ones(3, 2 + wrong), "sum", 1, name), "a side of 3 must be divisible by the 2 ranks"),
+        (lambda: scaled(-1 if wrong else 1), "Invalid orig_scatter_dim: -1 of 2"),
+        (lambda: scaled(2 if wrong else 1), "Invalid orig_scatter_dim: 2 of 2"),
+        (lambda: scaled(2, shape=[4, 2] if wrong else [2, 2, 2]), "Invalid orig_scatter_dim: 2 of 2"),
+        (lambda: scaled(1, -1 if wrong else 1), "Invalid scatter_dim_after_maybe_reshape: -1 of 2"),
+        (lambda: scaled(1, B=torch.ones(3) if wrong else B), "B must be a matrix"),
+        (lambda: scaled(0, shape=[3, 2] if wrong else [4, 2]), "invalid for input of size 12"),
+        (lambda: scaled(0, bias=torch.ones(4, 1) if wrong else torch.ones(2)), r"Invalid shape \[4, 1\] of a bias"),
     ]
     for call, words in calls:
         with pytest.raises((RuntimeError, ValueError), match=words):
             call()
         assert gather(A, [B], 0, name)[1][0].shape == (8, 2)
+    # Nobody knows what is meant, so it is no product along the rows.
+    with pytest.raises(ValueError, match="Invalid orig_scatter_dim: -1 of 2"):
+        scaled(-1)
     # Unfused too, whatever the others' scales are: those of rows are gathered, others are not.
     choose()
+    with pytest.raises((RuntimeError, ValueError), match="Invalid orig_scatter_dim: -1 of 2"):
+        scaled(-1 if wrong else 1)
+    with pytest.raises(RuntimeError, match="invalid for input of size 8"):
+        scaled(0, shape=[3, 2] if wrong else [4, 2])
     for right in (4, 8):
         with pytest.raises((RuntimeError, ValueError), match="Invalid scale shape"):
             scale_of(torch.ones(3 if wrong else right, 1))

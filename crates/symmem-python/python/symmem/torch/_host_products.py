@@ -100,8 +100,8 @@ def all_gather_products(
 def product_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, dim: int, group_name: str) -> Tensor:
     """This rank's part, along `dim`, of the reduction of everybody's `A @ B`, which are rounded once."""
     group, columns = resolve(group_name), dim == A.dim() - 1
-    side = B.shape[1] if columns else A.shape[dim]
     with ops._telling(group_name, A):
+        side = B.shape[1] if columns else A.shape[dim]
         _check(A, [B], A.shape[-1])
     ops._check_scatter(reduce_op, side, group_name, A)
     with ops._telling(group_name, A):

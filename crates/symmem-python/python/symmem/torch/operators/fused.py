@@ -252,21 +252,47 @@ def fused_scaled_matmul_reduce_scatter(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """`fused_matmul_reduce_scatter` of scaled numbers, whose product has `output_shape` before it is scattered."""
-    # A bias is of each rank's product, so it is added before these are.
-    if bias is None and (result_scale is None or result_scale.numel() == 1) and host.fuses(A, group_name, torch.float32):
+    sides = list(A.shape if output_shape is None else output_shape)[:-1]
+    with _told(group_name, A):
+        _check_scattered(A, B, sides, orig_scatter_dim, scatter_dim_after_maybe_reshape)
+        for given in (bias, result_scale):
+            _check_columns(given, B.shape[1])
+    if host.fuses(A, group_name, torch.float32):
         with ops._telling(group_name, A):
-            dtype, scaled = as_dtype(out_dtype, A.dtype), A.float() * A_scale.float()
-            if result_scale is not None:
-                scaled = scaled * result_scale.float()
-            if output_shape is not None:
-                scaled = scaled.view(*output_shape[:-1], A.shape[-1])
-            factor = B.float() * B_scale.float()
+            dtype = as_dtype(out_dtype, A.dtype)
+            scaled = (A.float() * A_scale.float()).reshape(*sides, A.shape[-1])
+            factor = (B.float() * B_scale.float()).view(B.shape)
+            scaled, factor = _folded(scaled, factor, bias, result_scale)
         return host.product_reduce_scatter(scaled, factor, reduce_op, orig_scatter_dim, group_name).to(dtype)
     with ops._telling(group_name, A):
         product = _scaled(A, B, A_scale, B_scale, bias, result_scale, out_dtype, use_fast_accum)
-    if output_shape is not None:
-        product = product.view(output_shape)
+        product = product.reshape(*sides, B.shape[1])
     return plain(_scattered(product, reduce_op, orig_scatter_dim, group_name))
+
+
+def _check_scattered(A: Tensor, B: Tensor, sides: list[int], dim: int, dim_of_A: int) -> None:
+    """What torch would say of the product of `A`, with these sides before its columns, which is scattered along `dim`."""
+    _check_product(A, dim_of_A, [B], "scatter_dim_after_maybe_reshape")
+    if not 0 <= dim <= len(sides):
+        raise ValueError(f"Invalid orig_scatter_dim: {dim} of {len(sides) + 1}")
+
+
+def _check_columns(given: Tensor | None, columns: int) -> None:
+    """A bias or scale of a product is one number, or one for each column."""
+    if given is not None and (given.numel() not in (1, columns) or list(given.shape[-1:]) not in ([], [given.numel()])):
+        raise ValueError(f"Invalid shape {list(given.shape)} of a bias or a result scale: the product has {columns} columns")
+
+
+def _folded(scaled: Tensor, factor: Tensor, bias: Tensor | None, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Two sides whose product is `(scaled @ factor + bias) * scale`: a bias is one more row, behind a column of ones.
+
+    Which ranks have a bias is their own affair, so it must not change what they do together: only the shape of the product is everybody's.
+    """
+    columns = factor.shape[1]
+    if bias is not None:
+        scaled = torch.cat([scaled, scaled.new_ones((*scaled.shape[:-1], 1))], -1)
+        factor = torch.cat([factor, bias.float().reshape(1, -1).expand(1, columns)])
+    return scaled, (factor if scale is None else factor * scale.float().reshape(1, -1))
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
