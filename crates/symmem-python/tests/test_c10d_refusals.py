@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,8 @@ from torch._C import _distributed_c10d as c10d  # noqa: E402
 from torch_ranks import run  # noqa: E402
 
 import symmem  # noqa: E402
-from test_c10d_devices import CALLS, NEWER  # noqa: E402
+from symmem.torch.c10d.operations import before as run_before  # noqa: E402
+from test_c10d_devices import CALLS, NEWER, on_a_gpu  # noqa: E402
 
 #: Not of all ranks.
 MESSAGES = {"send", "recv", "recv_anysource"}
@@ -100,6 +104,30 @@ ROWS: dict[str, tuple[Call, Call]] = {
         lambda group: group.allreduce([of(4) * 1j], maximum()),
         lambda group: group.allreduce([of(4)], maximum()),
     ),
+    "allgather of what is no tensor": (
+        lambda group: group.allgather([[None, of(4)]], [of(4)]),
+        lambda group: group.allgather([[of(4), of(4)]], [of(4)]),
+    ),
+    "allgather of what is no tensor, at once": (
+        lambda group: group.allgather([[None, of(4)]], [of(4)], at_once(c10d.AllgatherOptions())),
+        lambda group: group.allgather([[of(4), of(4)]], [of(4)], at_once(c10d.AllgatherOptions())),
+    ),
+    "allreduce of what is no tensor": (
+        lambda group: group.allreduce([None], c10d.AllreduceOptions()),
+        lambda group: group.allreduce([of(4)], c10d.AllreduceOptions()),
+    ),
+    "allreduce by what is no operation": (
+        lambda group: group.allreduce([of(4)], SimpleNamespace(reduceOp="sum", timeout=timedelta(seconds=1))),
+        lambda group: group.allreduce([of(4)], c10d.AllreduceOptions()),
+    ),
+    "broadcast without options": (
+        lambda group: group.broadcast([of(4)], SimpleNamespace(rootRank=0)),
+        lambda group: group.broadcast([of(4)]),
+    ),
+    "broadcast from a negative rank, at once": (
+        lambda group: group.broadcast([of(4)], at_once(from_rank(-1))),
+        lambda group: group.broadcast([of(4)], at_once(from_rank(0))),
+    ),
     "all_gather_into_tensor, at once": (
         lambda _: dist.all_gather_into_tensor(of(4), of(4)),
         lambda _: dist.all_gather_into_tensor(of(8), of(4)),
@@ -110,6 +138,17 @@ ROWS: dict[str, tuple[Call, Call]] = {
 def maximum() -> Any:
     options = c10d.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
+    return options
+
+
+def at_once(options: Any) -> Any:
+    options.asyncOp = False
+    return options
+
+
+def from_rank(root: int) -> Any:
+    options = c10d.BroadcastOptions()
+    options.rootRank = root
     return options
 
 
@@ -124,7 +163,7 @@ def refused(rank: int) -> None:
     group: Any = dist.group.WORLD
     for name, calls in ROWS.items():
         started = time.monotonic()
-        with pytest.raises((symmem.Error, ValueError)) as raised:
+        with pytest.raises((symmem.Error, ValueError, AttributeError, IndexError)) as raised:
             work = calls[rank](group)
             if work is not None:
                 work.wait()
@@ -139,6 +178,123 @@ def refused(rank: int) -> None:
 
 def test_what_is_wrong_on_one_rank_is_told_to_the_others() -> None:
     run(refused, 2)
+
+
+def elsewhere(rank: int) -> None:
+    """Tensors of a device for which there is no backend, or of two: the others are on the CPU, and hear of it."""
+    group: Any = dist.group.WORLD
+    methods = {name: call for name, call in {**CALLS, **NEWER}.items() if name not in MESSAGES}
+    rows = {getattr(type(group), name).__name__: name for name in methods}
+    wrong: dict[str, Call] = {}
+    for row, name in rows.items():
+        for kind, x in (("on no device", torch.ones(4, device="meta")), ("on a GPU", on_a_gpu())):
+            wrong[f"{row} {kind}"] = functools.partial(methods[name], x=x)
+    wrong["allgather of two devices"] = lambda group: group.allgather([[of(4), on_a_gpu()]], [of(4)])
+    wrong["allgather_into_tensor_coalesced of two devices"] = lambda group: group.allgather_into_tensor_coalesced([on_a_gpu()], [of(4)])
+    wrong["allreduce_coalesced of two devices"] = lambda group: group.allreduce_coalesced([of(4), on_a_gpu()])
+    for name, call in wrong.items():
+        started = time.monotonic()
+        with pytest.raises(symmem.Error) as raised:
+            work = call(group) if rank == 0 else ROWS[name.partition(" ")[0]][1](group)
+            work.wait()
+            raise AssertionError(f"{name} went well")
+        assert time.monotonic() - started < SECONDS, name
+        assert ("cuda" in str(raised.value) or "meta" in str(raised.value)), f"{name}: {raised.value}"
+        assert isinstance(raised.value, symmem.RankFailed if rank else symmem.Invalid), f"{name}: {raised.value!r}"
+        x = of(3)
+        dist.all_reduce(x)
+        assert x.tolist() == [2] * 3, name
+
+
+def test_tensors_of_a_device_without_a_backend_are_told_to_the_others() -> None:
+    run(elsewhere, 2)
+
+
+def waited(rank: int) -> None:
+    """What a callback waits for on the thread that has to run it never begins, and the others are not to wait for it."""
+    group: Any = dist.group.WORLD
+    dist.barrier()
+    if rank == 0:
+        raised: list[BaseException] = []
+
+        def wait(_: Any) -> None:
+            for call in (lambda: dist.all_reduce(of(1)), lambda: dist.broadcast(of(1), 0)):
+                try:
+                    call()
+                except Exception as error:
+                    raised.append(error)
+
+        # At once, in the thread of the worker: nobody waits for the work.
+        future = dist.all_reduce(of(1), async_op=True).get_future().then(wait)
+        started = time.monotonic()
+        while not future.done() and time.monotonic() - started < SECONDS:
+            time.sleep(0.01)
+        assert [type(error) for error in raised] == [symmem.Busy] * 2
+    else:
+        time.sleep(0.2)  # or rank 0 would find the first one done
+        dist.all_reduce(of(1))
+        for call in (lambda: dist.all_reduce(of(1)), lambda: dist.broadcast(of(1), 0)):
+            started = time.monotonic()
+            with pytest.raises(symmem.RankFailed, match="a callback cannot wait for its own group"):
+                call()
+            assert time.monotonic() - started < SECONDS
+    # One number for each call, told or not.
+    assert group.rank() == rank and group._get_sequence_number_for_group() == 4
+    x = of(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [2] * 3
+
+
+def test_a_callback_that_waits_for_its_group_is_told_to_the_others() -> None:
+    run(waited, 2)
+
+
+class Deaf:
+    """A group that cannot be told anything any more."""
+
+    def _refuse(self, *_: Any) -> None:
+        raise symmem.Closed("refusal: the group was closed")
+
+
+def test_the_first_cause_is_raised_whatever_comes_of_telling_it() -> None:
+    group: Any = Deaf()
+    with pytest.raises(KeyError, match="the cause"), run_before(group):
+        raise KeyError("the cause")
+
+
+def ended(rank: int) -> None:
+    """After the end of a group its methods say what was wrong first, also in words that are no UTF-8."""
+    group: Any = dist.group.WORLD
+    text = "no text: \udc80"
+    with pytest.raises(symmem.Error) as raised:
+        if rank == 0:
+            group.allreduce([of(4)], SimpleNamespace(reduceOp=Unspeakable(text), timeout=timedelta(seconds=1)))
+        else:
+            dist.all_reduce(of(4))
+    assert raised.value.args == (text,) if rank == 0 else isinstance(raised.value, symmem.RankFailed)
+    x = symmem.torch.empty(4)
+    symmetric = symmem.torch.rendezvous(x, group)
+    dist.barrier()
+    name = group.group_name
+    dist.destroy_process_group()
+    with pytest.raises(symmem.Invalid, match="2 outputs for 1 inputs"):
+        group.allgather([[of(4)], [of(4)]], [of(4)])
+    with pytest.raises(ValueError, match="A must be a matrix"):
+        torch.ops.symmem.fused_matmul_reduce_scatter(x, x, "sum", 0, name)
+    symmetric.raw.group._refuse(text, x)
+
+
+class Unspeakable:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def value(self) -> int:
+        raise symmem.Invalid(self.text)
+
+
+def test_a_group_that_has_ended_does_not_hide_the_cause() -> None:
+    run(ended, 2)
 
 
 def failed(rank: int) -> None:

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyGeneratorExit, PySystemExit};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use symmem::Deadline;
 
 use super::{Membership, bound, join, lock, source};
@@ -318,12 +319,13 @@ impl Group {
     /// `RankFailed` with these words, where they can be told. For code around this package that checks more
     /// than it does.
     #[pyo3(signature = (words, x = None, *, timeout_ms = 0))]
-    fn _refuse(&self, words: &str, x: Maybe<'_, '_>, timeout_ms: u64, py: Python<'_>) -> PyResult<()> {
-        let error = crate::error::refused(words);
-        let known = x.map_or(Ok(None), |x| collectives::symmetric(&self.membership, x, timeout_ms))?;
-        match known {
-            Some(memory) => drop(memory.handle().refuse(error, memory.terms(py, timeout_ms, None))),
-            None => match x.map(Operand::any) {
+    fn _refuse(&self, words: &Bound<'_, PyString>, x: Maybe<'_, '_>, timeout_ms: u64, py: Python<'_>) {
+        let error = crate::error::refused(words.to_string_lossy());
+        match x.map_or(Ok(None), |x| collectives::symmetric(&self.membership, x, timeout_ms)) {
+            // A group that was closed. The caller has an error of its own to raise.
+            Err(_) => {}
+            Ok(Some(memory)) => drop(memory.handle().refuse(error, memory.terms(py, timeout_ms, None))),
+            Ok(None) => match x.map(Operand::any) {
                 Some(Ok(x @ Operand { device: Place::Cuda(ordinal), .. })) => {
                     drop(Private::refuse(py, &self.membership, ordinal, &x, error));
                 }
@@ -333,6 +335,5 @@ impl Group {
                 _ => {}
             },
         }
-        Ok(())
     }
 }

@@ -51,7 +51,8 @@ fn plain<'py>(group: &Group, tensor: &Bound<'py, PyAny>) -> PyResult<Option<Oper
     if !is_one {
         return Ok(None);
     }
-    let operand = Operand::view(tensor)?;
+    // What cannot be seen the longer way explains, and tells.
+    let Ok(operand) = Operand::view(tensor) else { return Ok(None) };
     // Symmetric memory has a better way.
     Ok((operand.is_dense() && find_known(&operand, group.membership(), 0)?.is_none()).then_some(operand))
 }
@@ -92,10 +93,10 @@ fn _tensor_all_reduce_now(turn: &Turn, group: &Group, tensor: &Bound<'_, PyAny>,
 
 /// Everybody's `tensor` becomes that of `root`.
 #[pyfunction]
-fn _tensor_broadcast(group: &Group, tensor: &Bound<'_, PyAny>, root: usize) -> PyResult<bool> {
-    match plain(group, tensor)? {
-        Some(operand) => run(group, Call::Broadcast(root), operand.into_bytes(), None),
-        None => Ok(false),
+fn _tensor_broadcast(group: &Group, tensor: &Bound<'_, PyAny>, root: isize) -> PyResult<bool> {
+    match (plain(group, tensor)?, usize::try_from(root)) {
+        (Some(operand), Ok(root)) => run(group, Call::Broadcast(root), operand.into_bytes(), None),
+        _ => Ok(false),
     }
 }
 

@@ -10,7 +10,7 @@ not just "sum".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -24,8 +24,9 @@ from symmem.typing import Op
 
 
 def _refused(text: str, group: GroupLike, tensor: Tensor) -> symmem.Invalid:
-    """The error to raise on this rank; the others, who call the operation, are told of it."""
-    resolve(group)._refuse(text, tensor)
+    """The error to raise on this rank, whatever comes of telling it; the others, who call the operation, are told of it."""
+    with suppress(Exception):
+        resolve(group)._refuse(text, tensor)
     return symmem.Invalid(text)
 
 

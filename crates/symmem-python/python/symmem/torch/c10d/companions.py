@@ -48,8 +48,13 @@ class Companions:
     def of(self, group: ProcessGroup, device: str) -> Any:
         """The backend for a device type, made when it is asked for first."""
         if device not in self._backends:
-            self._backends[device] = self._make(device, self._config(group).get(device))
+            self._backends[device] = self._make(device, self._named(group, device))
         return self._backends[device]
+
+    def check(self, group: ProcessGroup, device: str) -> None:
+        """An error if there can be no backend for a device type. The backend string is everybody's: whoever asks for another device has it too."""
+        if device not in self._backends:
+            self._named(group, device)
 
     def shutdown(self) -> None:
         """Ends all of them."""
@@ -68,21 +73,25 @@ class Companions:
             ).device_backend_map.items()
         }
 
-    def _make(self, device: str, name: str | None) -> Any:
+    def _named(self, group: ProcessGroup, device: str) -> str:
+        name = self._config(group).get(device)
         if name is None or name == "symmem":
             beside = "nccl" if device == "cuda" else "<backend>"
             raise symmem.Invalid(
                 f"the backend symmem moves CPU tensors, and this one is on {device}. "
                 f'Hint: init_process_group("cpu:symmem,{device}:{beside}"), or symmetric memory of GPUs: symmem.torch.empty'
             )
+        if name not in ("nccl", "gloo"):
+            raise symmem.Invalid(f"symmem knows nccl and gloo beside itself, not {name}")
+        return name
+
+    def _make(self, device: str, name: str) -> Any:
         store = PrefixStore(f"companion/{device}/", self._store)
-        if name == "nccl":
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = self._timeout
-            return dist.ProcessGroupNCCL(store, self._rank, self._size, options)
         if name == "gloo":
             return dist.ProcessGroupGloo(store, self._rank, self._size, self._timeout)
-        raise symmem.Invalid(f"symmem knows nccl and gloo beside itself, not {name}")
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = self._timeout
+        return dist.ProcessGroupNCCL(store, self._rank, self._size, options)
 
 
 def other_device(name: str, values: Iterable[Any]) -> str | None:
@@ -120,34 +129,49 @@ def routed(method: Callable[..., Any], name: str | None = None) -> Any:
 
 
 def collective(method: Callable[..., Any], name: str | None = None) -> Any:
-    """`routed`, for a method that starts one operation of all ranks: what fails before that is told to the others, who would wait for it."""
-    return routed(_telling(method), name)
+    """`routed`, for a method that starts one operation of all ranks: what fails before that is told to the others, who would wait for it.
 
+    What another backend says is not: where there is one, the others are there.
+    """
+    theirs = name or method.__name__
 
-def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         begun = self._get_sequence_number_for_group()
         try:
-            return method(self, *args, **kwargs)
+            device = _device_of(self, theirs, (*args, *kwargs.values()))
+            if device is None:
+                return method(self, *args, **kwargs)
         except Exception as error:
             self._tell(error, begun)
             raise
+        return getattr(self._companions.of(self, device), theirs)(*args, **kwargs)
 
     return call
+
+
+def _device_of(group: Any, name: str, values: Iterable[Any]) -> str | None:
+    """`other_device`, if there can be a backend for it."""
+    device = other_device(name, values)
+    if device is not None:
+        group._companions.check(group, device)
+    return device
 
 
 def collective_each(theirs: str) -> Callable[[Callable[..., Any]], Any]:
     """`collective` for what c10d's backends have for one pair of tensors only, as `theirs`, where Python can call them."""
 
     def wrap(method: Callable[..., Any]) -> Any:
-        ours = _telling(method)
-
         @functools.wraps(method)
         def call(self: Any, outputs: list[Tensor], inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
-            device = other_device(method.__name__, (outputs, inputs))
-            if device is None:
-                return ours(self, outputs, inputs, *args, **kwargs)
+            begun = self._get_sequence_number_for_group()
+            try:
+                device = _device_of(self, method.__name__, (outputs, inputs))
+                if device is None:
+                    return method(self, outputs, inputs, *args, **kwargs)
+            except Exception as error:
+                self._tell(error, begun)
+                raise
             backend = self._companions.of(self, device)
             # Lengths that differ are told before anything is begun.
             pairs = list(zip(outputs, inputs, strict=True))

@@ -8,7 +8,7 @@ anything that only moves sees bytes, so every dtype moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -58,7 +58,9 @@ def before(group: symmem.Group) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        refuse(group, str(error))
+        # What it was is raised here, whatever comes of telling it.
+        with suppress(Exception):
+            refuse(group, str(error))
         raise
 
 

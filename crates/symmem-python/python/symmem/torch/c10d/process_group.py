@@ -12,6 +12,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -174,29 +175,39 @@ class SymmemProcessGroup(ProcessGroup):
         another thread is at one, and its error is raised here.
         """
         self._sequence += 1
-        group = self._group if opts.timeout == _UNSET else self._within(opts.timeout)
-        # Some options of older torch do not say.
-        if not getattr(opts, "asyncOp", True) and self._coalescing is None:
-            if self._worker.run_here(name, (group, function, calls, written)):
-                return self._at_once
+        is_begun = False
         try:
+            group = self._group if opts.timeout == _UNSET else self._within(opts.timeout)
+            # Some options of older torch do not say.
+            if not getattr(opts, "asyncOp", True) and self._coalescing is None:
+                is_begun = True
+                if self._worker.run_here(name, (group, function, calls, written)):
+                    return self._at_once
+                is_begun = False
             for tensor in written:
                 run.check_dense(name, tensor)
-        except symmem.Invalid as error:
-            self._tell(error, self._sequence)
+            written = list(written)  # the caller may change its own meanwhile
+            large = sum([tensor.nbytes for tensor in written]) >= _LARGE
+        except Exception as error:
+            # An operation tells by itself. A callback, whose thread has the turn, has begun none.
+            if not is_begun or self._turn.is_here():
+                self._say(error)
             raise
-        written = list(written)  # the caller may change its own meanwhile
-        large = sum([tensor.nbytes for tensor in written]) >= _LARGE
         operation = (group, function, calls, written)
         return self._remember(self._worker.submit(Work.of(name, written), operation, at_once=large))
 
     def _tell(self, error: Exception, begun: int) -> None:
         """What failed in a call before its operation began is told to the others, in the turn of that operation.
 
-        `begun` is how many had begun before the call: an operation that began tells by itself.
+        `begun` is how many had begun before the call: one that was counted tells by itself.
         """
         if self._sequence == begun:
             self._sequence += 1
+            self._say(error)
+
+    def _say(self, error: Exception) -> None:
+        """Tells the others in place of an operation. What comes of it, after the end of the group say, is not what the caller is to hear."""
+        with suppress(Exception):
             telling: run.Operation = (self._group, run.refuse, [(str(error),)], [])
             self._worker.submit(Work.of("refusal", []), telling, at_once=True)
 
@@ -223,22 +234,21 @@ class SymmemProcessGroup(ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Every tensor becomes its reduction over all ranks."""
-        # What most calls are takes the shortest way.
-        if type(tensors) is not list or len(tensors) != 1 or opts is None or not tensors[0].is_cpu:
+        begun = self._sequence
+        try:
+            # What most calls are takes the shortest way.
+            if type(tensors) is list and len(tensors) == 1 and opts is not None and tensors[0].is_cpu:
+                op = "sum" if opts.reduceOp == _SUM else run.op_name(opts.reduceOp, tensors)
+                if not getattr(opts, "asyncOp", True) and self._coalescing is None and opts.timeout == _UNSET:
+                    self._sequence += 1  # Before: an operation that began tells by itself.
+                    if _tensor_all_reduce_now(self._turn, self._group, tensors[0], op):
+                        return self._at_once
+                    self._sequence -= 1
+                return self._start("all_reduce", tensors, opts, run.all_reduce, ((tensors[0], op),))
             work: Work = self._allreduce(tensors, opts)
             return work
-        op = "sum" if opts.reduceOp == _SUM else self._op_name(opts.reduceOp, tensors)
-        if not getattr(opts, "asyncOp", True) and self._coalescing is None and opts.timeout == _UNSET:
-            if _tensor_all_reduce_now(self._turn, self._group, tensors[0], op):
-                self._sequence += 1
-                return self._at_once
-        return self._start("all_reduce", tensors, opts, run.all_reduce, ((tensors[0], op),))
-
-    def _op_name(self, op: Any, tensors: Sequence[Tensor]) -> Op:
-        try:
-            return run.op_name(op, tensors)
-        except symmem.Invalid as error:
-            self._tell(error, self._sequence)
+        except Exception as error:
+            self._tell(error, begun)
             raise
 
     @functools.partial(collective, name="allreduce")
@@ -247,7 +257,7 @@ class SymmemProcessGroup(ProcessGroup):
         op = run.op_name(opts.reduceOp, tensors)
         return self._start("all_reduce", tensors, opts, run.all_reduce, [(each, op) for each in tensors])
 
-    @routed  # And no more: `allreduce` tells by itself, and its short way does not count.
+    @collective
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """`allreduce` of a list, as one work."""
         work: Work = self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
