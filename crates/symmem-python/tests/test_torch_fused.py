@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -300,6 +301,24 @@ def refused(rank: int) -> None:
 
 def test_a_wrong_argument_is_told_and_ranks_choose_alike() -> None:
     run(refused, 2)
+
+
+def forgotten(rank: int) -> None:
+    name = dist.group.WORLD.group_name
+    for _ in range(3):
+        part = dist.new_group([0, 1])
+        torch.ops.symmem.fused_matmul_reduce_scatter(torch.ones(2, 3), torch.ones(3, 4), "sum", 0, part.group_name)
+        assert len(host._agreed) == 1
+        dist.destroy_process_group(part)
+        del part
+        gc.collect()
+        assert not host._agreed
+    torch.ops.symmem.fused_matmul_reduce_scatter(torch.ones(2, 3), torch.ones(3, 4), "sum", 0, name)
+    assert len(host._agreed) == 1
+
+
+def test_what_a_group_agreed_on_goes_with_it() -> None:
+    run(forgotten, 2)
 
 
 def threads(rank: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import platform
+import weakref
 from typing import cast
 
 import torch
@@ -25,8 +26,8 @@ from symmem.typing import Op
 #: Element types that symmem multiplies.
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-#: What each group fuses, by its id and this rank in it: ranks can be threads.
-_agreed: dict[tuple[str, int], frozenset[torch.dtype]] = {}
+#: What each group fuses, as long as it is there. Ranks that are threads have a group each.
+_agreed: weakref.WeakKeyDictionary[symmem.Group, frozenset[torch.dtype]] = weakref.WeakKeyDictionary()
 
 
 def wanted() -> frozenset[torch.dtype]:
@@ -60,11 +61,10 @@ def fuses(A: Tensor, group_name: str, dtype: torch.dtype | None = None) -> bool:
     if not A.is_cpu or dtype not in TYPES or A.layout != torch.strided or not A.numel():
         return False
     group = resolve(group_name)
-    key = (group.id, group.rank)
-    agreed = _agreed.get(key)
+    agreed = _agreed.get(group)
     if agreed is None:
         all_ranks = group.all_gather_object([str(dtype) for dtype in wanted()])
-        agreed = _agreed[key] = frozenset(dtype for dtype in TYPES if all(str(dtype) in names for names in all_ranks))
+        agreed = _agreed[group] = frozenset(dtype for dtype in TYPES if all(str(dtype) in names for names in all_ranks))
     return dtype in agreed
 
 
