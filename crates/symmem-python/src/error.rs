@@ -54,6 +54,24 @@ pub(crate) fn mismatched(text: String) -> PyErr {
     worded("Mismatch", text)
 }
 
+/// `symmem.Busy` of the call `op`, for what one call of a rank has for itself.
+#[cold]
+pub(crate) fn busy(op: &'static str, group: &str, (rank, world): (usize, usize)) -> PyErr {
+    let text = format!(
+        "{op} on group {group:?} (rank {rank} of {world}): another thread of this rank is inside an operation of this group. \
+         Hint: use group.clone() for a parallel stream of operations"
+    );
+    let error = worded("Busy", text);
+    let described = Python::attach(|py| {
+        let exception = error.value(py);
+        exception.setattr("op", words::operation(op))?;
+        exception.setattr("group", group)?;
+        exception.setattr("rank", rank)?;
+        exception.setattr("world_size", world)
+    });
+    described.map_or_else(|failure| failure, |()| error)
+}
+
 /// [`raise`] for the call that the user made, where the library names a step of it.
 #[cold]
 pub(crate) fn raise_as(call: &'static str, mut error: Error) -> PyErr {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import ml_dtypes
@@ -227,6 +228,52 @@ def kept(group: symmem.Group) -> None:
     group.close()
     with pytest.raises(symmem.Closed):
         group.all_gather_matmul(x, np.ones((1000, 1), "float32"))
+
+
+def beside(group: symmem.Group) -> None:
+    """What one thread put into the group's workspace no other one writes until it was multiplied."""
+    rows, depth, turns = 64, 1 << 13, 150
+    start, right, busy, wrong = threading.Barrier(2), [], [], []
+
+    def work(value: float) -> None:
+        x, weights = np.full((rows, depth), value, "float32"), np.full((depth, 1), 1 / depth, "float32")
+        calls = [
+            lambda: group.all_gather_matmul(x, weights),
+            lambda: group.all_gather_columns_matmul(x, weights),
+            lambda: group.all_reduce_rms_norm(x, np.zeros_like(x), x[0].copy())[:, :1] / x[0, 0],
+        ]
+        start.wait()
+        for turn in range(turns):
+            which = turn % len(calls)
+            try:
+                found = calls[which]()
+            except symmem.Busy as error:
+                busy.append((error.op, error.rank, error.group))
+                continue
+            except symmem.Error as error:
+                wrong.append(repr(error))
+                continue
+            # A norm of numbers that are all alike has ones.
+            expected = 1.0 if which == 2 else value
+            (right if np.allclose(found, expected, rtol=1e-3) else wrong).append((which, found[0, 0], value))
+
+    both = [threading.Thread(target=work, args=(value,)) for value in (1.0, 2.0)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert not wrong, wrong[:3]
+    assert len(right) + len(busy) == 2 * turns and right
+    names = {"all_gather_matmul", "all_gather_columns_matmul", "all_reduce_rms_norm"}
+    assert {op for op, _, _ in busy} <= names and {(rank, name) for _, rank, name in busy} <= {(group.rank, group.name)}
+    # It is given back, also by what failed.
+    with pytest.raises(symmem.Invalid):
+        group.all_gather_matmul(np.ones((2, 3), "float32"), np.ones((5, 1), "float32"))
+    assert group.all_gather_matmul(np.ones((2, 3), "float32"), np.ones((3, 1), "float32")).tolist() == [[3.0]] * 2 * group.size
+
+
+def test_a_second_thread_is_busy_and_spoils_no_product(threads: Any) -> None:
+    threads(beside, 1)
 
 
 def nothing(group: symmem.Group) -> None:

@@ -16,7 +16,7 @@ use super::device::device;
 use super::stream::{refuse_capture, stream};
 use crate::error::{invalid, raise};
 use crate::group::Membership;
-use crate::memory::{Purpose, has_to_grow, room};
+use crate::memory::{Purpose, has_to_grow, room, room_handle};
 use crate::operand::{Operand, Place};
 
 /// A collective on private memory of the device `ordinal`. Input and output are addresses and numbers of
@@ -47,8 +47,8 @@ impl Private<'_> {
         if has_to_grow(membership, place, Purpose::Private, bytes) {
             refuse_growth(py, self.ordinal, self.call.name(), bytes)?;
         }
-        let handle = room(py, membership, place, bytes, 0)?;
-        let core = &handle.as_device().ok_or_else(|| invalid("room", "it is not on a device"))?.core;
+        let room = room(py, membership, (self.call.name(), place), (bytes, 0))?;
+        let core = &room.handle.as_device().ok_or_else(|| invalid("room", "it is not on a device"))?.core;
         let stream = stream(py, &core.device, None)?;
         let within = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
         // SAFETY: as the caller promises.
@@ -72,7 +72,7 @@ impl Private<'_> {
             return membership.refuse(py, 0, error);
         }
         let told = || {
-            let handle = room(py, membership, place, 1, 0)?;
+            let handle = room_handle(py, membership, place, (1, 0))?;
             let core = &handle.as_device().ok_or_else(|| invalid("room", "it is not on a device"))?.core;
             let stream = stream(py, &core.device, None)?;
             py.detach(|| core.refuse(&stream)).map_err(raise)

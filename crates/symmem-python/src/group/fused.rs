@@ -41,11 +41,11 @@ impl Group {
         fill: impl FnOnce(&mut Bytes) -> symmem::Result<()> + Send,
     ) -> PyResult<Py<PyAny>> {
         let (membership, op) = (self.membership(), plan.name());
-        let room = room(py, membership, Place::Cpu, bytes, timeout_ms)?;
-        let host = room.as_host().ok_or_else(|| invalid("room", "it is not on the host"))?;
+        let room = room(py, membership, (op, Place::Cpu), (bytes, timeout_ms))?;
+        let host = room.handle.as_host().ok_or_else(|| invalid("room", "it is not on the host"))?;
         let group = membership.group(op, timeout_ms)?;
-        // SAFETY: other Python threads race with it as they do with numpy; nobody but this file has the
-        // group's workspace for itself.
+        // SAFETY: other Python threads race with it as they do with numpy; nobody has addresses of the room,
+        // which is this call's until it is dropped.
         let job = unsafe { plan.job() };
         host.wait(op, Terms { py, timeout: None, stream: None }, |memory| {
             let mut memory = memory.on_terms_of(&group).slice(..bytes)?;
@@ -69,7 +69,8 @@ impl Group {
         // SAFETY: on the host; other Python threads race with it as they do with numpy.
         let bytes = unsafe { x.bytes_of() };
         self.run_in_room(py, plan, (bytes.len(), timeout_ms), |memory| {
-            // All ranks have read what was there: every use ends with a meeting.
+            // All ranks have read what was there: every use ends with a meeting. And the room is taken until
+            // they have read this, too.
             memory.local_mut()?.copy_from_slice(bytes);
             Ok(())
         })

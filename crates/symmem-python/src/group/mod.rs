@@ -23,10 +23,11 @@ use pyo3::prelude::*;
 use symmem::{Error, RankContext};
 
 use crate::cuda::Engines;
-use crate::error::raise;
+use crate::error::{busy, raise};
 use crate::interrupt;
 use crate::mail::Mailbox;
 use crate::memory::{Handle, Workspace};
+use crate::operand::Place;
 use crate::registry::AllocatedBlock;
 
 pub(crate) use self::class::Group;
@@ -59,12 +60,26 @@ struct SharedMembership {
     /// Handles that still hold the membership.
     handles: Mutex<Vec<Weak<dyn Handle>>>,
     workspaces: Mutex<Vec<Workspace>>,
+    /// Where a call has the group's own workspace for itself.
+    rooms_in_use: Mutex<Vec<Place>>,
     /// What the group has on devices.
     engines: Engines,
     /// The group's `Mailbox`.
     mail: Mutex<Option<Py<Mailbox>>>,
     /// How many `with` blocks of this group are open.
     entered: Mutex<usize>,
+}
+
+/// The group's own workspace at a place, for one call until dropped.
+pub(crate) struct RoomTurn<'a> {
+    membership: &'a Membership,
+    place: Place,
+}
+
+impl Drop for RoomTurn<'_> {
+    fn drop(&mut self) {
+        lock(&self.membership.shared.rooms_in_use).retain(|place| *place != self.place);
+    }
 }
 
 /// Which group something belongs to, without keeping it.
@@ -102,6 +117,7 @@ impl Membership {
             known: Mutex::default(),
             handles: Mutex::default(),
             workspaces: Mutex::default(),
+            rooms_in_use: Mutex::default(),
             engines: Engines::default(),
             mail: Mutex::default(),
             entered: Mutex::default(),
@@ -217,6 +233,18 @@ impl Membership {
     /// The workspaces that the group has.
     pub(crate) fn workspaces(&self) -> MutexGuard<'_, Vec<Workspace>> {
         lock(&self.shared.workspaces)
+    }
+
+    /// Takes the group's own workspace at `place` for the call `op`; `Busy` while another call has it.
+    pub(crate) fn take_room(&self, op: &'static str, place: Place) -> PyResult<RoomTurn<'_>> {
+        let mut in_use = lock(&self.shared.rooms_in_use);
+        if in_use.contains(&place) {
+            // Not under the lock: an exception may give up the interpreter.
+            drop(in_use);
+            return Err(busy(op, &self.shared.name, (self.shared.rank, self.shared.size)));
+        }
+        in_use.push(place);
+        Ok(RoomTurn { membership: self, place })
     }
 
     /// What the group has on devices.

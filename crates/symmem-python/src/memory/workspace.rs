@@ -11,7 +11,7 @@ use symmem::DType;
 use super::{Handle, Span, SymmetricMemory, attach};
 use crate::cuda;
 use crate::error::{invalid, raise};
-use crate::group::{Group, Membership};
+use crate::group::{Group, Membership, RoomTurn};
 use crate::operand::Place;
 use crate::registry::{self, AllocatedBlock, Memory};
 
@@ -76,13 +76,31 @@ pub(crate) fn workspace<R>(
     known.map(answer).ok_or_else(|| invalid("workspace", "another thread closed the group"))
 }
 
-/// The handle of the group's workspace for its own collectives, which grows as [`workspace`] does, in steps.
-pub(crate) fn room(
+/// The group's workspace for its own collectives, and the turn of the call that has it.
+pub(crate) struct Room<'a> {
+    pub(crate) handle: Arc<dyn Handle>,
+    _turn: RoomTurn<'a>,
+}
+
+/// The group's workspace for its own collectives, for the call `op`. What this puts there no other thread may
+/// overwrite before it was read, and an operation begins only afterwards: so another one gets `Busy` until
+/// the room is dropped.
+pub(crate) fn room<'a>(
+    py: Python<'_>,
+    membership: &'a Membership,
+    (op, place): (&'static str, Place),
+    (bytes, timeout_ms): (usize, u64),
+) -> PyResult<Room<'a>> {
+    let turn = membership.take_room(op, place)?;
+    Ok(Room { handle: room_handle(py, membership, place, (bytes, timeout_ms))?, _turn: turn })
+}
+
+/// The handle of that workspace, for who puts nothing there. It grows as [`workspace`] does, in steps.
+pub(crate) fn room_handle(
     py: Python<'_>,
     membership: &Membership,
     place: Place,
-    bytes: usize,
-    timeout_ms: u64,
+    (bytes, timeout_ms): (usize, u64),
 ) -> PyResult<Arc<dyn Handle>> {
     /// So that programs whose arrays grow do not allocate with each.
     const LEAST: usize = 1 << 20;
