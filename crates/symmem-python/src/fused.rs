@@ -13,6 +13,7 @@ use crate::Any;
 use crate::collectives::{Maybe, new_output, reduce_op};
 use crate::dtype;
 use crate::error::invalid;
+use crate::group::Membership;
 use crate::memory::Bytes;
 use crate::operand::{Operand, Place, is_tensor};
 use crate::private::are_apart;
@@ -47,6 +48,8 @@ pub(crate) struct FusedPlan<'py> {
     kind: FusedKind,
     dtype: DType,
     fused: bool,
+    /// What all ranks must have alike: the shape of their elements, or of the product that is scattered.
+    shape: Vec<usize>,
     /// Weights; or the two sides of a product; or the weight of a norm.
     inputs: Vec<Named<'py>>,
     /// Products, and the rows if they are wanted; or the part of the product; or the residual and the norm.
@@ -103,7 +106,8 @@ impl<'py> FusedPlan<'py> {
             outputs.push(output("rows", rows, of.dtype)?);
         }
         let kind = FusedKind::Gather(side, products.len());
-        Self { kind, dtype: of.dtype, fused, inputs, outputs, result }.apart()
+        let shape = of.shape.to_vec();
+        Self { kind, dtype: of.dtype, fused, shape, inputs, outputs, result }.apart()
     }
 
     /// This rank's part of the reduction of everybody's `a @ b`.
@@ -131,6 +135,7 @@ impl<'py> FusedPlan<'py> {
         check(name, divided.is_multiple_of(world), || {
             format!("{divided} {what} are not divisible by {world} ranks")
         })?;
+        let shape = [lead, &[*columns]].concat();
         let made = || {
             let (first, columns) = match side {
                 Side::Rows => (first / world, *columns),
@@ -140,7 +145,7 @@ impl<'py> FusedPlan<'py> {
         };
         let out = output("out", &out.map_or_else(made, |out| Ok(out.clone()))?, dtype)?;
         let (result, kind) = (out.1.object.clone().unbind(), FusedKind::Scatter(side, reduce));
-        Self { kind, dtype, fused, inputs, outputs: vec![out], result }.apart()
+        Self { kind, dtype, fused, shape, inputs, outputs: vec![out], result }.apart()
     }
 
     /// Everybody's sum added to `residual`, and the RMSNorm of that.
@@ -162,7 +167,8 @@ impl<'py> FusedPlan<'py> {
         let out = output("out", &out.map_or_else(made, |out| Ok(out.clone()))?, of.dtype)?;
         let result = out.1.object.clone().unbind();
         let (inputs, outputs) = (vec![weight], vec![residual, out]);
-        Self { kind: FusedKind::Norm(epsilon), dtype: of.dtype, fused: true, inputs, outputs, result }.apart()
+        let (kind, shape) = (FusedKind::Norm(epsilon), of.shape.to_vec());
+        Self { kind, dtype: of.dtype, fused: true, shape, inputs, outputs, result }.apart()
     }
 
     /// Itself, unless something that it writes has bytes in common with another array of its.
@@ -203,35 +209,43 @@ impl<'py> FusedPlan<'py> {
         rows.saturating_mul(b.shape[1]).saturating_mul(size_of::<f32>())
     }
 
-    /// What it does with the memory of all ranks.
+    /// What it does with the memory of all ranks of the group, which compare shapes unless this rank's
+    /// `membership` does not care.
     ///
     /// # Safety
     /// Nobody else uses the elements of its arrays, and the memory is none of what it writes.
-    pub(crate) unsafe fn job(&self) -> impl FnOnce(&Bytes) -> symmem::Result<()> + Send + '_ {
+    pub(crate) unsafe fn job(
+        &self,
+        membership: &Membership,
+    ) -> impl FnOnce(&Bytes) -> symmem::Result<()> + Send + '_ {
         let (kind, dtype, fused) = (self.kind, self.dtype, self.fused);
+        let shape = membership.compares_shapes().then_some(&*self.shape);
         // SAFETY: on the host, as all operands here; what is written is writable, and apart from each other
         // and from what is read (`apart`); else the caller's duty.
         let (inputs, mut outs): (Vec<_>, Vec<_>) = unsafe {
             let inputs = self.inputs.iter().map(|(_, one)| matrix(one, one.bytes_of())).collect();
             (inputs, self.outputs.iter().map(|(_, out)| out.bytes_of_mut()).collect())
         };
-        move |memory| match kind {
-            FusedKind::Gather(side, products) => {
-                let rows = outs.drain(products..).next();
-                memory.all_gather_matmul_as((dtype, side, fused), &inputs, outs, rows)
+        move |memory| {
+            let memory = memory.of_shape(shape);
+            match kind {
+                FusedKind::Gather(side, products) => {
+                    let rows = outs.drain(products..).next();
+                    memory.all_gather_matmul_as((dtype, side, fused), &inputs, outs, rows)
+                }
+                FusedKind::Scatter(side, reduce) => match (&*inputs, &mut *outs) {
+                    ([a, b], [out]) => {
+                        memory.matmul_reduce_scatter_as((dtype, side, fused), reduce, (*a, *b), out)
+                    }
+                    _ => Ok(()),
+                },
+                FusedKind::Norm(epsilon) => match (&*inputs, &mut *outs) {
+                    ([weight], [residual, out]) => {
+                        memory.all_reduce_rms_norm_as(dtype, residual, (weight.bytes, epsilon), out)
+                    }
+                    _ => Ok(()),
+                },
             }
-            FusedKind::Scatter(side, reduce) => match (&*inputs, &mut *outs) {
-                ([a, b], [out]) => {
-                    memory.matmul_reduce_scatter_as((dtype, side, fused), reduce, (*a, *b), out)
-                }
-                _ => Ok(()),
-            },
-            FusedKind::Norm(epsilon) => match (&*inputs, &mut *outs) {
-                ([weight], [residual, out]) => {
-                    memory.all_reduce_rms_norm_as(dtype, residual, (weight.bytes, epsilon), out)
-                }
-                _ => Ok(()),
-            },
         }
     }
 

@@ -36,9 +36,30 @@ GROUP_CALLS: dict[str, Call] = {
 #: Those that ranks call with arrays that differ, or with none, or that are another's with other names.
 GROUP_OTHERS = {"all_to_all_v", "all_gather_object", "broadcast_object", "barrier", "barrier_start", "clone", "local"}
 GROUP_OTHERS |= {"all_gather_v", "all_gather_v_start", "gather_v", "gather_v_start", "scatter_v", "scatter_v_start"}
-#: These have shapes of matrices (test_fused.py).
-FUSED = {"all_gather_matmul", "all_gather_columns_matmul", "matmul_reduce_scatter", "matmul_reduce_scatter_columns", "all_reduce_rms_norm"}
-GROUP_OTHERS |= FUSED | {"atomics", "from_env", "from_torch", "isend", "irecv", "_refuse"}
+#: These have shapes of matrices: rows of as many columns, which are 6 everywhere. Of a group, or of symmetric memory.
+FUSED: dict[str, tuple[Call, Call]] = {
+    "all_gather_matmul": (
+        lambda group, x: group.all_gather_matmul(x, ones(6, 2)),
+        lambda mem, x: mem.all_gather_matmul(ones(6, 2)),
+    ),
+    "all_gather_columns_matmul": (
+        lambda group, x: group.all_gather_columns_matmul(x, ones(12, 2)),
+        lambda mem, x: mem.all_gather_columns_matmul(ones(12, 2)),
+    ),
+    "matmul_reduce_scatter": (
+        lambda group, x: group.matmul_reduce_scatter(x, ones(6, 6)),
+        lambda mem, x: mem.matmul_reduce_scatter(x, ones(6, 6)),
+    ),
+    "matmul_reduce_scatter_columns": (
+        lambda group, x: group.matmul_reduce_scatter_columns(x, ones(6, 6)),
+        lambda mem, x: mem.matmul_reduce_scatter_columns(x, ones(6, 6)),
+    ),
+    "all_reduce_rms_norm": (
+        lambda group, x: group.all_reduce_rms_norm(x, np.zeros_like(x), ones(6)),
+        lambda mem, x: mem.all_reduce_rms_norm(np.zeros_like(x), ones(6)),
+    ),
+}
+GROUP_OTHERS |= set(FUSED) | {"atomics", "from_env", "from_torch", "isend", "irecv", "_refuse"}
 #: Refused on all ranks: they have no started form.
 NOT_STARTED = {"gather_start", "scatter_start"}
 GROUP_OTHERS |= {"subgroup", "survivors", "split", "gather_object", "scatter_object", "reduce_object", "all_reduce_object"}
@@ -65,10 +86,18 @@ MEMORY_CALLS: dict[str, Call] = {
     "all_to_all_v": lambda mem, out: mem.all_to_all_v([1, 1], out),
 }
 MEMORY_OTHERS = {"barrier", "close", "all_gather_v", "all_gather_v_start", "gather_v", "gather_v_start"}
-MEMORY_OTHERS |= FUSED | {"scatter_v", "scatter_v_start"}
+MEMORY_OTHERS |= set(FUSED) | {"scatter_v", "scatter_v_start"}
 
 SHAPES = [(4, 6), (8, 3)]
 MISMATCH = r"rank 0: \(4, 6\) x float64; rank 1: \(8, 3\) x float64"
+
+
+#: Of as many rows of 6.
+ROWS = [(4, 6), (2, 2, 6)]
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, "float32")
 
 
 def collectives_of(kind: type) -> set[str]:
@@ -120,6 +149,50 @@ def symmetric(group: symmem.Group, name: str) -> None:
 @pytest.mark.parametrize("name", MEMORY_CALLS)
 def test_symmetric_arrays_of_other_shapes_are_a_mismatch(threads: Any, name: str) -> None:
     threads(symmetric, 2, name)
+
+
+def fused(group: symmem.Group, name: str) -> None:
+    of_group, of_memory = FUSED[name]
+    x = symmem.empty(*ROWS[group.rank], dtype="float32")
+    x[:] = 1.0
+    loose_group = group.any_shape()
+    mem, private = symmem.rendezvous(x, group), np.array(x)
+    # As a workspace it may have any shape of its own.
+    calls = {"private": lambda: of_group(group, private), "symmetric": lambda: of_group(group, x), "handle": lambda: of_memory(mem, private)}
+    for kind, call in calls.items():
+        with pytest.raises(symmem.Mismatch, match=r"rank 0: .*\(4, 6\) x float32; rank 1: .*\(2, 2, 6\) x float32") as caught:
+            call()
+            raise AssertionError(f"{kind} went well")
+        assert caught.value.op == name
+    # What is in a workspace means nothing.
+    assert "scatter" in name or (np.asarray(x) == 1).all()
+    # Asked for, it goes by rows and columns; and they are still in step.
+    loose = symmem.rendezvous(x, loose_group)
+    found = [of_group(loose_group, private), of_memory(loose, private)]
+    assert found[0].shape == found[1].shape and np.array_equal(*found) and np.all(found[0] > 0.5)
+    # Other shapes of as many elements are none of as many rows.
+    other = ones(*[(4, 6), (8, 3)][group.rank])
+    with pytest.raises(symmem.Error):
+        of_group(loose_group, other)
+    mem.barrier()
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_operations_compare_the_shape_of_rows_too(threads: Any, name: str) -> None:
+    threads(fused, 2, name)
+
+
+def own_row(group: symmem.Group) -> None:
+    """One row is another shape than a row in a matrix, whatever the workspace looks like that some rank has made."""
+    for _ in range(2):
+        with pytest.raises(symmem.Mismatch, match=r"rank 0: .*6 x float32; rank 1: .*\(1, 6\) x float32"):
+            group.all_reduce_rms_norm(ones(*[(6,), (1, 6)][group.rank]), ones(*[(6,), (1, 6)][group.rank]), ones(6))
+        mine = group if group.rank else group.any_shape()
+        mine.any_shape().all_reduce_rms_norm(ones(*[(6,), (1, 6)][group.rank]), ones(*[(6,), (1, 6)][group.rank]), ones(6))
+
+
+def test_a_row_is_no_matrix(threads: Any) -> None:
+    threads(own_row, 2)
 
 
 def counted(group: symmem.Group) -> None:

@@ -46,7 +46,7 @@ impl Group {
         let group = membership.group(op, timeout_ms)?;
         // SAFETY: other Python threads race with it as they do with numpy; nobody has addresses of the room,
         // which is this call's until it is dropped.
-        let job = unsafe { plan.job() };
+        let job = unsafe { plan.job(membership) };
         host.wait(op, Terms { py, timeout: None, stream: None }, |memory| {
             let mut memory = memory.on_terms_of(&group).slice(..bytes)?;
             fill(&mut memory)?;

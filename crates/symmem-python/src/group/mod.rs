@@ -171,7 +171,12 @@ impl Membership {
     /// care.
     #[inline]
     pub(crate) fn shaped(&self, group: &symmem::Group, shape: &[usize]) -> Option<symmem::Group> {
-        (!self.any_shape).then(|| group.shaped(shape))
+        self.compares_shapes().then(|| group.shaped(shape))
+    }
+
+    /// Whether collectives compare the shapes of arrays.
+    pub(crate) fn compares_shapes(&self) -> bool {
+        !self.any_shape
     }
 
     /// How long a call waits that was given `timeout_ms`, if not as the group's default says.

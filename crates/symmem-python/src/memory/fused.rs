@@ -39,7 +39,7 @@ impl SymmetricMemory {
         let (host, plan) = self.told(terms, checked)?;
         // SAFETY: other Python threads race with it as they do with numpy; what it writes is apart from the
         // memory, as was just seen, and so is what it reads where the memory is written.
-        host.wait(op, terms, unsafe { plan.job() })?;
+        host.wait(op, terms, unsafe { plan.job(self.membership()) })?;
         plan.done()
     }
 

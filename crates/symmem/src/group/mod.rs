@@ -243,6 +243,17 @@ impl Group {
         Self { shape: Shape::of(shape), ..self.share() }
     }
 
+    /// [`Group::shaped`], or without a shape the same membership that compares none.
+    pub(crate) fn of_shape(&self, shape: Option<&[usize]>) -> Self {
+        Self { shape: shape.map_or(Shape::ANY, Shape::of), ..self.share() }
+    }
+
+    /// The same membership, for an array that is so many rows and columns: its own shape is compared if that
+    /// is of as many rows, else these two are.
+    pub(crate) fn in_rows(&self, rows: [usize; 2]) -> Self {
+        Self { shape: self.shape.of_rows(rows), ..self.share() }
+    }
+
     /// The same membership, whose collectives on memory compare `counts` in the place of a shape.
     pub(crate) fn counted(&self, counts: &[usize]) -> Self {
         Self { shape: Shape::of_counts(counts), ..self.share() }

@@ -27,6 +27,16 @@ impl Shape {
         Self::packed(leading, shape.len() as u64 + 1, shape, !shape.contains(&0))
     }
 
+    /// What ranks say of rows: the shape that they have by what is said here, or `rows` and `columns` where
+    /// that is of other rows, or nothing.
+    pub(crate) fn of_rows(self, [rows, columns]: [usize; 2]) -> Self {
+        let count = (self.word & HASHED).saturating_sub(1);
+        let mut leading = self.unpacked(count.saturating_sub(1));
+        let all = leading.try_fold(1, |all: u64, side| all.checked_mul(side));
+        let says_so = count > 0 && count + 1 < HASHED && all == Some(rows as u64);
+        if says_so { self } else { Self::of(&[rows, columns]) }
+    }
+
     /// What ranks say of `counts`, one per rank, in the place of a shape: these themselves if they fit, else
     /// a hash of theirs.
     pub(crate) fn of_counts(counts: &[usize]) -> Self {
@@ -102,6 +112,20 @@ mod tests {
         assert_eq!(shown(&[1 << 40, 2]), format!("({}, 2)", 1u64 << 40));
         assert_eq!(shown(&[2, 3, 4, 5, 6, 7]), "(2, 3, 4, 5, 6, 7)");
         assert_eq!(Shape::ANY.describe(7), "7");
+    }
+
+    #[test]
+    fn rows_keep_the_shape_that_they_have() {
+        let of_rows = |shape: &[usize], rows, columns| Shape::of(shape).of_rows([rows, columns]);
+        for kept in [&[2, 3, 4][..], &[6, 4], &[1, 6, 4], &[6, 1, 4]] {
+            assert_eq!(of_rows(kept, 6, 4), Shape::of(kept));
+        }
+        assert_eq!(of_rows(&[4], 1, 4), Shape::of(&[4]));
+        assert_eq!(Shape::ANY.of_rows([6, 4]), Shape::of(&[6, 4]));
+        // Rows of another length, no rows, or a shape that cannot be told.
+        for other in [&[24][..], &[4, 6], &[2, 2, 6], &[], &[1; 20], &[1 << 40, 1 << 40, 1]] {
+            assert_eq!(of_rows(other, 6, 4), Shape::of(&[6, 4]), "{other:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::collective::low_contention::ReadRange;
 use crate::memory::SymmetricMemory;
 use crate::numeric::Element;
 use crate::numeric::product::{self, Panels, RawMatrix};
-use crate::operation::{Algorithm, Op, Shape};
+use crate::operation::{Algorithm, Op};
 use crate::sys::copy;
 
 impl<T: Element> SymmetricMemory<T> {
@@ -195,8 +195,8 @@ impl<T: Element> SymmetricMemory<T> {
         mut visit: impl FnMut(&mut S, usize, *const u8),
         agreed: impl FnOnce(&mut S),
     ) -> Result<()> {
-        let group = self.group().shaped(&shape);
-        let call = CollectiveCall { shape: Shape::of(&shape), ..self.call(op, 0, None) };
+        let group = self.group().in_rows(shape);
+        let call = CollectiveCall { shape: group.shape, ..self.call(op, 0, None) };
         let signature = call.signature(way, self.parts.number());
         tracing::trace!(op = op.name(), algorithm = %way, bytes = call.bytes, "collective");
         self.parts.operate_as(&group, op, |running| {

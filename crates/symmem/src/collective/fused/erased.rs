@@ -92,6 +92,13 @@ fn way(fused: bool) -> Algorithm {
 }
 
 impl SymmetricMemory<u8> {
+    /// The same memory, whose fused operations are of an array of `shape`: of the memory's own elements, or
+    /// of the product that is scattered. Ranks compare it, or without one just rows and columns.
+    #[doc(hidden)]
+    pub fn of_shape(&self, shape: Option<&[usize]>) -> Self {
+        self.on_group(self.group().of_shape(shape))
+    }
+
     /// [`all_gather_matmul`](SymmetricMemory::all_gather_matmul), with `gathered`
     /// [`all_gather_matmul_and_rows`](SymmetricMemory::all_gather_matmul_and_rows), or of columns
     /// [`all_gather_columns_matmul`](SymmetricMemory::all_gather_columns_matmul), which gathers nothing.
@@ -135,11 +142,9 @@ impl SymmetricMemory<u8> {
         with_factors!(self, op, dtype, T => {
             let made = a.view::<T>().and_then(|a| Ok((a, b.view::<T>()?, elements_mut::<T>(out)?)));
             let (a, b, out) = self.parts.told(op, made)?;
+            let group = self.group().in_rows([a.rows(), b.columns()]);
             let mut workspace = self.parts.told(op, self.cast::<f32>())?.using(way(fused));
-            match side {
-                Side::Rows => workspace.matmul_reduce_scatter(reduce, a, b, out),
-                Side::Columns => workspace.matmul_reduce_scatter_columns(reduce, a, b, out),
-            }
+            workspace.multiply_and_scatter(&group, op, reduce, (a, b), out)
         })
     }
 

@@ -10,7 +10,7 @@ use crate::collective::peers::Peers;
 use crate::memory::SymmetricMemory;
 use crate::numeric::norm::{self, RmsNorm};
 use crate::numeric::{Element, ReduceKernel, ReduceOp};
-use crate::operation::{Collective, Op, Shape};
+use crate::operation::{Collective, Op};
 use crate::sync::team::RankThreads;
 
 /// What is made of the sums.
@@ -76,10 +76,11 @@ impl<T: Element> SymmetricMemory<T> {
         let (kernel, algorithm) = self.parts.told(OP, fits)?;
         let _borrow = self.parts.told(OP, self.local())?;
         let shape = [len.checked_div(width).unwrap_or(0), width];
-        let call = CollectiveCall { shape: Shape::of(&shape), ..self.call(OP, 0, Some(ReduceOp::Sum)) };
+        let group = self.group().in_rows(shape);
+        let call = CollectiveCall { shape: group.shape, ..self.call(OP, 0, Some(ReduceOp::Sum)) };
         tracing::trace!(op = OP.name(), %algorithm, bytes = call.bytes, "collective");
         let outputs = Outputs { residual, out };
-        self.parts.operate_as(&self.group().shaped(&shape), OP, |running| {
+        self.parts.operate_as(&group, OP, |running| {
             self.carry(&call, (len, call.bytes), algorithm, running, |peers| {
                 work(self.threads(), peers, kernel, shape, &RmsNorm::new(weight, epsilon), outputs);
             })

@@ -9,11 +9,11 @@
 
 use super::{MatrixView, check, multiply, rows_of};
 use crate::collective::CollectiveCall;
-use crate::group::Running;
+use crate::group::{Group, Running};
 use crate::memory::SymmetricMemory;
 use crate::numeric::product::{self, Panels, RawMatrix};
 use crate::numeric::{DType, Element, ReduceKernel, ReduceOp};
-use crate::operation::{Algorithm, Op, Shape, Signature};
+use crate::operation::{Algorithm, Op, Signature};
 use crate::sys::copy::Stores;
 use crate::{Error, Result};
 
@@ -62,7 +62,8 @@ impl SymmetricMemory<f32> {
         b: MatrixView<'_, T>,
         out: &mut [T],
     ) -> Result<()> {
-        self.multiply_and_scatter(Op::MatmulReduceScatter, op, (a, b), out)
+        let group = self.group().shaped(&[a.rows(), b.columns()]);
+        self.multiply_and_scatter(&group, Op::MatmulReduceScatter, op, (a, b), out)
     }
 
     /// Collective. [`SymmetricMemory::matmul_reduce_scatter`] that divides the columns of the product among
@@ -87,11 +88,14 @@ impl SymmetricMemory<f32> {
         b: MatrixView<'_, T>,
         out: &mut [T],
     ) -> Result<()> {
-        self.multiply_and_scatter(Op::MatmulReduceScatterColumns, op, (a, b), out)
+        let group = self.group().shaped(&[a.rows(), b.columns()]);
+        self.multiply_and_scatter(&group, Op::MatmulReduceScatterColumns, op, (a, b), out)
     }
 
-    fn multiply_and_scatter<T: Element>(
+    /// The shape that `group` says is that of the product.
+    pub(super) fn multiply_and_scatter<T: Element>(
         &mut self,
+        group: &Group,
         op: Op,
         reduce: ReduceOp,
         (a, b): (MatrixView<'_, T>, MatrixView<'_, T>),
@@ -99,18 +103,13 @@ impl SymmetricMemory<f32> {
     ) -> Result<()> {
         let plan = self.parts.told(op, self.plan_scatter(op, reduce, (a, b), out.len()))?;
         let _borrow = self.parts.told(op, self.borrow_exclusive(op.name()))?;
-        let shape = [a.rows(), b.columns()];
         let bytes = a.rows() * b.columns() * size_of::<T>();
-        let call = CollectiveCall {
-            dtype: T::DTYPE,
-            bytes,
-            shape: Shape::of(&shape),
-            ..self.call(op, 0, Some(reduce))
-        };
+        let call =
+            CollectiveCall { dtype: T::DTYPE, bytes, shape: group.shape, ..self.call(op, 0, Some(reduce)) };
         self.parts.told(op, call.check_bytes())?;
         let signature = call.signature(plan.way, self.parts.number());
         tracing::trace!(op = op.name(), algorithm = %plan.way, bytes, "collective");
-        self.parts.operate_as(&self.group().shaped(&shape), op, |running| {
+        self.parts.operate_as(group, op, |running| {
             let epoch = self.sealed_by_meeting(self.make_parts(running, signature, &plan))?;
             let parts = self.parts_of_all(running, epoch, plan.rows * plan.columns)?;
             // SAFETY: all ranks have announced that their parts are made, and nobody writes them until the

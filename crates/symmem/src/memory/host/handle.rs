@@ -62,6 +62,11 @@ impl<T: Element> SymmetricMemory<T> {
         Self::new(self.parts.with_group(self.group().on_terms_of(group)))
     }
 
+    /// The same memory on another handle of its group.
+    pub(crate) fn on_group(&self, group: Group) -> Self {
+        Self::new(self.parts.with_group(group))
+    }
+
     /// The algorithm that `collective` takes on this handle; an error where [`SymmetricMemory::using`] asked
     /// for one that cannot carry it.
     ///
