@@ -32,7 +32,8 @@ SYMMEM_DEVICE u32 as_bits(float value) {
 #endif
 }
 
-// How a 32-bit word holds elements.
+// How a 32-bit word holds elements. `add` gives, but for what a NaN looks like, the bits of a sum in f32 that is rounded to T: f32 has more than twice the digits
+// of the short types and two, so that rounding twice is rounding once.
 template <class T>
 struct Format;
 
@@ -42,6 +43,7 @@ struct Format<f32> {
     static SYMMEM_DEVICE void unpack(u32 word, float* value) { value[0] = as_float(word); }
     static constexpr u32 NAN_BITS = 0x7fc00000u;
     static SYMMEM_DEVICE u32 pack(const float* value) { return as_bits(value[0]); }
+    static SYMMEM_DEVICE u32 add(u32 a, u32 b) { return as_bits(as_float(a) + as_float(b)); }
 };
 
 #ifndef SYMMEM_HOST
@@ -56,6 +58,12 @@ struct Format<bf16> {
     static SYMMEM_DEVICE u32 pack(const float* value) {
         u32 word;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(value[1]), "f"(value[0]));
+        return word;
+    }
+    // Times one, since older devices have no addition: the product is exact.
+    static SYMMEM_DEVICE u32 add(u32 a, u32 b) {
+        u32 word;
+        asm("fma.rn.bf16x2 %0, %1, %3, %2;" : "=r"(word) : "r"(a), "r"(b), "r"(0x3f803f80u));
         return word;
     }
 };
@@ -75,6 +83,11 @@ struct Format<f16> {
     static SYMMEM_DEVICE u32 pack(const float* value) {
         u32 word;
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(value[1]), "f"(value[0]));
+        return word;
+    }
+    static SYMMEM_DEVICE u32 add(u32 a, u32 b) {
+        u32 word;
+        asm("add.rn.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
         return word;
     }
 };
@@ -104,10 +117,8 @@ struct Sum {
     // The sum, or with a `divisor` the average, rounded once.
     SYMMEM_DEVICE Unit finish(float divisor) {
         if (divisor != 0.0f) divide(divisor);
-        Unit unit;
+        Unit unit = rounded();
         bool has_nan = false;
-#pragma unroll
-        for (u32 at = 0; at < 4; ++at) unit.word[at] = Format<T>::pack(&value[at * PER_WORD]);
         // Two at a time: one instruction tells whether either is one.
 #pragma unroll
         for (u32 at = 0; at < 4 * PER_WORD; at += 2) has_nan |= is_nan(at) || is_nan(at + 1);
@@ -115,7 +126,15 @@ struct Sum {
         return unit;
     }
 
-    // The same out of line, for kernels that are over before they would have fetched so much code: an exact division is long.
+    // The sum, rounded once. A NaN looks as the conversion makes it.
+    SYMMEM_DEVICE Unit rounded() const {
+        Unit unit;
+#pragma unroll
+        for (u32 at = 0; at < 4; ++at) unit.word[at] = Format<T>::pack(&value[at * PER_WORD]);
+        return unit;
+    }
+
+    // What `sum` is divided by `divisor`, out of line, for kernels that are over before they would have fetched so much code: an exact division is long.
     static SYMMEM_COLD Sum divided(Sum sum, float divisor) {
         sum.divide(divisor);
         return sum;

@@ -159,6 +159,10 @@ SYMMEM_DEVICE void store_unit(void* at, Unit unit) {
                  : "memory");
 }
 
+SYMMEM_DEVICE void store_pair(void* at, u32 low, u32 high) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(low), "r"(high) : "memory");
+}
+
 SYMMEM_DEVICE u32 load_half(const u16* at) {
     u16 value;
     asm volatile("ld.global.u16 %0, [%1];" : "=h"(value) : "l"(at) : "memory");
@@ -211,6 +215,8 @@ struct HostThread {
     u32 thread, threads, block, blocks;
     std::barrier<>* barrier;
     bool* votes;
+    // Of the block's own memory.
+    float* parts;
 };
 inline thread_local HostThread host_thread;
 
@@ -271,6 +277,10 @@ SYMMEM_DEVICE Unit load_unit(const void* at) {
     return unit;
 }
 SYMMEM_DEVICE void store_unit(void* at, Unit unit) { std::memcpy(at, &unit, sizeof unit); }
+SYMMEM_DEVICE void store_pair(void* at, u32 low, u32 high) {
+    const u32 pair[2] = {low, high};
+    std::memcpy(at, pair, sizeof pair);
+}
 SYMMEM_DEVICE u32 load_half(const u16* at) { return *at; }
 SYMMEM_DEVICE void store_half(u16* at, u32 value) { *at = (u16)value; }
 SYMMEM_DEVICE u32 load_word(const u32* at) { return *at; }

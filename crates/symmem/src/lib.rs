@@ -178,7 +178,7 @@ pub mod cuda {
     pub use self::module::{Function, Module, device_headers};
     pub use self::owner::Owner;
     pub use self::stream::{Capture, Stream};
-    pub use crate::collective::device::{LocalRanks, OnStream};
+    pub use crate::collective::device::{LocalRanks, Normed, OnStream, RmsNorm};
     pub use crate::config::{PlaceKind, Provider};
     pub use crate::device::status::Status;
     #[doc(hidden)]

@@ -88,6 +88,7 @@ void run_kernel(Shape shape, Random& random, Body body) {
     struct Block {
         std::barrier<> barrier;
         bool votes[ROOM] = {};
+        float parts[2 * ROOM] = {};
         explicit Block(u32 threads) : barrier(threads) {}
     };
     std::vector<std::unique_ptr<Block>> blocks;
@@ -100,7 +101,7 @@ void run_kernel(Shape shape, Random& random, Body body) {
         threads.emplace_back([&, block, thread, delay] {
             if (delay != 0) nap(delay);
             Block& own = *blocks[block];
-            host_thread = {thread, shape.threads, block, shape.blocks, &own.barrier, own.votes};
+            host_thread = {thread, shape.threads, block, shape.blocks, &own.barrier, own.votes, own.parts};
             body();
         });
     }

@@ -1,5 +1,7 @@
 // The operations, with values that show a wrong element, and memory around it that nobody may touch.
 #pragma once
+#include <cmath>
+
 #include "machine.hpp"
 
 #include "kernels.hpp"
@@ -10,6 +12,8 @@ enum Kind : u32 {
 #undef KIND
     PULLED,
     PORTION,
+    NORM_ONE_SHOT,
+    NORM_TWO_SHOT,
     BARRIER,
     MULTIMEM_ONE_SHOT,
     MULTIMEM_TWO_SHOT,
@@ -25,8 +29,9 @@ constexpr const char* KIND_NAMES[] = {
 #define NAME(kind, body, forms, owns) #body,
     SYMMEM_ALL_REDUCES(NAME)
 #undef NAME
-    "pull",              "reduce_portion",    "barrier",         "multimem_one_shot",
-    "multimem_two_shot", "multimem_reduce",   "multimem_gather", "multimem_barrier"};
+    "pull",              "reduce_portion",    "norm_one_shot",
+    "norm_two_shot",     "barrier",           "multimem_one_shot",
+    "multimem_two_shot", "multimem_reduce",   "multimem_gather",  "multimem_barrier"};
 
 // The forms that an all-reduce has, a bit for each.
 inline u32 forms_of(Kind kind) {
@@ -51,6 +56,7 @@ inline bool must_own(Kind kind) {
 }
 
 inline bool is_multimem(Kind kind) { return kind >= MULTIMEM_ONE_SHOT; }
+inline bool is_norm(Kind kind) { return kind >= NORM_ONE_SHOT && kind <= NORM_TWO_SHOT; }
 inline bool is_barrier(Kind kind) { return kind == BARRIER || kind == MULTIMEM_BARRIER; }
 
 constexpr u32 MAX_COUNT = 300;
@@ -89,6 +95,9 @@ inline Form random_form(Kind kind, Random& random) {
     }
 }
 
+// Elements of a row for a block of this shape: some of its threads have two units, and some one.
+inline u32 row_of(Shape shape) { return 4 * (shape.threads * UNITS - shape.threads / 2); }
+
 inline Operation operation_of(Kind kind, Random& random) {
     // Mostly more than a few units for each thread, sometimes less than one for each rank.
     u32 count = 1 + (random.chance(30) ? random.below(8) : random.below(MAX_COUNT));
@@ -97,6 +106,12 @@ inline Operation operation_of(Kind kind, Random& random) {
     // With so many each of five ranks owns a part.
     if (must_own(kind) && count < 68) count += 68;
     Shape shape = {1 + random.below(4), 1 + random.below(MAX_THREADS)};
+    // Whole rows, one for each block at least.
+    if (is_norm(kind)) {
+        const u32 row = row_of(shape), rows = 1 + random.below(MAX_COUNT / row);
+        count = row * rows;
+        if (shape.blocks > rows) shape.blocks = rows;
+    }
     // Sometimes a unit for each thread, or less.
     if (kind == LOW_LATENCY && random.chance(40)) count = 4 * (1 + random.below(shape.blocks * shape.threads));
     return {kind, random_form(kind, random), count, random.chance(30), shape, random.next()};
@@ -120,16 +135,28 @@ inline float result_of(const Operation& op, u32 world, u32 index) {
     return op.average ? sum / (float)world : sum;
 }
 
+// What a norm adds to the sum, and what it keeps of both.
+inline float residual_of(const Operation& op, u32 index) { return value_of(op.seed + 2, 0, index); }
+inline float kept_of(const Operation& op, u32 world, u32 index) { return result_of(op, world, index) + residual_of(op, index); }
+
+// What it makes of that: in double, so nearly.
+inline double normed_of(const Operation& op, u32 world, u32 index) {
+    const u32 row = row_of(op.shape), first = index / row * row;
+    double squares = 0;
+    for (u32 at = first; at < first + row; ++at) squares += std::pow((double)kept_of(op, world, at), 2);
+    return kept_of(op, world, index) / std::sqrt(squares / row + 1.0);
+}
+
 // The memory that one rank uses on one lane.
 struct Buffers {
-    Bytes symmetric, input, output;
-    Buffers() : symmetric(bytes()), input(bytes()), output(bytes()) {}
+    Bytes symmetric, input, output, residual;
+    Buffers() : symmetric(bytes()), input(bytes()), output(bytes()), residual(bytes()) {}
 
     static u64 bytes() { return (MAX_COUNT + 2 * MARGIN) * sizeof(float); }
 
     // Of an operation: each rank has another alignment.
     static u64 offset(const Operation& op, u32 rank) {
-        u32 shift = mix(op.seed) % 2 ? 0 : (u32)(mix(op.seed + rank) % 4);
+        u32 shift = is_norm(op.kind) || mix(op.seed) % 2 ? 0 : (u32)(mix(op.seed + rank) % 4);
         return (MARGIN - shift) * sizeof(float);
     }
 
@@ -153,7 +180,7 @@ struct Track {
 };
 
 template <u32 W>
-void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch) {
+void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch, const Norm& norm) {
     if (kind == LOW_LATENCY && takes_whole)
         return launch.mode & ONE_DEVICE ? low_latency_whole<f32, W, TO_ALL_TOGETHER>(launch)
                                         : low_latency_whole<f32, W, TO_ALL_APART>(launch);
@@ -162,6 +189,8 @@ void run_body(Kind kind, bool takes_whole, const Launch<ROOM>& launch) {
     case kind: return body<f32, W>(launch);
         SYMMEM_ALL_REDUCES(BODY)
 #undef BODY
+        case NORM_ONE_SHOT: return norm_one_shot<f32, W>(launch, norm);
+        case NORM_TWO_SHOT: return norm_two_shot<f32, W>(launch, norm);
         case PULLED: return pull(launch);
         case PORTION: return reduce_portion<f32, W>(launch);
         case MULTIMEM_REDUCE:
@@ -183,6 +212,7 @@ class Call {
         input = op.form == PRIVATE ? own.input.at(offset) : symmetric;
         output = op.form == IN_PLACE ? input : own.output.at(MARGIN * sizeof(float));
         if (op.kind == MULTIMEM_GATHER) output = symmetric;
+        residual = own.residual.at(0);
         results = op.kind == MULTIMEM_GATHER ? op.count * track.group.world : op.count;
     }
 
@@ -191,6 +221,7 @@ class Call {
         for (u64 at = 0; at < Buffers::bytes(); at += sizeof(u32)) store_word((u32*)own.output.at(at), UNTOUCHED);
         for (u32 at = 0; output == symmetric && at < results; ++at) store_word((u32*)output + at, UNTOUCHED);
         for (u32 at = 0; at < op.count; ++at) store_word((u32*)input + at, as_bits(value_of(op.seed, rank, at)));
+        for (u32 at = 0; at < op.count; ++at) store_word((u32*)residual + at, as_bits(residual_of(op, at)));
         store_word((u32*)output + results, UNTOUCHED);
         store_word((u32*)output - 1, UNTOUCHED);
     }
@@ -214,13 +245,15 @@ class Call {
         // Whether sums are unrolled is the rank's own affair, and whether it runs the kernel for whole messages where it can.
         u32 unrolled = random.chance(50) ? launch.world : 0;
         bool takes_whole = op.kind == LOW_LATENCY && is_whole() && random.chance(70);
+        const u32 row = row_of(op.shape);
+        const Norm norm = {residual, nullptr, nullptr, op.count / row, row * (u32)sizeof(float), 1.0f / (float)row, 1.0f, PLAIN, 0};
         // Where all ranks are on one device the barrier has one block, and a thread for each of them.
         bool is_together = op.kind == BARRIER && launch.mode & ONE_DEVICE;
         if (track.group.is_marked) run_kernel({1, 1}, random, [&] { mark_begin(launch); });
         run_kernel(is_together ? Shape{1, launch.world} : op.shape, random, [&] {
-            if (unrolled == 2) return run_body<2>(op.kind, takes_whole, launch);
-            if (unrolled == 4) return run_body<4>(op.kind, takes_whole, launch);
-            run_body<0>(op.kind, takes_whole, launch);
+            if (unrolled == 2) return run_body<2>(op.kind, takes_whole, launch, norm);
+            if (unrolled == 4) return run_body<4>(op.kind, takes_whole, launch, norm);
+            run_body<0>(op.kind, takes_whole, launch, norm);
         });
         if (track.group.is_marked) run_kernel({1, 1}, random, [&] { mark_end(launch); });
     }
@@ -228,6 +261,7 @@ class Call {
     // The result is right, and nothing else has changed.
     void check() const {
         if (is_barrier(op.kind) || is_idle()) return check_untouched();
+        if (is_norm(op.kind)) return check_rows();
         for (u32 at = 0; at < results; ++at) expect(output, at, as_bits(result_of(op, track.group.world, at)));
         expect_margin();
         if (op.form != IN_PLACE) check_input();
@@ -238,6 +272,7 @@ class Call {
         check_input();
         if (op.form == IN_PLACE) return;
         for (u32 at = 0; at < results; ++at) expect(output, at, UNTOUCHED);
+        for (u32 at = 0; is_norm(op.kind) && at < results; ++at) expect(residual, at, as_bits(residual_of(op, at)));
         expect_margin();
     }
 
@@ -251,6 +286,16 @@ class Call {
 
     // Whether this rank is read only.
     bool is_idle() const { return op.kind == MULTIMEM_REDUCE && rank != root_of(op, track.group.world); }
+
+    void check_rows() const {
+        for (u32 at = 0; at < results; ++at) {
+            expect(residual, at, as_bits(kept_of(op, track.group.world, at)));
+            const double wanted = normed_of(op, track.group.world, at), found = as_float(load_word((const u32*)output + at));
+            if (!(std::abs(found - wanted) <= 1e-5 * (1 + std::abs(wanted)))) expect(output, at, as_bits((float)wanted));
+        }
+        expect_margin();
+        check_input();
+    }
 
     void check_input() const {
         for (u32 at = 0; at < op.count; ++at) expect(input, at, as_bits(value_of(op.seed, rank, at)));
@@ -273,7 +318,7 @@ class Call {
     Track& track;
     const Operation op;
     const u32 rank;
-    char *symmetric, *input, *output;
+    char *symmetric, *input, *output, *residual;
     // Elements of the result.
     u32 results;
 };

@@ -24,14 +24,14 @@ pub(crate) fn check(op: &'static str, dtype: DType) -> Result<()> {
 
 /// What rows are normalised with, and room for a row.
 #[derive(Clone)]
-pub(crate) struct RmsNorm {
+pub(crate) struct RowNormaliser {
     weight: Vec<f32>,
     epsilon: f32,
     row: Vec<f32>,
     residual: Vec<f32>,
 }
 
-impl RmsNorm {
+impl RowNormaliser {
     pub(crate) fn new<T: Element>(weight: &[T], epsilon: f32) -> Self {
         let mut wide = vec![0.0; weight.len()];
         widen_slice(weight, &mut wide);
@@ -75,7 +75,7 @@ mod tests {
             let row: Vec<f32> = (0..len).map(|at| (at % 7) as f32 - 3.0).collect();
             let weight: Vec<f32> = (0..len).map(|at| 1.0 + (at % 3) as f32).collect();
             let (mut residual, mut out) = (vec![0.5f32; len], vec![0.0f32; len]);
-            RmsNorm::new(&weight, 1e-5).add_and_normalise(&row, &mut residual, &mut out);
+            RowNormaliser::new(&weight, 1e-5).add_and_normalise(&row, &mut residual, &mut out);
             let squares: f64 = row.iter().map(|value| f64::from(value + 0.5).powi(2)).sum();
             let scale = 1.0 / (squares / len as f64 + 1e-5).sqrt();
             for at in 0..len {
@@ -91,7 +91,7 @@ mod tests {
         let row = [1.0, 1e-3, -2.0].map(bf16::from_f32);
         let weight = [bf16::ONE; 3];
         let (mut residual, mut out) = ([1.0, 1.0, 1.0].map(bf16::from_f32), [bf16::ZERO; 3]);
-        RmsNorm::new(&weight, 0.0).add_and_normalise(&row, &mut residual, &mut out);
+        RowNormaliser::new(&weight, 0.0).add_and_normalise(&row, &mut residual, &mut out);
         assert_eq!(residual.map(bf16::to_f32), [2.0, 1.0, -1.0]);
         let scale = 1.0 / 2f32.sqrt();
         assert_eq!(out, [2.0, 1.0, -1.0].map(|value| bf16::from_f32(value * scale)));

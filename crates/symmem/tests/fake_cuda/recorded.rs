@@ -1,7 +1,7 @@
 //! What the methods of a handle on a device ask the engine to do, seen by an engine that only records it.
 
 use symmem::collectives::ROWS;
-use symmem::cuda::{Buffer, Device, Engine, Stream, SymmetricMemory};
+use symmem::cuda::{Buffer, Device, DeviceSliceMut, Engine, Normed, RmsNorm, Stream, SymmetricMemory};
 use symmem::fault::{RecordedOperation, record_operations, recorded_operations};
 use symmem::{DType, Error, ReduceOp, Result};
 
@@ -116,6 +116,107 @@ fn every_collective_asks_for_itself_once() {
             named.retain(|left| *left != name);
         }
         assert!(named.is_empty(), "without a row here: {named:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_norm_asks_for_itself_once() {
+    on_recorders("recorded::a_norm_asks_for_itself_once", |place| {
+        let Place { memory, stream, same, .. } = place;
+        let mut residual = Buffer::new(memory.device(), LEN)?;
+        let weight = Buffer::new(memory.device(), 16)?;
+        memory.all_reduce_rms_norm(&mut residual, &weight, 1e-5, &mut *same, stream)?;
+        let norm = RmsNorm::new(32, 1e-5).reduce(ReduceOp::Avg);
+        memory.all_reduce_rms_norm_with(norm, &mut *same, stream)?;
+        let expected = [ReduceOp::Sum, ReduceOp::Avg]
+            .map(|op| RecordedOperation { reduction: Some(op), ..asked("all_reduce_rms_norm", BYTES) });
+        assert_eq!(recorded_operations(), expected);
+        Ok(())
+    });
+}
+
+/// What is wrong with a norm's arguments on one rank, and a word of the error.
+type WrongNorm = (fn(&mut Place) -> Result<()>, &'static str);
+
+#[test]
+fn wrong_arguments_of_a_norm_are_told_to_the_others() {
+    const WRONG: [WrongNorm; 8] = [
+        (|place| norm_of(place, 0), "no rows of 0"),
+        (|place| norm_of(place, 48), "no rows of 48"),
+        (|place| norm_of(place, 2), "multiple of 16"),
+        (
+            |place| {
+                let norm = RmsNorm::new(16, 1e-5);
+                place.memory.all_reduce_rms_norm_with(norm, &mut place.share, &place.stream)
+            },
+            "16 elements, 64 are needed",
+        ),
+        (
+            |place| {
+                let norm = RmsNorm::new(16, 1e-5).weight(&place.share);
+                let mut whole = place.whole.as_slice_mut();
+                let out = whole.slice_mut(2..LEN + 2)?;
+                place.memory.all_reduce_rms_norm_with(norm, out, &place.stream)
+            },
+            "begin at a multiple of 16",
+        ),
+        (
+            |place| {
+                let memory = place.memory.clone();
+                let norm = RmsNorm::new(16, 1e-5).weight(memory.local()?.slice(..16)?);
+                place.memory.all_reduce_rms_norm_with(norm, &mut place.same, &place.stream)
+            },
+            "overlaps the symmetric memory",
+        ),
+        (
+            |place| {
+                let mut scales = Buffer::new(place.memory.device(), 3)?;
+                let mut out = Buffer::new(place.memory.device(), LEN)?;
+                let norm = RmsNorm::new(16, 1e-5);
+                let out = Normed::fp8_by_row(&mut out, &mut scales);
+                place.memory.all_reduce_rms_norm_with(norm, out, &place.stream)
+            },
+            "3 elements, 4 are needed",
+        ),
+        (
+            |place| {
+                // SAFETY: nothing is launched on it.
+                let part = unsafe {
+                    DeviceSliceMut::from_raw(place.same.device_ptr() + 64, LEN - 16, place.memory.device())
+                }?;
+                let norm = RmsNorm::new(16, 1e-5).weight(part.as_slice().slice(..16)?);
+                place.memory.all_reduce_rms_norm_with(norm, &mut place.same, &place.stream)
+            },
+            "overlaps the weight",
+        ),
+    ];
+    on_recorders("recorded::wrong_arguments_of_a_norm_are_told_to_the_others", |place| {
+        for (call, word) in WRONG {
+            let error = call(place).expect_err(word);
+            assert!(error.to_string().contains(word), "{word}: {error}");
+            let ops: Vec<_> = recorded_operations().into_iter().map(|recorded| recorded.op).collect();
+            assert_eq!(ops, ["refusal"], "{word}");
+        }
+        Ok(())
+    });
+}
+
+fn norm_of(place: &mut Place, columns: usize) -> Result<()> {
+    let norm = RmsNorm::new(columns, 1e-5);
+    place.memory.all_reduce_rms_norm_with(norm, &mut place.same, &place.stream)
+}
+
+#[test]
+fn a_norm_on_closed_memory_is_refused_and_not_told() {
+    on_recorders("recorded::a_norm_on_closed_memory_is_refused_and_not_told", |place| {
+        place.memory.clone().close()?;
+        recorded_operations();
+        assert_error!(norm_of(place, 16), Error::Closed { .. });
+        let unfused = RmsNorm::new(16, 1e-5).unfused();
+        let refused = place.memory.all_reduce_rms_norm_with(unfused, &mut place.same, &place.stream);
+        assert_error!(refused, Error::Closed { .. });
+        assert_eq!(recorded_operations(), []);
         Ok(())
     });
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use symmem::cuda::{
     Algorithm, Allocation, Buffer, Device, DeviceSlice, DeviceSliceMut, Engine, Event, Function, Graph,
-    Module, Provider, Settings, Stream, SymmetricMemory,
+    Module, Provider, RmsNorm, Settings, Stream, SymmetricMemory,
 };
 use symmem::nccl::Communicator;
 use symmem::{Group, ReduceOp, Result};
@@ -115,6 +115,7 @@ impl Private {
 struct Given {
     input: Private,
     out: Private,
+    residual: Buffer<f32>,
     words: Buffer<u32>,
     memory: Option<SymmetricMemory<f32>>,
     nccl: Option<Communicator>,
@@ -132,6 +133,7 @@ impl Given {
         let given = Self {
             input: Private::new(device, as_allocation)?,
             out: Private::new(device, as_allocation)?,
+            residual: Buffer::new(device, WHOLE)?,
             words: Buffer::new(device, WHOLE)?,
             memory,
             nccl: (on == Nccl).then(|| communicator(&stage.group)).transpose()?,
@@ -373,6 +375,22 @@ const ROWS: &[(&str, Row)] = &[
         Captured(&[Multicast], |stage, given| {
             let (memory, input, _) = given.engine();
             memory.using(Algorithm::Multimem).all_gather_from(input.first(PART), &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/norm.rs all_reduce_rms_norm",
+        Captured(&[Direct, Carried], |stage, given| {
+            let Given { memory, residual, input, out, .. } = given;
+            let memory = memory.as_ref().expect("symmetric memory");
+            memory.all_reduce_rms_norm(residual, input.first(PART), 1e-5, out.all_mut(), &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/norm.rs all_reduce_rms_norm_with",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, input, out) = given.engine();
+            let norm = RmsNorm::new(PART, 1e-5).input(input.first(WHOLE)).unfused();
+            memory.all_reduce_rms_norm_with(norm, out.all_mut(), &stage.stream)
         }),
     ),
     (

@@ -16,6 +16,7 @@ mod late;
 mod local;
 mod marathon;
 mod multimem;
+mod norm;
 mod numerics;
 mod order;
 mod processes;

@@ -130,6 +130,8 @@ fn step(name: &str) -> Option<&'static [&'static str]> {
         "tell" => &TELL,
         "publish" => &PUBLISH,
         "hear" => &HEAR,
+        // Whoever hears of it has nothing left to do that the block would have to know of.
+        "listen" => &HEAR[..1],
         "fence" => &[FENCE],
         "packets" => &PACKETS,
         "meet_all" => &MEET_ALL,
@@ -276,8 +278,17 @@ fn release_problem(kernel: &Function) -> Option<String> {
 
 /// Whether the engine may launch a kernel of this name before the one ahead of it has ended.
 fn takes_turn(name: &str) -> bool {
-    const OTHERS: [&str; 8] =
-        ["put_signal", "wait_signal", "copy", "begin_work", "end_work", "open_records", "mark_", "user_"];
+    const OTHERS: [&str; 9] = [
+        "put_signal",
+        "wait_signal",
+        "copy",
+        "begin_work",
+        "end_work",
+        "open_records",
+        "mark_",
+        "norm_alone_",
+        "user_",
+    ];
     !OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 

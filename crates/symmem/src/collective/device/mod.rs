@@ -12,6 +12,7 @@ mod barrier;
 mod copy;
 mod local;
 mod multimem;
+mod norm;
 mod on_stream;
 mod pull;
 mod signal;
@@ -20,6 +21,7 @@ mod words;
 use std::ffi::c_void;
 
 pub use self::local::LocalRanks;
+pub use self::norm::{Normed, RmsNorm};
 pub use self::on_stream::OnStream;
 use crate::cuda::Stream;
 #[cfg(feature = "bench-support")]

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::collective::CollectiveCall;
 use crate::collective::peers::Peers;
 use crate::memory::SymmetricMemory;
-use crate::numeric::norm::{self, RmsNorm};
+use crate::numeric::norm::{self, RowNormaliser};
 use crate::numeric::{Element, ReduceKernel, ReduceOp};
 use crate::operation::{Collective, Op};
 use crate::sync::team::RankThreads;
@@ -82,7 +82,7 @@ impl<T: Element> SymmetricMemory<T> {
         let outputs = Outputs { residual, out };
         self.parts.operate_as(&group, OP, |running| {
             self.carry(&call, (len, call.bytes), algorithm, running, |peers| {
-                work(self.threads(), peers, kernel, shape, &RmsNorm::new(weight, epsilon), outputs);
+                work(self.threads(), peers, kernel, shape, &RowNormaliser::new(weight, epsilon), outputs);
             })
         })
     }
@@ -93,7 +93,7 @@ fn work<T: Element>(
     peers: &Peers<'_, T>,
     kernel: &ReduceKernel,
     [rows, width]: [usize; 2],
-    norm: &RmsNorm,
+    norm: &RowNormaliser,
     outputs: Outputs<'_, T>,
 ) {
     debug_assert_eq!((outputs.residual.len(), outputs.out.len()), (rows * width, rows * width));

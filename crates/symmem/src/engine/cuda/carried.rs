@@ -17,7 +17,7 @@ use cudarc::driver::sys;
 use super::carrier::Carrier;
 use super::launch::Uses;
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, DeviceRead};
+use super::ops::{AllReduce, DeviceRead, RowsToNormalise};
 use super::recorded::Recording;
 use super::{Engine, Region};
 use crate::cuda::Stream;
@@ -60,6 +60,16 @@ impl Carrier for ByNccl {
 
     fn all_reduce(&self, region: &Region, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
         region.all_reduce_by_nccl(work, stream)
+    }
+
+    /// NCCL reduces, and a kernel of ours, which reads this rank's memory only, does the rest.
+    fn all_reduce_rms_norm(
+        &self,
+        region: &Region,
+        work: &RowsToNormalise<'_>,
+        stream: &Stream,
+    ) -> Result<()> {
+        region.norm_in_steps(work, stream)
     }
 
     fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {

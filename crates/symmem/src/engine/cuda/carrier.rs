@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, DeviceRead};
+use super::ops::{AllReduce, DeviceRead, RowsToNormalise};
 use super::{Engine, Region};
 use crate::Result;
 use crate::cuda::Stream;
@@ -32,6 +32,10 @@ pub(super) trait Carrier: Debug + Sync {
     }
 
     fn all_reduce(&self, region: &Region, work: &AllReduce<'_>, stream: &Stream) -> Result<()>;
+
+    /// An all-reduce, after which every rank adds a residual to the rows and normalises them.
+    fn all_reduce_rms_norm(&self, region: &Region, work: &RowsToNormalise<'_>, stream: &Stream)
+    -> Result<()>;
 
     /// Every rank reads what it is due from its peers.
     fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()>;

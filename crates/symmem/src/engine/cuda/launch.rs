@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::kernels::Kernel;
 use super::launch_terms::LaunchTerms;
+use super::ops::NormLaunch;
 use super::recorded::Recording;
 use super::{Engine, EngineInner};
 use crate::cuda::device::Bound;
@@ -37,13 +38,16 @@ pub(crate) struct LaunchArguments<'a> {
     pub(crate) multicast: u64,
     /// Who owns `data`.
     pub(crate) memory: Option<&'a dyn Owner>,
+    /// For kernels that normalise rows.
+    pub(crate) norm: Option<&'a NormLaunch<'a>>,
     /// Whether it takes so little of the device that it may be there beside another launch of its lane: of
     /// kernels that take a turn.
     pub(crate) is_small: bool,
 }
 
-/// The owners of what an operation works on, besides its engine: symmetric memory, input and output.
-pub(crate) type Uses<'a> = [Option<&'a dyn Owner>; 3];
+/// The owners of what an operation works on, besides its engine: symmetric memory, input and output, and what
+/// a norm needs.
+pub(crate) type Uses<'a> = [Option<&'a dyn Owner>];
 
 /// Whether a launch may be on the device beside others of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +94,9 @@ impl Manner {
 }
 
 impl<'a> LaunchArguments<'a> {
-    fn uses(&self) -> Uses<'a> {
-        [self.memory, self.input.owner, self.output.owner]
+    fn uses(&self) -> [Option<&'a dyn Owner>; 6] {
+        let [a, b, c] = self.norm.map_or([None; 3], |norm| norm.owners);
+        [self.memory, self.input.owner, self.output.owner, a, b, c]
     }
 
     /// A launch that is told nothing but what it is.
@@ -107,6 +112,7 @@ impl<'a> LaunchArguments<'a> {
             data: &[],
             multicast: 0,
             memory: None,
+            norm: None,
             is_small: false,
         }
     }
@@ -132,11 +138,14 @@ impl<'a> LaunchArguments<'a> {
         launch.mode |= self.mode | mode | if early == Early::No { 0 } else { NEXT_EARLY };
         launch.set_data(self.data);
         launch.multicast = self.multicast;
-        let mut parameters = [(&raw mut launch).cast::<c_void>()];
-        // SAFETY: the kernel takes one `Launch<N>`. Its addresses are those of control blocks and memory that
-        // the ranks exchanged, and stay mapped until the lane's event has happened (`Activity`), or the graph
-        // is gone (`needs`). Kernels of which a launch may be early wait for the one before when they take
-        // their turn, before anything else.
+        let norm = self.norm.map_or(std::ptr::null(), |norm| &raw const norm.parameters);
+        let mut parameters = [(&raw mut launch).cast::<c_void>(), norm.cast_mut().cast()];
+        // SAFETY: the kernel takes one `Launch<N>`, and those that normalise a second parameter, which they
+        // have (`ops/norm.rs`); the driver reads no more of the list than the kernel takes, and writes
+        // nothing there. Their addresses are those of control blocks, memory that the ranks exchanged, and
+        // memory of the caller, and stay mapped until the lane's event has happened (`Activity`), or the
+        // graph is gone (`needs`). Kernels of which a launch may be early wait for the one before when they
+        // take their turn, before anything else.
         unsafe {
             let is_early = early == Early::Yes;
             kernel.function.launch_in(bound, stream, shape, is_early, &mut parameters)
@@ -256,6 +265,19 @@ impl Engine {
         })
     }
 
+    /// Launches `kernel`, which waits for nobody, on this handle's lane.
+    pub(crate) fn launch_in_turn(
+        &self,
+        stream: &Stream,
+        kernel: &Kernel,
+        call: &LaunchArguments<'_>,
+    ) -> Result<()> {
+        let lane = self.inner.lane(self.lane);
+        self.in_turn(call.statement.op, stream, &call.uses(), |bound| {
+            put(lane, kernel, (stream, bound), call, Manner::plain(call))
+        })
+    }
+
     /// Launches `kernel`, which waits for nobody and is waited for at once, on the device's own stream for
     /// that.
     pub(super) fn launch_at_once(
@@ -296,10 +318,10 @@ impl Engine {
         op: Op,
         stream: &Stream,
         uses: &Uses<'_>,
-        give: impl FnOnce() -> Result<()>,
+        give: impl FnOnce(&Bound<'_>) -> Result<()>,
     ) -> Result<()> {
         let needs = || self.needs(uses);
-        self.inner.lane(self.lane).run(stream, op, &self.inner.watched, &needs, |_, _| give())
+        self.inner.lane(self.lane).run(stream, op, &self.inner.watched, &needs, |bound, _| give(bound))
     }
 
     /// What a captured operation needs alive: this engine, and all memory it works on.

@@ -6,7 +6,7 @@
 
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
 pub(crate) use super::sources::Routine;
-use super::sources::{ANY, BuiltInBounds, MessageLimit, WORLDS, device_table};
+use super::sources::{ANY, BuiltInBounds, MessageLimit, Traits, WORLDS, device_table};
 use crate::named::{find_named, named};
 use crate::numeric::DType;
 
@@ -128,7 +128,11 @@ pub struct Tune {
 impl Routine {
     /// Threads of a block, at most: what the kernel is compiled for.
     pub(crate) const fn most_threads(self) -> u32 {
-        if self.traits().narrow { MAX_THREADS / 2 } else { MAX_THREADS }
+        match self.traits() {
+            Traits { narrow: true, .. } => MAX_THREADS / 2,
+            Traits { wide: true, .. } => 2 * MAX_THREADS,
+            _ => MAX_THREADS,
+        }
     }
 
     /// Threads of a block for `units` units of work, in at most `blocks` blocks of each of `world` ranks.
@@ -507,7 +511,9 @@ mod tests {
                     assert!((1..=DEFAULT_BLOCKS).contains(&grid), "{world} {kernel:?} {bytes}");
                     assert!(kernel != Routine::TwoShot || grid <= 5);
                     assert!(
-                        threads.is_multiple_of(WARP) && threads <= MAX_THREADS && threads >= world as u32
+                        threads.is_multiple_of(WARP)
+                            && threads <= kernel.most_threads()
+                            && threads >= world as u32
                     );
                 }
             }

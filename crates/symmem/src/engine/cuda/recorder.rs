@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use super::carrier::Carrier;
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, DeviceRead};
+use super::ops::{AllReduce, DeviceRead, RowsToNormalise};
 use super::{Engine, Region};
 use crate::Result;
 use crate::cuda::Stream;
@@ -67,6 +67,12 @@ impl Carrier for RecordingCarrier {
         let (dtype, reduction) = (Some(dtype), Some(reduce));
         let op = form.op().name();
         let bytes = region.bytes;
+        Self::record(RecordedOperation { op, dtype, reduction, bytes, gets: true, ..Default::default() })
+    }
+
+    fn all_reduce_rms_norm(&self, region: &Region, work: &RowsToNormalise<'_>, _: &Stream) -> Result<()> {
+        let (dtype, reduction) = (Some(work.dtype), Some(work.reduce));
+        let (op, bytes) = (Op::AllReduceRmsNorm.name(), region.bytes);
         Self::record(RecordedOperation { op, dtype, reduction, bytes, gets: true, ..Default::default() })
     }
 

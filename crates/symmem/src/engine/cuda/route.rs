@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::carried::{self, ByNccl};
 use super::carrier::Carrier;
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, ByKernels, DeviceRead, meeting_threads};
+use super::ops::{AllReduce, ByKernels, DeviceRead, RowsToNormalise, meeting_threads};
 use super::{Engine, Region};
 use crate::cuda::Stream;
 use crate::cuda::activity::Activity;
@@ -105,6 +105,12 @@ impl Region {
     pub(crate) fn all_reduce(&self, work: &AllReduce<'_>, stream: &Stream) -> Result<()> {
         self.engine.check(work.form.op(), None, stream)?;
         self.carrier.all_reduce(self, work, stream)
+    }
+
+    /// Collective: an all-reduce of rows, and what follows it. The arguments are checked.
+    pub(crate) fn all_reduce_rms_norm(&self, work: &RowsToNormalise<'_>, stream: &Stream) -> Result<()> {
+        self.engine.check(Op::AllReduceRmsNorm, None, stream)?;
+        self.carrier.all_reduce_rms_norm(self, work, stream)
     }
 
     /// Collective: every rank reads what it is due from its peers. The arguments are checked but for the

@@ -40,6 +40,8 @@ pub(crate) struct Traits {
     pub(crate) halvings: u32,
     /// Whether its blocks have at most half of the threads that others have.
     pub(crate) narrow: bool,
+    /// Whether they have at most twice as many.
+    pub(crate) wide: bool,
     /// Whether each rank works on a slice of the message only.
     pub(crate) sliced: bool,
     /// Whether it knows bytes, and no element types.
@@ -101,6 +103,11 @@ macro_rules! device_table {
         } }
         // What every engine has beside those of its algorithms. Its PTX is built in.
         engine: {
+            /// All-reduce, residual and norm: see `ops/norm.rs`.
+            NormOneShot = "norm_one_shot" [publish hear tell listen] {wide: true},
+            NormTwoShot = "norm_two_shot" [publish hear publish hear] {wide: true},
+            /// Waits for nobody: what is left when an all-reduce is done.
+            NormAlone = "norm_alone" [] {wide: true},
             Portion = "reduce_portion" [tell hear publish hear] {},
             Pull = "pull" [tell hear publish hear] {bytes: true},
         } "signals" "marks"
@@ -171,7 +178,8 @@ macro_rules! kernels {
             }
 
             pub(crate) const fn traits(self) -> Traits {
-                const PLAIN: Traits = Traits { halvings: 0, narrow: false, sliced: false, bytes: false };
+                const PLAIN: Traits =
+                    Traits { halvings: 0, narrow: false, wide: false, sliced: false, bytes: false };
                 match self {
                     $($($(Self::$kernel => Traits { $($is: $value,)* ..PLAIN },)*)*)*
                     $(Self::$e_kernel => Traits { $($e_is: $e_value,)* ..PLAIN },)*
@@ -203,11 +211,13 @@ device_table!(kernels);
 pub(crate) const BENCH: KernelSource = source!("bench" ".cu");
 
 /// What [`ENGINE`] and [`MULTIMEM`] include.
-pub(crate) const HEADERS: [KernelSource; 12] = [
+pub(crate) const HEADERS: [KernelSource; 14] = [
     source!("control" ".cuh"),
     source!("entries" ".cuh"),
     source!("multimem" ".cuh"),
     source!("multimem_entries" ".cuh"),
+    source!("norm" ".cuh"),
+    source!("norm_meeting" ".cuh"),
     source!("number" ".cuh"),
     source!("packets" ".cuh"),
     source!("primitives" ".cuh"),

@@ -63,14 +63,14 @@ impl Region {
             check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
         };
         match by {
-            By::EngineInTurn => self.engine.in_turn(op, stream, &uses, copy),
+            By::EngineInTurn => self.engine.in_turn(op, stream, &uses, |_| copy()),
             _ => self.engine.beside(stream, &uses, |_| copy()),
         }
     }
 
     /// What `stream` gets from now on comes after what the lane has got so far. The engine is checked.
     pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
-        self.engine.in_turn(Op::Copy, stream, &[self.owner(), None, None], || Ok(()))
+        self.engine.in_turn(Op::Copy, stream, &[self.owner()], |_| Ok(()))
     }
 }
 

@@ -11,12 +11,14 @@ mod all_reduce;
 mod barrier;
 mod copy;
 mod multimem;
+mod norm;
 mod pull;
 mod signal;
 mod words;
 
 pub(crate) use self::all_reduce::AllReduce;
 pub(crate) use self::copy::By;
+pub(crate) use self::norm::{MAX_ROW, NormLaunch, RowsToNormalise, UNIT, Written};
 pub(crate) use self::pull::DeviceRead;
 use super::carrier::Carrier;
 use super::launch_terms::LaunchTerms;
@@ -40,6 +42,15 @@ impl Carrier for ByKernels {
 
     fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
         region.read_by_kernel(reading, stream)
+    }
+
+    fn all_reduce_rms_norm(
+        &self,
+        region: &Region,
+        work: &RowsToNormalise<'_>,
+        stream: &Stream,
+    ) -> Result<()> {
+        if work.is_fused { region.norm_by_kernel(work, stream) } else { region.norm_in_steps(work, stream) }
     }
 
     fn signal(&self, region: &Region, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {
