@@ -23,13 +23,15 @@ pub struct Event(Arc<SharedEvent>);
 #[derive(Debug)]
 struct SharedEvent {
     device: Device,
-    raw: CUevent,
+    /// The driver's handle: it takes events from every thread.
+    raw: usize,
 }
 
-// SAFETY: the driver takes events from every thread; the handle is only a number here.
-unsafe impl Send for SharedEvent {}
-// SAFETY: as above.
-unsafe impl Sync for SharedEvent {}
+impl SharedEvent {
+    fn raw(&self) -> CUevent {
+        self.raw as CUevent
+    }
+}
 
 impl Event {
     /// An event that only orders. Cheaper than one that times.
@@ -47,7 +49,7 @@ impl Event {
         let mut raw = ptr::null_mut();
         // SAFETY: writes one handle.
         check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
-        Ok(Self(Arc::new(SharedEvent { device: device.clone(), raw })))
+        Ok(Self(Arc::new(SharedEvent { device: device.clone(), raw: raw as usize })))
     }
 
     /// Sets the point after all work that is on `stream` now.
@@ -66,7 +68,7 @@ impl Event {
     #[inline]
     pub(super) fn record_now(&self, _bound: &Bound<'_>, stream: &Stream) -> Result<()> {
         // SAFETY: both are live.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0.raw, stream.raw()) })
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0.raw(), stream.raw()) })
     }
 
     /// The same event once more.
@@ -92,7 +94,7 @@ impl Event {
         let _bound = self.0.device.bind()?;
         // SAFETY: both are live.
         check("cuEventRecordWithFlags", unsafe {
-            sys::cuEventRecordWithFlags(self.0.raw, stream.raw(), flags)
+            sys::cuEventRecordWithFlags(self.0.raw(), stream.raw(), flags)
         })
     }
 
@@ -100,7 +102,7 @@ impl Event {
     pub fn query(&self) -> Result<bool> {
         let _bound = self.0.device.bind()?;
         // SAFETY: a live event.
-        match unsafe { sys::cuEventQuery(self.0.raw) } {
+        match unsafe { sys::cuEventQuery(self.0.raw()) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             code => check("cuEventQuery", code).map(|()| true),
         }
@@ -110,7 +112,7 @@ impl Event {
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.0.device.bind()?;
         // SAFETY: a live event.
-        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.0.raw) })
+        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.0.raw()) })
     }
 
     /// Milliseconds from `earlier` to this one. Both must have been made by [`Event::timed`] and be reached.
@@ -119,13 +121,13 @@ impl Event {
         let _bound = self.0.device.bind()?;
         let mut elapsed = 0.0;
         // SAFETY: both are live; writes one number.
-        check("cuEventElapsedTime", unsafe { function(&mut elapsed, earlier.0.raw, self.0.raw) })?;
+        check("cuEventElapsedTime", unsafe { function(&mut elapsed, earlier.0.raw(), self.0.raw()) })?;
         Ok(elapsed)
     }
 
     /// The driver's handle, valid as long as this event.
     pub fn raw(&self) -> CUevent {
-        self.0.raw
+        self.0.raw()
     }
 
     /// Its device.
@@ -137,6 +139,6 @@ impl Event {
 impl Drop for SharedEvent {
     fn drop(&mut self) {
         // SAFETY: made here. The driver keeps what streams still wait for.
-        self.device.release("cuEventDestroy", || unsafe { sys::cuEventDestroy_v2(self.raw) });
+        self.device.release("cuEventDestroy", || unsafe { sys::cuEventDestroy_v2(self.raw()) });
     }
 }
