@@ -85,6 +85,8 @@ enum Mode : u32 {
     NEXT_EARLY = 8,
     // What it does is recorded: see record.cuh.
     RECORDED = 16,
+    // What it works on was made by NCCL.
+    BY_NCCL = 32,
 };
 
 // Bytes from the head of a lane to the words of `arrive`, and to those of meetings.

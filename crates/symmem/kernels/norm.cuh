@@ -193,8 +193,10 @@ SYMMEM_DEVICE float squares(const Unit& unit) {
     return even + odd;
 }
 
-// What a row is divided by of which `size` is the largest; a row of zeros, or with an infinity, is divided by 1.
-SYMMEM_DEVICE float scale_of(float size) { return size > 0.0f && size < as_float(0x7f800000u) ? size / FP8_MAX : 1.0f; }
+// The scale of a row of which `size` is the largest; that of a row of zeros, or with an infinity, is 1. Never subnormal: one over it would be infinite.
+SYMMEM_DEVICE float scale_of(float size) {
+    return size > 0.0f && size < as_float(0x7f800000u) ? larger(size / FP8_MAX, as_float(0x00800000u)) : 1.0f;
+}
 
 // Writes a unit times `factor` as fp8 to `to`.
 template <class T>
@@ -232,7 +234,7 @@ class Rows {
     }
 
     // Calls body(which, at, is_there) for as many units as a thread may have. In place of one that is not there it takes the first one of the row, so that loads and sums
-    // need not ask.
+    // need not ask. Nothing is made of what is loaded so, which may still be under way when a peer writes there.
     template <class Body>
     SYMMEM_DEVICE void all(Body body) const {
 #pragma unroll

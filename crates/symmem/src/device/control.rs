@@ -222,6 +222,8 @@ pub(crate) const ONE_DEVICE: u32 = 4;
 pub(crate) const NEXT_EARLY: u32 = 8;
 /// What it does is recorded: see `engine/cuda/recorded.rs`.
 pub(crate) const RECORDED: u32 = 16;
+/// What a launch works on was made by NCCL.
+pub(crate) const BY_NCCL: u32 = 32;
 
 /// What every kernel is told, with room for `N` ranks.
 #[repr(C)]
@@ -249,7 +251,7 @@ pub(crate) struct Launch<const N: usize> {
     pub(crate) op: u32,
     pub(crate) signature: u32,
     pub(crate) peer: u32,
-    /// Of [`AVERAGE`], [`IDLE`], [`ONE_DEVICE`], [`NEXT_EARLY`] and [`RECORDED`].
+    /// Of [`AVERAGE`], [`IDLE`], [`ONE_DEVICE`], [`NEXT_EARLY`], [`RECORDED`] and [`BY_NCCL`].
     pub(crate) mode: u32,
     lanes: [u64; N],
     pub(crate) data: [u64; N],

@@ -141,7 +141,14 @@ type WrongNorm = (fn(&mut Place) -> Result<()>, &'static str);
 
 #[test]
 fn wrong_arguments_of_a_norm_are_told_to_the_others() {
-    const WRONG: [WrongNorm; 8] = [
+    const WRONG: [WrongNorm; 9] = [
+        (
+            |place| {
+                let norm = RmsNorm::new(16, 1e-5).reduce(ReduceOp::Max);
+                place.memory.all_reduce_rms_norm_with(norm, &mut place.same, &place.stream)
+            },
+            "max",
+        ),
         (|place| norm_of(place, 0), "no rows of 0"),
         (|place| norm_of(place, 48), "no rows of 48"),
         (|place| norm_of(place, 2), "multiple of 16"),

@@ -89,8 +89,9 @@ impl<'a, T: Element> RmsNorm<'a, T> {
         Self { reduce, ..self }
     }
 
-    /// By an all-reduce and another kernel, one after the other, with the same bits. All ranks must choose
-    /// alike.
+    /// By an all-reduce and another kernel, one after the other, with the same bits, unless multicast is
+    /// chosen for that. All ranks must choose alike, and then also whether there is an
+    /// [`input`](RmsNorm::input) and whether fp8 is written.
     #[must_use]
     pub fn unfused(self) -> Self {
         Self { is_fused: false, ..self }
@@ -107,8 +108,8 @@ pub struct Normed<'a, T: Element> {
 }
 
 impl<'a, T: Element> Normed<'a, T> {
-    /// fp8 (e4m3): each element is divided by the one `scale`, and rounded; what is too large becomes the
-    /// largest, 448.
+    /// fp8 (e4m3): each element is multiplied by one over the one `scale`, and rounded; what is too large
+    /// becomes the largest, 448. With a scale of 0 zeros become NaN, and all else 448.
     pub fn fp8(out: impl Into<DeviceSliceMut<'a, F8E4M3>>, scale: impl Into<DeviceSlice<'a, f32>>) -> Self {
         let (out, scales) = (NormPart::written("out", &out.into()), NormPart::read("scale", scale.into()));
         Self { out, scales: Some(scales), written: Written::Fp8ByTensor, _elements: PhantomData }
@@ -154,6 +155,9 @@ impl<T: Element> SymmetricMemory<T> {
     /// row over the root of `epsilon` and the mean of its squares, times `weight`. `residual` and `out` are
     /// as long as the memory; ranks that give the same residual, weight and epsilon get the same bits, by
     /// every algorithm.
+    ///
+    /// After a failure `residual` and `out` have rows from before and rows from after: restore them before
+    /// it is done again.
     ///
     /// `bf16`, `f16` and `f32`. A row has a multiple of 16 bytes, 32 KiB at most, and everything begins at a
     /// multiple of 16 bytes. `out` is what [`Normed`] can be made of: memory of the same type, or fp8. Where

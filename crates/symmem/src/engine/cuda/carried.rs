@@ -24,6 +24,7 @@ use crate::cuda::Stream;
 use crate::cuda::activity::Activity;
 use crate::cuda::driver::check;
 use crate::device::DeviceTable;
+use crate::device::control::BY_NCCL;
 use crate::device::status::Ending;
 use crate::error::Halt;
 use crate::group::Running;
@@ -69,7 +70,7 @@ impl Carrier for ByNccl {
         work: &RowsToNormalise<'_>,
         stream: &Stream,
     ) -> Result<()> {
-        region.norm_in_steps(work, stream)
+        region.norm_in_steps(work, BY_NCCL, stream)
     }
 
     fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {

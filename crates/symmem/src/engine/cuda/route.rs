@@ -107,8 +107,10 @@ impl Region {
         self.carrier.all_reduce(self, work, stream)
     }
 
-    /// Collective: an all-reduce of rows, and what follows it. The arguments are checked.
+    /// Collective: an all-reduce of rows, and what follows it. The arguments are checked but for their type
+    /// and the reduction.
     pub(crate) fn all_reduce_rms_norm(&self, work: &RowsToNormalise<'_>, stream: &Stream) -> Result<()> {
+        work.check()?;
         self.engine.check(Op::AllReduceRmsNorm, None, stream)?;
         self.carrier.all_reduce_rms_norm(self, work, stream)
     }

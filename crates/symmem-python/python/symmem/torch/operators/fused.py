@@ -253,7 +253,7 @@ def fused_scaled_matmul_reduce_scatter(
 ) -> Tensor:
     """`fused_matmul_reduce_scatter` of scaled numbers, whose product has `output_shape` before it is scattered."""
     sides = list(A.shape if output_shape is None else output_shape)[:-1]
-    with _told(group_name, A):
+    with ops._telling(group_name, A):
         _check_scattered(A, B, sides, orig_scatter_dim, scatter_dim_after_maybe_reshape)
         for given in (bias, result_scale):
             _check_columns(given, B.shape[1])

@@ -76,6 +76,11 @@ pub(crate) struct NormLaunch<'a> {
 }
 
 impl<'a> RowsToNormalise<'a> {
+    /// An error for types and reductions that the kernels do not have: who carries sums may have more.
+    pub(crate) fn check(&self) -> Result<()> {
+        dtype_index_of(self.dtype).and(mode_of(self.reduce, self.dtype)).map(drop)
+    }
+
     fn shape(&self) -> RowShape {
         RowShape { rows: self.rows, row: self.columns * self.dtype.size() }
     }
@@ -87,7 +92,10 @@ impl<'a> RowsToNormalise<'a> {
             residual: residual.address,
             weight: weight.address,
             scales: scales.address,
-            rows: u32::try_from(rows).map_err(|_| Error::invalid("rows", "there are too many"))?,
+            // The kernels count beyond them by their blocks.
+            rows: u32::try_from(rows + MAX_BLOCKS)
+                .map(|end| end - MAX_BLOCKS as u32)
+                .map_err(|_| Error::invalid("rows", "there are too many"))?,
             row_bytes: row as u32,
             share: 1.0 / columns as f32,
             epsilon,
@@ -229,13 +237,25 @@ impl Region {
         engine.launch(stream, engine.routine(routine, dtype_index)?, &call)
     }
 
-    /// The same by an all-reduce of whoever carries it, and then a kernel for the rest.
+    /// The same by an all-reduce and another kernel.
+    pub(super) fn norm_by_kernels(&self, work: &RowsToNormalise<'_>, stream: &Stream) -> Result<()> {
+        if work.written != Written::Plain {
+            // Before private input is copied for it: an algorithm that is asked for may not be able to.
+            self.engine.plan(Form::InPlace, work.dtype, self.bytes)?;
+        }
+        self.norm_in_steps(work, 0, stream)
+    }
+
+    /// The same by an all-reduce of whoever carries it, and then a kernel for the rest, which `mode` tells
+    /// what it must know of that.
     pub(in crate::engine::cuda) fn norm_in_steps(
         &self,
         work: &RowsToNormalise<'_>,
+        mode: u32,
         stream: &Stream,
     ) -> Result<()> {
         let RowsToNormalise { reduce, dtype, rows, columns, input, out, .. } = *work;
+        let (dtype_index, norm) = (dtype_index_of(dtype)?, work.launch()?);
         let own = self.own_place();
         let is_own = input.address == own.address;
         let (form, input, sums) = match (work.written, is_own) {
@@ -254,19 +274,17 @@ impl Region {
             &AllReduce { form, reduce, dtype, count, input, output: sums },
             stream,
         )?;
-        if rows == 0 { Ok(()) } else { self.norm_alone(work, sums, stream) }
-    }
-
-    /// Residual and norm of the rows at `sums`, in the order of the lane.
-    fn norm_alone(&self, work: &RowsToNormalise<'_>, sums: OwnedAddress<'_>, stream: &Stream) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
         let engine = &self.engine;
-        let (dtype_index, norm) = (dtype_index_of(work.dtype)?, work.launch()?);
         let (grid, threads) =
             engine.inner.agreed.norm_shape(Routine::NormAlone, dtype_index, work.shape(), &engine.tune);
         let statement = LaunchTerms { grid, ..LaunchTerms::plain(OP, None, self.statement(), threads) };
         let call = LaunchArguments {
             input: sums,
-            output: work.out,
+            output: out,
+            mode,
             memory: self.owner(),
             norm: Some(&norm),
             ..LaunchArguments::plain(statement)
