@@ -48,8 +48,8 @@ fn replays() -> MutexGuard<'static, Vec<(usize, Event)>> {
 /// Notes that `stream` was given a graph whose event is `end`, where ranks of this process share a device;
 /// that of a capture runs when its graph does. The caller has the turn.
 ///
-/// Makes no event: the driver lets nobody make one while a thread is in `cuGraphLaunch`, where it may wait
-/// for its graph's last launch, and so for a peer that this thread is.
+/// Makes no event and ends none: the driver lets nobody make one while a thread is in `cuGraphLaunch`, where
+/// it may wait for its graph's last launch, and so for a peer that this thread is.
 pub(super) fn replayed(stream: &Stream, end: &Event) -> Result<()> {
     if !queues::is_shared() || stream.capture_id()?.is_some() {
         return Ok(());
@@ -57,10 +57,19 @@ pub(super) fn replayed(stream: &Stream, end: &Event) -> Result<()> {
     end.record_now(&stream.device().bind()?, stream)?;
     let mut replays = replays();
     if !replays.iter().any(|(_, known)| known.is(end)) {
-        replays.retain(|(_, known)| !(known.is_last() && is_done(known)));
         replays.push((stream.device().ordinal(), end.share()));
     }
     Ok(())
+}
+
+/// Lets go of the events of graphs that are gone and done. Where graphs are made and not where they are
+/// launched: to end an event may take as long there as to make one.
+pub(super) fn forget_replays() {
+    let _relaxed = Relaxed::enter();
+    let is_over = |(_, end): &mut (usize, Event)| end.is_last() && is_done(end);
+    let over: Vec<_> = replays().extract_if(.., is_over).collect();
+    // With the lock given back.
+    drop(over);
 }
 
 /// Of a lost context nothing runs any more.

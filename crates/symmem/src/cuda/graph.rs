@@ -52,6 +52,7 @@ impl Graph {
     /// Makes `graph` ready to launch, and consumes it.
     pub(super) fn instantiate(device: &Device, graph: CUgraph) -> Result<Self> {
         reap();
+        activity::forget_replays();
         let template = Template(graph);
         let kernels = template.kernel_count()?;
         let end = Event::new(device)?;
