@@ -249,7 +249,7 @@ impl Engine {
     /// begins or ends, by `kernel`.
     pub(super) fn note(&self, op: Op, kernel: &Kernel, stream: (&Stream, &Bound<'_>)) -> Result<()> {
         let call = LaunchArguments::plain(LaunchTerms::plain(op, None, (0, 0), 1));
-        put(self.inner.lane(self.lane), kernel, stream, &call, Manner::plain(&call))
+        self.put_plain(kernel, stream, &call)
     }
 
     /// Launches `kernel`, which waits for nobody, beside the lane.
@@ -259,10 +259,7 @@ impl Engine {
         kernel: &Kernel,
         call: &LaunchArguments<'_>,
     ) -> Result<()> {
-        let lane = self.inner.lane(self.lane);
-        self.beside(stream, &call.uses(), |bound| {
-            put(lane, kernel, (stream, bound), call, Manner::plain(call))
-        })
+        self.beside(stream, &call.uses(), |bound| self.put_plain(kernel, (stream, bound), call))
     }
 
     /// Launches `kernel`, which waits for nobody, on this handle's lane.
@@ -272,10 +269,8 @@ impl Engine {
         kernel: &Kernel,
         call: &LaunchArguments<'_>,
     ) -> Result<()> {
-        let lane = self.inner.lane(self.lane);
-        self.in_turn(call.statement.op, stream, &call.uses(), |bound| {
-            put(lane, kernel, (stream, bound), call, Manner::plain(call))
-        })
+        let uses = call.uses();
+        self.in_turn(call.statement.op, stream, &uses, |bound| self.put_plain(kernel, (stream, bound), call))
     }
 
     /// Launches `kernel`, which waits for nobody and is waited for at once, on the device's own stream for
@@ -287,8 +282,18 @@ impl Engine {
         call: &LaunchArguments<'_>,
     ) -> Result<()> {
         let bound = self.inner.device.bind()?;
-        put(self.inner.lane(self.lane), kernel, (stream, &bound), call, Manner::plain(call))?;
+        self.put_plain(kernel, (stream, &bound), call)?;
         self.inner.body.activity.copied(stream)
+    }
+
+    /// Gives `stream` a `kernel` that takes no turn.
+    fn put_plain(
+        &self,
+        kernel: &Kernel,
+        stream: (&Stream, &Bound<'_>),
+        call: &LaunchArguments<'_>,
+    ) -> Result<()> {
+        put(self.inner.lane(self.lane), kernel, stream, call, Manner::plain(call))
     }
 
     /// Runs `give`, which gives `stream` something that waits for nobody; remembers it as work on this

@@ -50,7 +50,7 @@ impl Carrier for ByKernels {
         work: &RowsToNormalise<'_>,
         stream: &Stream,
     ) -> Result<()> {
-        if work.is_fused { region.norm_by_kernel(work, stream) } else { region.norm_by_kernels(work, stream) }
+        if work.is_fused { region.norm_fused(work, stream) } else { region.norm_unfused(work, stream) }
     }
 
     fn signal(&self, region: &Region, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {

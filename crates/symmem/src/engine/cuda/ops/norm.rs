@@ -2,8 +2,8 @@
 //! weights are divided among ranks.
 //!
 //! One kernel; or, where that is asked for or ranks are out of reach, an all-reduce and a kernel for the
-//! rest, both in the order of the lane. The bits are the same either way, on all ranks (`kernels/norm.cuh`
-//! says why).
+//! rest, both in the order of the lane. Kernels of this crate give the same bits either way, on all ranks
+//! (`kernels/norm.cuh` says why).
 
 use super::all_reduce::{AllReduce, mode_of};
 use super::copy::By;
@@ -205,7 +205,7 @@ impl AgreedEngine {
 }
 
 impl Region {
-    pub(super) fn norm_by_kernel(&self, work: &RowsToNormalise<'_>, stream: &Stream) -> Result<()> {
+    pub(super) fn norm_fused(&self, work: &RowsToNormalise<'_>, stream: &Stream) -> Result<()> {
         let engine = &self.engine;
         let (dtype_index, mode) = (dtype_index_of(work.dtype)?, mode_of(work.reduce, work.dtype)?);
         if work.rows == 0 {
@@ -238,7 +238,7 @@ impl Region {
     }
 
     /// The same by an all-reduce and another kernel.
-    pub(super) fn norm_by_kernels(&self, work: &RowsToNormalise<'_>, stream: &Stream) -> Result<()> {
+    pub(super) fn norm_unfused(&self, work: &RowsToNormalise<'_>, stream: &Stream) -> Result<()> {
         if work.written != Written::Plain {
             // Before private input is copied for it: an algorithm that is asked for may not be able to.
             self.engine.plan(Form::InPlace, work.dtype, self.bytes)?;
