@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use symmem::cuda::{Device, DeviceSlice, DeviceSliceMut, Stream};
 use symmem::erased::Call;
-use symmem::{Error, Group, ReduceOp, Result};
+use symmem::{DType, Error, Group, ReduceOp, Result};
 
 use super::engine::{Engines, Whole};
 use super::moved;
@@ -220,6 +220,11 @@ impl DeviceMemoryEnd {
         let parts = parts.ok_or_else(|| out_of_bounds(range, whole.memory.len()))?;
         // SAFETY: as the caller promises.
         unsafe { parts.all_reduce(range, op, elements, choice, stream) }
+    }
+
+    /// The range of `len` elements at the address `at`, of this rank's allocation if it is in it.
+    pub(crate) fn range(&self, at: usize, len: usize, dtype: DType) -> Range {
+        (at.wrapping_sub(self.facts.buffers[self.rank]), len, dtype)
     }
 
     /// Puts another collective of the span on `stream`; `out` is the address and the number of elements of

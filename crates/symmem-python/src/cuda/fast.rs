@@ -88,14 +88,11 @@ impl DeviceMemory {
             return Err(invalid("code", format!("there is no element type {dtype} or operation {op}")));
         };
         let choice = Choice::from_code(algorithm).map_err(raise)?;
-        let start = at.wrapping_sub(self.core.facts.buffers[self.core.rank]);
-        let stream = self.adopt(stream)?;
+        let (range, stream) = (self.core.range(at, count, *dtype), self.adopt(stream)?);
         // SAFETY: addresses that the caller vouches for, with `count` elements; the part of the allocation is
         // checked.
-        py.detach(|| unsafe {
-            self.core.all_reduce((start, count, *dtype), *op, elements, choice, None, &stream)
-        })
-        .map_err(raise)
+        py.detach(|| unsafe { self.core.all_reduce(range, *op, elements, choice, None, &stream) })
+            .map_err(raise)
     }
 
     /// Collective. `out` becomes the reduction of everybody's `x`; the symmetric memory is a place to work

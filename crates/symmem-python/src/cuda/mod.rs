@@ -34,11 +34,13 @@ mod words;
 use pyo3::prelude::*;
 
 pub(crate) use self::allocation::{allocate, empty};
+pub(crate) use self::core::DeviceMemoryEnd;
 pub(crate) use self::device::device;
 pub(crate) use self::engine::Engines;
 pub(crate) use self::handle::DeviceHandle;
 pub(crate) use self::private::{Private, refuse_growth};
-pub(crate) use self::stream::{hand_over, stream};
+pub(crate) use self::reduced::{Choice, ReducedElements};
+pub(crate) use self::stream::{adopt, hand_over, stream};
 
 /// Adds what this module has to the extension module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -22,11 +22,35 @@ pub(super) type Kernel = extern "C-unwind" fn(*mut u64, u64, u64);
 /// The layout of values that this code was written for, torch 2.10, as torch packs versions.
 pub(super) const WRITTEN_FOR: u64 = (2 << 56) | (10 << 48);
 
+/// What counts writes of tensors: functions of torch's C++, which take the address of an `at::Tensor`, as a
+/// handle is one. They are no part of the stable interface and may be missing.
+struct Writes {
+    /// `torch::autograd::impl::bump_version(const at::Tensor&)`: raises for tensors that count no writes.
+    count: unsafe extern "C-unwind" fn(TorchHandle),
+    /// `at::native::is_inference(const at::Tensor&)`: whether the tensor is one of those.
+    counts_none: unsafe extern "C-unwind" fn(TorchHandle) -> bool,
+}
+
+impl Writes {
+    fn find(library: *mut c_void) -> Option<Self> {
+        let count = symbol(library, c"_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE")?;
+        let counts_none = symbol(library, c"_ZN2at6native12is_inferenceERKNS_6TensorE")?;
+        // SAFETY: C++ has the types in these names, and a reference is an address.
+        unsafe {
+            Some(Self {
+                count: std::mem::transmute::<*mut c_void, _>(count),
+                counts_none: std::mem::transmute::<*mut c_void, _>(counts_none),
+            })
+        }
+    }
+}
+
 macro_rules! interface {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)? = $symbol:literal,)*) => {
         /// The functions, by what they do. One of them raises through its caller.
         pub(super) struct Abi {
             $(pub(super) $name: unsafe extern "C-unwind" fn($($argument),*) $(-> $result)?,)*
+            writes: Option<Writes>,
             dtypes: Vec<(i32, DType)>,
         }
 
@@ -37,7 +61,11 @@ macro_rules! interface {
                 $(let $name = symbol(library, $symbol)?;)*
                 // SAFETY: functions of torch's interface by these names have these types.
                 unsafe {
-                    Some(Self { $($name: std::mem::transmute::<*mut c_void, _>($name),)* dtypes: dtypes(library) })
+                    Some(Self {
+                        $($name: std::mem::transmute::<*mut c_void, _>($name),)*
+                        writes: Writes::find(library),
+                        dtypes: dtypes(library),
+                    })
                 }
             }
         }
@@ -70,6 +98,8 @@ interface! {
     list_size: fn(TorchHandle, *mut usize) -> Code = c"torch_list_size",
     list_item: fn(TorchHandle, usize, *mut u64) -> Code = c"torch_list_get_item",
     delete_list: fn(TorchHandle) -> Code = c"torch_delete_list",
+    makes_graphs: fn() -> bool = c"aoti_torch_grad_mode_is_enabled",
+    make_graphs: fn(bool) = c"aoti_torch_grad_mode_set_enabled",
     delete_box: fn(*mut c_void) = c"_ZdlPv",
 }
 
@@ -98,17 +128,46 @@ pub(super) fn abi() -> Option<&'static Abi> {
     if let Some(abi) = ABI.get() {
         return Some(abi);
     }
-    // Only a library that is loaded; it stays so, because this is never given back.
-    // SAFETY: a name that ends; loads and runs nothing.
-    let library = unsafe { libc::dlopen(c"libtorch_cpu.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return None;
-    }
-    let found = Abi::find(library)?;
+    let found = Abi::find(loaded(c"libtorch_cpu.so")?)?;
     Some(ABI.get_or_init(|| found))
 }
 
+/// The handle of the current stream of a device; `None` where this torch cannot tell.
+pub(super) fn current_stream(ordinal: i32) -> Option<usize> {
+    type Ask = unsafe extern "C-unwind" fn(i32, *mut *mut c_void) -> Code;
+    static ASK: OnceLock<Option<Ask>> = OnceLock::new();
+    let ask = (*ASK.get_or_init(|| {
+        let address = symbol(loaded(c"libtorch_cuda.so")?, c"aoti_torch_get_current_cuda_stream")?;
+        // SAFETY: the function of torch's interface by this name has this type.
+        Some(unsafe { std::mem::transmute::<*mut c_void, Ask>(address) })
+    }))?;
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: room for the answer.
+    (unsafe { ask(ordinal, &mut stream) } == 0).then_some(stream as usize)
+}
+
+/// A library that is loaded; it stays so, because this is never given back.
+fn loaded(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a name that ends; loads and runs nothing.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    (!library.is_null()).then_some(library)
+}
+
 impl Abi {
+    /// Counts a write of a tensor, if this torch can be told of it.
+    ///
+    /// # Safety
+    /// A live tensor.
+    pub(super) unsafe fn count_write(&self, tensor: TorchHandle) -> bool {
+        // SAFETY: as the caller promises.
+        self.writes.as_ref().is_some_and(|writes| unsafe {
+            if !(writes.counts_none)(tensor) {
+                (writes.count)(tensor);
+            }
+            true
+        })
+    }
+
     /// The element type that torch has this number for.
     pub(super) fn element(&self, number: i32) -> Option<DType> {
         self.dtypes.iter().find(|(other, _)| *other == number).map(|(_, dtype)| *dtype)

@@ -1,5 +1,5 @@
 //! The short way of the reductions: from a tensor's address to the handle's method, with nothing of Python's
-//! in between.
+//! in between. On a device it does not even hold Python's lock.
 //!
 //! It does the work and says so, or says that it cannot, having done nothing: then something is wrong or
 //! unusual, and Python's function explains or does it. Handles are remembered by address, as long as the
@@ -12,33 +12,74 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 use pyo3::{IntoPyObjectExt, intern};
-use symmem::{DType, ReduceOp};
+use symmem::erased::Call;
+use symmem::{DType, Error, ReduceOp};
 
+use super::abi;
 use super::value::{Argument, Tensor, TensorFacts};
-use crate::error::invalid;
+use crate::cuda::{self, Choice, DeviceMemoryEnd, ReducedElements};
+use crate::error::{invalid, raise};
+use crate::memory::SymmetricMemory;
 use crate::operand::Place;
 use crate::registry::{self, AllocatedBlock};
 
 /// How many handles are remembered.
 const MOST: usize = 4096;
 
-/// An all-reduce of a symmetric tensor: which arguments are what.
-#[derive(Clone, Copy, Debug)]
+/// A reduction of a symmetric tensor: which arguments are what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fast {
     input: usize,
-    op: usize,
+    /// A sum without one.
+    op: Option<usize>,
     group: usize,
     /// In place without one. [`Fast::MADE`]: the new tensor that the operator returns.
     out: Option<usize>,
+    /// What is reduced in place of the input, which then is a place to work in.
+    source: Option<usize>,
     /// Whether multicast is wanted, where there is any.
     multicast: bool,
+    /// Each rank gets its part of the flat tensor only, unless this argument says that it is to be split by
+    /// columns.
+    columns: Option<usize>,
+}
+
+/// A call of it, whose tensors fit together.
+struct FastCall<'a> {
+    key: Key,
+    block: Arc<AllocatedBlock>,
+    input: &'a Arc<Tensor>,
+    place: Place,
+    op: &'a str,
+    out: Option<&'a Arc<Tensor>>,
+    /// Address and elements of the output.
+    to: Option<(u64, usize)>,
+    /// Address of what is reduced, if that is elsewhere.
+    source: Option<u64>,
+    /// How many elements are reduced.
+    len: usize,
 }
 
 /// What is remembered of a tensor's elements on a group.
 struct KnownTensor {
     block: Weak<AllocatedBlock>,
-    /// The handle; on a device the short way to it.
-    memory: Py<PyAny>,
+    memory: KnownMemory,
+}
+
+/// A handle, by its place; on the host with the number of ranks.
+#[derive(Clone)]
+enum KnownMemory {
+    Host(Arc<Py<PyAny>>, usize),
+    Device(Arc<DeviceMemoryEnd>),
+}
+
+impl KnownMemory {
+    fn ranks(&self) -> usize {
+        match self {
+            Self::Host(_, ranks) => *ranks,
+            Self::Device(memory) => memory.facts.buffers.len(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,135 +107,194 @@ pub(super) fn forget(address: usize, bytes: usize) {
     drop(gone);
 }
 
-/// What this asks of Python.
-struct Helpers {
-    /// Collective for new memory: the handle of a tensor on a group by its name.
-    find: Py<PyAny>,
-    /// The short way to a device's handle.
-    device_memory: Py<PyAny>,
-    /// The handle of a device's current stream.
-    current_stream: Py<PyAny>,
-    by_size: u8,
-    by_multicast: u8,
-}
-
-fn helpers(py: Python<'_>) -> PyResult<&Helpers> {
-    static HELPERS: PyOnceLock<Helpers> = PyOnceLock::new();
-    HELPERS.get_or_try_init(py, || {
-        let memory = PyModule::import(py, "symmem.torch._memory")?;
-        let device = PyModule::import(py, "symmem.torch._device")?;
-        Ok(Helpers {
-            find: memory.getattr("find")?.unbind(),
-            device_memory: memory.getattr("_device_memory")?.unbind(),
-            current_stream: memory.getattr("current_stream")?.unbind(),
-            by_size: device.getattr("BY_SIZE")?.extract()?,
-            by_multicast: device.getattr("BY_MULTICAST")?.extract()?,
-        })
-    })
+/// Python's function that finds the handle of a tensor on a group by its name; collective for new memory.
+fn find(py: Python<'_>) -> PyResult<&Py<PyAny>> {
+    static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FIND.get_or_try_init(py, || Ok(PyModule::import(py, "symmem.torch._memory")?.getattr("find")?.unbind()))
 }
 
 impl Fast {
     /// Stands for the new tensor that an operator returns.
     const MADE: usize = usize::MAX;
 
-    /// From the numbers of the arguments: `input op group out how`. `out` may be `-`, in place, or `+`, the
-    /// tensor that is returned; `how` is `size` or `multicast`.
+    /// From the numbers of the arguments: `input=0 group=1`, and what there is of `op=2`, `out=3`, `source=4`,
+    /// `columns=5` and `multicast`. `out=+` is the tensor that is returned; without one the reduction is in
+    /// place.
     pub(super) fn parse(text: &str) -> PyResult<Self> {
-        let parse = || {
-            let [input, op, group, out, how] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
-            let out = match out {
-                "-" => None,
-                "+" => Some(Self::MADE),
-                out => Some(out.parse().ok()?),
+        let wrong = || invalid("operator", format!("{text:?} is not a short way"));
+        let [mut input, mut op, mut group, mut out, mut source, mut columns] = [None; 6];
+        let mut multicast = false;
+        for part in text.split(' ') {
+            let (name, number) = part.split_once('=').unwrap_or((part, "0"));
+            let field = match name {
+                "input" => &mut input,
+                "op" => &mut op,
+                "group" => &mut group,
+                "out" => &mut out,
+                "source" => &mut source,
+                "columns" => &mut columns,
+                "multicast" => {
+                    multicast = true;
+                    continue;
+                }
+                _ => return Err(wrong()),
             };
-            let multicast = how == "multicast";
-            let (input, op, group) = (input.parse().ok()?, op.parse().ok()?, group.parse().ok()?);
-            (multicast || how == "size").then_some(Self { input, op, group, out, multicast })
-        };
-        parse().ok_or_else(|| invalid("operator", format!("{text:?} is not a short way")))
+            *field = Some(if number == "+" { Self::MADE } else { number.parse().map_err(|_| wrong())? });
+        }
+        let (input, group) = (input.ok_or_else(wrong)?, group.ok_or_else(wrong)?);
+        Ok(Self { input, op, group, out, source, multicast, columns })
     }
 
     /// Does the reduction and says true, or false.
-    pub(super) fn run(
-        &self,
-        py: Python<'_>,
-        arguments: &[Argument],
-        made: Option<&Arc<Tensor>>,
-    ) -> PyResult<bool> {
-        let (Some(Argument::Tensor(input)), Some(Argument::Text(op)), Some(Argument::Text(group))) =
-            (arguments.get(self.input), arguments.get(self.op), arguments.get(self.group))
-        else {
-            return Ok(false);
-        };
-        let out = match self.out {
-            None => None,
-            Some(Self::MADE) => made,
-            Some(at) => match arguments.get(at) {
-                Some(Argument::Tensor(out)) => Some(out),
-                _ => return Ok(false),
-            },
-        };
-        if self.out.is_some() != out.is_some() {
-            return Ok(false);
-        }
-        let facts = input.facts();
-        let (Some(dtype), Some(place), true) = (facts.dtype, facts.place, is_plain(&facts)) else {
-            return Ok(false);
-        };
-        if !out.is_none_or(|out| is_like(&out.facts(), &facts)) {
-            return Ok(false);
-        }
-        let Some((block, _)) = registry::find(facts.address) else { return Ok(false) };
-        let key = Key { address: facts.address, len: facts.len(), dtype, group: group.clone() };
-        let memory = match remembered(py, &key, &block) {
+    pub(super) fn run(&self, arguments: &[Argument], made: Option<&Arc<Tensor>>) -> Result<bool, FastError> {
+        let Some(call) = self.call(arguments, made) else { return Ok(false) };
+        let memory = match remembered(&call) {
             Some(memory) => memory,
-            None => learn(py, key.clone(), &block, input, place)?,
+            None => attached(|py| learn(py, &call))?,
         };
-        let done = match place {
-            Place::Cpu => on_host(py, &memory, op, out),
-            Place::Cuda(ordinal) => self.on_device(py, &memory, &facts, op, out, ordinal),
+        let is_divided = |(_, part): (u64, usize)| part.checked_mul(memory.ranks()) == Some(call.key.len);
+        if self.columns.is_some() && !call.to.is_some_and(is_divided) {
+            return Ok(false);
+        }
+        let done = match &memory {
+            KnownMemory::Host(memory, _) => attached(|py| self.on_host(py, memory, &call)),
+            KnownMemory::Device(memory) => self.on_device(memory, &call),
         };
         match done {
-            Ok(done) => Ok(done),
             // The process group was destroyed, and there may be a new one of its name. Nothing was done.
-            Err(error) if error.get_type(py).name()?.to_str()? == "Closed" => {
-                let gone = known().as_mut().and_then(|table| table.remove(&key));
+            Err(FastError::Closed) => {
+                let gone = known().as_mut().and_then(|table| table.remove(&call.key));
                 drop(gone);
                 Ok(false)
             }
-            Err(error) => Err(error),
+            done => done,
         }
     }
 
-    fn on_device(
-        &self,
-        py: Python<'_>,
-        memory: &Py<PyAny>,
-        facts: &TensorFacts<'_>,
-        op: &str,
-        out: Option<&Arc<Tensor>>,
-        ordinal: i32,
-    ) -> PyResult<bool> {
-        let helpers = helpers(py)?;
-        let op = ReduceOp::ALL.into_iter().position(|known| known.name() == op);
-        let dtype = DType::ALL.iter().position(|known| Some(*known) == facts.dtype);
-        let (Some(op), Some(dtype)) = (op, dtype) else { return Ok(false) };
-        let how = if self.multicast { helpers.by_multicast } else { helpers.by_size };
-        let stream: usize = helpers.current_stream.call1(py, (ordinal,))?.extract(py)?;
-        let to = out.map_or(0, |out| out.facts().address);
-        let arguments = (facts.address, 0, to, facts.len(), dtype, op, how, stream);
-        memory.call_method1(py, intern!(py, "all_reduce_ptr"), arguments)?;
-        Ok(true)
+    /// The call that these arguments make; none where the short way is not for them.
+    fn call<'a>(&self, arguments: &'a [Argument], made: Option<&'a Arc<Tensor>>) -> Option<FastCall<'a>> {
+        let tensor = |at: usize| match arguments.get(at) {
+            _ if at == Self::MADE => made,
+            Some(Argument::Tensor(tensor)) => Some(tensor),
+            _ => None,
+        };
+        let text = |at: usize| match arguments.get(at) {
+            Some(Argument::Text(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        let (input, group) = (tensor(self.input)?, text(self.group)?);
+        let op = self.op.map_or(Some("sum"), text)?;
+        let facts = input.facts();
+        let (dtype, place) = (facts.dtype?, facts.place?);
+        let source = self.source.map_or(Some(input), tensor)?;
+        let from = source.facts();
+        let is_part = match self.columns.map(|at| arguments.get(at)) {
+            None => false,
+            Some(Some(Argument::Bool(false))) if facts.sizes.len() == 1 => true,
+            Some(_) => return None,
+        };
+        if !(is_plain(&facts) && is_plain(&from) && is_of_kind(&from, &facts) && from.len() <= facts.len()) {
+            return None;
+        }
+        let out = match self.out {
+            Some(at) => Some(tensor(at)?),
+            None => None,
+        };
+        let to = out.map(|out| out.facts());
+        let fits = |to: &TensorFacts<'_>| {
+            is_plain(to)
+                && is_of_kind(to, &from)
+                && (to.sizes == from.sizes || is_part && to.sizes.len() == 1)
+        };
+        if !to.as_ref().is_none_or(fits) {
+            return None;
+        }
+        let (block, _) = registry::find(facts.address)?;
+        let key = Key { address: facts.address, len: facts.len(), dtype, group: group.to_owned() };
+        let to = to.map(|to| (to.address as u64, to.len()));
+        let source = self.source.map(|_| from.address as u64);
+        Some(FastCall { key, block, input, place, op, out, to, source, len: from.len() })
+    }
+
+    fn on_device(&self, memory: &DeviceMemoryEnd, call: &FastCall<'_>) -> Result<bool, FastError> {
+        let op = ReduceOp::ALL.into_iter().find(|known| known.name() == call.op);
+        let stream = abi::current_stream(memory.ordinal());
+        let (Some(op), Some(stream)) = (op, stream) else { return Ok(false) };
+        // SAFETY: torch's current stream, which it keeps; its tensors have as many elements as they say.
+        let done = unsafe {
+            cuda::adopt(&memory.device, stream).and_then(|stream| match (self.columns, call.to) {
+                (Some(_), out) => memory.run(Call::ReduceScatter(op), out, None, &stream),
+                (None, to) => {
+                    let elements = match (call.source, to) {
+                        (_, None) => ReducedElements::InPlace,
+                        (None, Some((to, _))) => ReducedElements::Out(to),
+                        (Some(from), Some((to, _))) => ReducedElements::Private(from, to),
+                    };
+                    let choice = if self.multicast { Choice::TryMultimem } else { Choice::Table };
+                    let range = memory.range(call.key.address, call.len, call.key.dtype);
+                    memory.all_reduce(range, op, elements, choice, None, &stream)
+                }
+            })
+        };
+        done.map(|()| true).map_err(FastError::from)
+    }
+
+    /// A reduction on the host, of what is in the symmetric memory itself.
+    fn on_host(&self, py: Python<'_>, memory: &Py<PyAny>, call: &FastCall<'_>) -> Result<bool, FastError> {
+        if call.source.is_some() {
+            return Ok(false);
+        }
+        let name = if self.columns.is_some() { "reduce_scatter" } else { "all_reduce" };
+        let done = match call.out {
+            None => memory.call_method1(py, name, (call.op,)),
+            Some(out) => memory.call_method1(py, name, (call.op, out.array(py)?)),
+        };
+        match done {
+            Ok(_) => Ok(true),
+            Err(error) if error.get_type(py).name()?.to_str()? == "Closed" => Err(FastError::Closed),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-fn on_host(py: Python<'_>, memory: &Py<PyAny>, op: &str, out: Option<&Arc<Tensor>>) -> PyResult<bool> {
-    let name = intern!(py, "all_reduce");
-    match out {
-        None => memory.call_method1(py, name, (op,))?,
-        Some(out) => memory.call_method1(py, name, (op, out.array(py)?))?,
-    };
-    Ok(true)
+/// Why the short way failed.
+pub(super) enum FastError {
+    /// The handle is closed; nothing was done.
+    Closed,
+    Library(Error),
+    Python(PyErr),
+}
+
+impl From<Error> for FastError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Closed { .. } => Self::Closed,
+            error => Self::Library(error),
+        }
+    }
+}
+
+impl From<PyErr> for FastError {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl FastError {
+    /// As Python raises it.
+    pub(super) fn raised(self) -> PyErr {
+        match self {
+            Self::Closed => raise(Error::Closed { op: "all_reduce" }),
+            Self::Library(error) => raise(error),
+            Self::Python(error) => error,
+        }
+    }
+}
+
+/// `work` with Python's lock.
+fn attached<R>(work: impl FnOnce(Python<'_>) -> Result<R, FastError>) -> Result<R, FastError> {
+    Python::try_attach(work)
+        .unwrap_or_else(|| Err(invalid("operator", "the interpreter is going away").into()))
 }
 
 /// Whether there is something to reduce, and it lies side by side.
@@ -202,40 +302,56 @@ fn is_plain(facts: &TensorFacts<'_>) -> bool {
     facts.len() > 0 && facts.address != 0 && facts.is_dense()
 }
 
-/// Whether an output fits.
-fn is_like(out: &TensorFacts<'_>, input: &TensorFacts<'_>) -> bool {
-    out.sizes == input.sizes && out.number == input.number && out.place == input.place && is_plain(out)
+/// Whether both have elements of one type in one place.
+fn is_of_kind(one: &TensorFacts<'_>, other: &TensorFacts<'_>) -> bool {
+    one.number == other.number && one.place == other.place
 }
 
 /// The handle of before, if it is of this allocation.
-fn remembered(py: Python<'_>, key: &Key, block: &Arc<AllocatedBlock>) -> Option<Py<PyAny>> {
+fn remembered(call: &FastCall<'_>) -> Option<KnownMemory> {
     let known = known();
-    let found = known.as_ref()?.get(key)?;
-    (found.block.as_ptr() == Arc::as_ptr(block)).then(|| found.memory.clone_ref(py))
+    let found = known.as_ref()?.get(&call.key)?;
+    (found.block.as_ptr() == Arc::as_ptr(&call.block)).then(|| found.memory.clone())
 }
 
 /// Finds the handle, collectively if the memory is new to the group.
-fn learn(
-    py: Python<'_>,
-    key: Key,
-    block: &Arc<AllocatedBlock>,
-    input: &Arc<Tensor>,
-    place: Place,
-) -> PyResult<Py<PyAny>> {
-    let helpers = helpers(py)?;
-    let tensor = input.array(py)?.call_method0(py, intern!(py, "torch"))?;
-    let group = key.group.as_str().into_bound_py_any(py)?;
-    let handle = helpers.find.call1(py, (tensor, group))?;
-    let memory = match place {
-        Place::Cpu => handle,
-        Place::Cuda(_) => helpers.device_memory.call1(py, (handle,))?,
+fn learn(py: Python<'_>, call: &FastCall<'_>) -> Result<KnownMemory, FastError> {
+    let tensor = call.input.array(py)?.call_method0(py, intern!(py, "torch"))?;
+    let group = call.key.group.as_str().into_bound_py_any(py)?;
+    let handle = find(py)?.call1(py, (tensor, group))?;
+    let memory = match call.place {
+        Place::Cpu => {
+            let ranks = handle.getattr(py, intern!(py, "world_size"))?.extract(py)?;
+            KnownMemory::Host(Arc::new(handle), ranks)
+        }
+        Place::Cuda(_) => {
+            let handle = handle.bind(py).cast::<SymmetricMemory>().map_err(PyErr::from)?.get();
+            let device = handle.handle().as_device();
+            let device =
+                device.ok_or_else(|| invalid("handle", "its memory is on the host, not on a device"))?;
+            KnownMemory::Device(Arc::clone(&device.core))
+        }
     };
-    let entry = KnownTensor { block: Arc::downgrade(block), memory: memory.clone_ref(py) };
+    let entry = KnownTensor { block: Arc::downgrade(&call.block), memory: memory.clone() };
     let mut known = known();
     let table = known.get_or_insert_default();
     let old = if table.len() >= MOST { std::mem::take(table) } else { HashMap::new() };
-    let replaced = table.insert(key, entry);
+    let replaced = table.insert(call.key.clone(), entry);
     drop(known);
     drop((old, replaced));
     Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_short_ways_are_read() {
+        let copy = Fast::parse("input=0 source=1 op=2 group=3 out=+").unwrap();
+        assert_eq!((copy.input, copy.source, copy.op, copy.group), (0, Some(1), Some(2), 3));
+        assert_eq!((copy.out, copy.columns, copy.multicast), (Some(Fast::MADE), None, false));
+        let part = Fast::parse("input=0 group=1 columns=2 out=3 multicast").unwrap();
+        assert_eq!((part.op, part.columns, part.out, part.multicast), (None, Some(2), Some(3), true));
+    }
 }

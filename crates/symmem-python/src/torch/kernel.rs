@@ -163,19 +163,15 @@ fn work(operation: &Operation, arguments: &[Argument]) -> Result<Option<u64>, St
         },
         _ => None,
     };
-    let number = Python::try_attach(|py| {
-        let done = match &operation.fast {
-            Some(fast) => fast.run(py, arguments, made.as_ref()),
-            None => Ok(false),
-        };
-        match done {
-            Ok(true) => Ok(None),
-            Ok(false) => slow(py, operation, arguments, made.as_ref()),
-            Err(error) => Err(error),
-        }
-        .map_err(|error| words(py, &error))
-    });
-    let number = number.unwrap_or_else(|| Err("the interpreter is going away".to_owned()))?;
+    let done = match &operation.fast {
+        Some(fast) => fast.run(arguments, made.as_ref()),
+        None => Ok(false),
+    };
+    let number = match done {
+        Ok(true) => None,
+        Ok(false) => attached(|py| slow(py, operation, arguments, made.as_ref()))?,
+        Err(error) => attached(|_| Err(error.raised()))?,
+    };
     for at in &operation.written {
         arguments.get(*at).into_iter().flat_map(Argument::tensors).for_each(|tensor| tensor.written());
     }
@@ -189,6 +185,12 @@ fn work(operation: &Operation, arguments: &[Argument]) -> Result<Option<u64>, St
         },
     };
     value.map(Some).ok_or_else(|| "torch cannot take what the operator returns: see stderr".to_owned())
+}
+
+/// `work` with Python's lock; the words of what it raises.
+fn attached<R>(work: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, String> {
+    let done = Python::try_attach(|py| work(py).map_err(|error| words(py, &error)));
+    done.unwrap_or_else(|| Err("the interpreter is going away".to_owned()))
 }
 
 /// Python's function, on tensors of the same memory.

@@ -198,23 +198,26 @@ impl Tensor {
 
     /// Tells autograd that the elements were written: what was saved for a backward pass is stale.
     ///
-    /// There is no function for it in the interface. `transpose_` of a dimension with itself touches nothing
-    /// and counts as a write; of a detached alias, which shares the count, also where the tensor is a leaf
-    /// that wants a gradient.
+    /// There is no function for it in the stable interface. Where torch has another one, that is called; else
+    /// `transpose_` of a dimension with itself, which touches nothing and counts as a write, but takes a
+    /// microsecond. Without gradients it may be done to a leaf that wants one, too.
     pub(super) fn written(&self) {
-        let Some(again) = self.again() else { return };
-        let mut stack = [again.into_value(), 0, 0];
-        let call = self.abi.call;
-        // SAFETY: the stack is as long as each call's arguments, which it takes; the alias that it leaves is
-        // the next one's.
+        // SAFETY: a live tensor.
+        if unsafe { self.abi.count_write(self.handle) } {
+            return;
+        }
+        let Some(value) = self.another_value() else { return };
+        let (abi, mut stack) = (self.abi, [value, 0, 0]);
+        // SAFETY: the stack is as long as the call's arguments, which it takes, and the tensor that it leaves
+        // is dropped; the mode is this thread's, and is as it was before.
         unsafe {
-            if call(c"aten::detach".as_ptr(), c"".as_ptr(), stack.as_mut_ptr(), WRITTEN_FOR) != 0 {
-                return;
-            }
-            stack[1] = 0;
-            stack[2] = 0;
-            if call(c"aten::transpose_".as_ptr(), c"".as_ptr(), stack.as_mut_ptr(), WRITTEN_FOR) == 0 {
-                drop(Self { abi: self.abi, handle: stack[0] as TorchHandle });
+            let graphs = (abi.makes_graphs)();
+            (abi.make_graphs)(false);
+            let code =
+                (abi.call)(c"aten::transpose_".as_ptr(), c"".as_ptr(), stack.as_mut_ptr(), WRITTEN_FOR);
+            (abi.make_graphs)(graphs);
+            if code == 0 {
+                drop(Self { abi, handle: stack[0] as TorchHandle });
             }
         }
     }

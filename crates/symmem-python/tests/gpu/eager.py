@@ -1,6 +1,9 @@
-"""Eager all-reduce from Python: symmem.torch beside torch's own symmetric memory, in the same processes.
+"""Eager reductions from Python: symmem.torch beside torch's own symmetric memory, in the same processes.
 
-    python eager.py [--ranks 2,4] [--kib 8,64,512] [--rounds 15] [--calls 200] [--dtype bfloat16]
+    python eager.py [--ranks 2,4] [--kib 8,64,512] [--rounds 15] [--calls 200] [--dtype bfloat16] [--by functions]
+
+`--by operators` calls `torch.ops.symmem` in place of the functions of `symmem.torch`: what compiled programs call, and what `install()` puts
+behind torch's own operators.
 
 Rounds of the two systems alternate, and each begins with everybody ready. A round is `--calls` operations in a loop and
 one synchronisation. For every case one JSON line: microseconds per operation (median of the rounds, each as slow as its
@@ -20,7 +23,15 @@ from typing import Any
 
 import harness
 
-FORMS = "one_shot_all_reduce", "one_shot_all_reduce_out", "two_shot_all_reduce_", "one_shot_all_reduce_copy", "barrier"
+FORMS = (
+    "one_shot_all_reduce",
+    "one_shot_all_reduce_out",
+    "two_shot_all_reduce_",
+    "one_shot_all_reduce_copy",
+    "one_shot_all_reduce_copy_out",
+    "reduce_scatter_out",
+    "barrier",
+)
 
 
 def arguments() -> argparse.Namespace:
@@ -31,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--forms", default=",".join(FORMS))
+    parser.add_argument("--by", default="functions", choices=["functions", "operators"])
     parser.add_argument("--limit", type=float, default=150.0, help="seconds for each number of ranks")
     return parser.parse_args()
 
@@ -118,19 +130,30 @@ class Rank:
         sys.stdout.flush()
         os._exit(0)
 
-    def operations(self, form: str, mine: Any, other: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def operations(self, form: str, count: int, mine: Any, other: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
         ours, theirs = self.ours, self.torch.ops.symm_mem
         group, name, local = self.group, self.name, self.torch.ones_like(mine)
         if form == "barrier":
             one, two = ours.rendezvous(mine, group), self.theirs.rendezvous(other, name)
             return one.barrier, two.barrier
         own, native = getattr(ours, form), getattr(theirs, form)
+        mine_of: Any = group
+        if self.options.by == "operators":
+            own, mine_of = getattr(self.torch.ops.symmem, form), name
+        if form == "reduce_scatter_out":
+            a, b = mine.new_empty(count // self.world), other.new_empty(count // self.world)
+            return lambda: (own(mine, mine_of, False, a), a)[1], lambda: native(other, name, False, b)
+        if form.endswith("_copy_out"):
+            a, b = self.torch.empty_like(mine), self.torch.empty_like(other)
+            return lambda: (own(mine, local, "sum", mine_of, a), a)[1], lambda: native(other, local, "sum", name, b)
         if form.endswith("_out"):
             a, b = self.torch.empty_like(mine), self.torch.empty_like(other)
-            return lambda: own(mine, "sum", group, a), lambda: native(other, "sum", name, b)
+            return lambda: (own(mine, "sum", mine_of, a), a)[1], lambda: native(other, "sum", name, b)
         if form.endswith("_copy"):
-            return lambda: own(mine, local, "sum", group), lambda: native(other, local, "sum", name)
-        return lambda: own(mine, "sum", group), lambda: native(other, "sum", name)
+            return lambda: own(mine, local, "sum", mine_of), lambda: native(other, local, "sum", name)
+        if form.endswith("_"):
+            return lambda: (own(mine, "sum", mine_of), mine)[1], lambda: native(other, "sum", name)
+        return lambda: own(mine, "sum", mine_of), lambda: native(other, "sum", name)
 
     def measure(self, form: str, count: int, mine: Any, other: Any) -> None:
         nbytes = count * self.dtype.itemsize
@@ -147,7 +170,7 @@ class Rank:
         }
         systems: dict[str, tuple[Callable[[], Any], Any]] = {}
         for name, (operate, tensor) in zip(
-            ("symmem", "torch"), zip(self.operations(form, mine, other), (mine, other), strict=True), strict=True
+            ("symmem", "torch"), zip(self.operations(form, count, mine, other), (mine, other), strict=True), strict=True
         ):
             try:
                 row["wrong"] += self.check(form, operate, tensor)
@@ -155,7 +178,7 @@ class Rank:
             except Exception as error:
                 # Refused before it began, so on every rank.
                 row["words"] += f"{name}: {type(error).__name__}: {error}"[:200]
-        if "symmem" in systems and form != "barrier":
+        if "symmem" in systems and "all_reduce" in form:
             row["algorithm"] = self.algorithm(form, mine)
         for name in systems:
             row[name] = {"all": [], "host": []}
@@ -173,7 +196,7 @@ class Rank:
         from symmem import _symmem
 
         fast = _symmem._device_memory(self.symmem.rendezvous(mine, self.group))
-        kind = "in_place" if form.endswith("_") else "private" if form.endswith("_copy") else "out"
+        kind = "in_place" if form.endswith("_") else "private" if "_copy" in form else "out"
         return str(fast.plan(kind, mine.numel())[0])
 
     def check(self, form: str, operate: Callable[[], Any], tensor: Any) -> int:
@@ -187,7 +210,7 @@ class Rank:
         self.dist.barrier()
         if form == "barrier":
             return 0
-        wanted = self.world if form.endswith("_copy") else self.world * (self.world + 1) // 2
+        wanted = self.world if "_copy" in form else self.world * (self.world + 1) // 2
         return int((result != wanted).sum().item())
 
     def round(self, operate: Callable[[], Any], tensor: Any) -> tuple[float, float]:

@@ -8,8 +8,9 @@ The names, and the order of arguments, are those of torch's namespace `symm_mem`
 - Handles are numbers (`SymInt`, so that compiled programs can pass them on): torch's are objects of a class that only it can make.
 
 `function` does the work; where the operator returns a new tensor, and is not `in_python`, the function gets that as one more argument.
-`fast` names the arguments of an all-reduce, for the kernel that calls the handle's method without Python: input, operation, group, output
-(`-` in place, `+` what is returned), and what chooses the algorithm.
+`fast` names the arguments of a reduction, for the kernel that calls the handle's method without Python: the symmetric input, the operation, the
+group; the output, which is `+` where it is what is returned; the source, if elements from elsewhere are reduced; whether multicast is wanted;
+and what says that parts are of columns, which is not done there.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _V = "(Tensor input, Tensor(a!) out, Tensor {}, Tensor(b!) out_splits_offsets, s
 
 OPERATORS: tuple[Operator, ...] = (
     Operator(
-        "multimem_all_reduce_", _REDUCE_, collectives.multimem_all_reduce_, shapes.nothing, fast="0 1 2 - multicast"
+        "multimem_all_reduce_", _REDUCE_, collectives.multimem_all_reduce_, shapes.nothing, fast="input=0 op=1 group=2 multicast"
     ),
     Operator(
         "multimem_one_shot_all_reduce",
         _REDUCE,
         collectives.multimem_one_shot_all_reduce_out,
         shapes.like_first,
-        fast="0 1 2 + multicast",
+        fast="input=0 op=1 group=2 out=+ multicast",
         acts=True,
     ),
     Operator(
@@ -73,7 +74,7 @@ OPERATORS: tuple[Operator, ...] = (
         _REDUCE_OUT,
         collectives.multimem_one_shot_all_reduce_out,
         shapes.nothing,
-        fast="0 1 2 3 multicast",
+        fast="input=0 op=1 group=2 out=3 multicast",
     ),
     Operator(
         "multimem_one_shot_reduce_out",
@@ -92,7 +93,7 @@ OPERATORS: tuple[Operator, ...] = (
         _REDUCE,
         collectives.one_shot_all_reduce_out,
         shapes.like_first,
-        fast="0 1 2 + size",
+        fast="input=0 op=1 group=2 out=+",
         acts=True,
     ),
     Operator(
@@ -100,33 +101,36 @@ OPERATORS: tuple[Operator, ...] = (
         _REDUCE_OUT,
         collectives.one_shot_all_reduce_out,
         shapes.nothing,
-        fast="0 1 2 3 size",
+        fast="input=0 op=1 group=2 out=3",
     ),
     Operator(
         "one_shot_all_reduce_copy",
         _COPY + ") -> Tensor",
         collectives.one_shot_all_reduce_copy_out,
         shapes.like_second,
+        fast="input=0 source=1 op=2 group=3 out=+",
     ),
     Operator(
         "one_shot_all_reduce_copy_out",
         _COPY + ", Tensor(b!) out) -> ()",
         collectives.one_shot_all_reduce_copy_out,
         shapes.nothing,
+        fast="input=0 source=1 op=2 group=3 out=4",
     ),
-    Operator("two_shot_all_reduce_", _REDUCE_, collectives.two_shot_all_reduce_, shapes.nothing, fast="0 1 2 - size"),
+    Operator("two_shot_all_reduce_", _REDUCE_, collectives.two_shot_all_reduce_, shapes.nothing, fast="input=0 op=1 group=2"),
     Operator(
         "two_shot_all_reduce_out",
         "(Tensor input, str reduce_op, str group_name, Tensor(a!) output) -> ()",
         collectives.two_shot_all_reduce_out,
         shapes.nothing,
-        fast="0 1 2 3 size",
+        fast="input=0 op=1 group=2 out=3",
     ),
     Operator(
         "reduce_scatter_out",
         "(Tensor input, str group_name, bool split_last_dim, Tensor(a!) output) -> ()",
         collectives.reduce_scatter_out,
         shapes.nothing,
+        fast="input=0 group=1 columns=2 out=3",
     ),
     Operator(
         "_async_input_mm",
