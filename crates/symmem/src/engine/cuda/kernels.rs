@@ -2,7 +2,8 @@
 //!
 //! Made when an engine is. What it guarantees: everything that an operation can launch is on the device
 //! before the first one (a kernel that were loaded later would wait behind one that spins for it, for ever),
-//! and engines of one process on one device share what is loaded.
+//! and engines of one process on one device share what is loaded, if their groups are as large. Of the kernels
+//! that sum, an engine has those for its number of ranks only: a quarter of the code to compile and to load.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -83,8 +84,8 @@ impl Kernels {
     /// Loads what a group of `world` ranks needs, to be `recorded` or not. `cache` is where compiled code is
     /// kept.
     pub(crate) fn load(device: &Device, world: usize, cache: Option<&Path>, recorded: bool) -> Result<Self> {
-        let modules = Modules::of(device, ENGINE, cache, recorded)?;
         let class = class_of(world);
+        let modules = Modules::of(device, ENGINE, class, cache, recorded)?;
         let is_large = world > SMALL_WORLD;
         let mut routines = Vec::with_capacity(Routine::ALL.len() * REDUCED_DTYPES.len());
         for routine in Routine::ALL {
@@ -154,7 +155,7 @@ impl MultimemKernels {
             let problem = format!("{device} has compute capability {major}.{minor}, they need 9.0");
             return Err(Error::invalid("multimem instructions", problem));
         }
-        let modules = Modules::of(device, MULTIMEM, cache, recorded)?;
+        let modules = Modules::of(device, MULTIMEM, class_of(world), cache, recorded)?;
         let is_large = world > SMALL_WORLD;
         let mut routines = Vec::with_capacity(Routine::MULTIMEM.len() * REDUCED_DTYPES.len());
         for routine in Routine::MULTIMEM {
@@ -178,17 +179,23 @@ impl MultimemKernels {
     }
 }
 
+/// The classes of kernels by the number of ranks that they sum over, as `entries.cuh` has them: how the names
+/// end, and the number.
+const CLASSES: [(&str, usize); 4] = [("w2", 2), ("w4", 4), ("w8", 8), (ANY, 0)];
 /// The class of kernels for groups of any size.
 const ANY: &str = "any";
 
 /// How the names of the kernels end that sum over `world` ranks.
 fn class_of(world: usize) -> &'static str {
-    match world {
-        2 => "w2",
-        4 => "w4",
-        8 => "w8",
-        _ => ANY,
-    }
+    CLASSES.into_iter().find(|(_, ranks)| *ranks == world).map_or(ANY, |(class, _)| class)
+}
+
+/// The options for `source`: of what sums, only the kernels of `class` are made.
+fn options_for(source: &KernelSource, class: &str, options: &[String]) -> Vec<String> {
+    let of_class = CLASSES.into_iter().find(|(name, _)| *name == class);
+    let is_one = of_class.filter(|_| source.1.contains("#include \"entries.cuh\""));
+    let option = is_one.map(|(_, ranks)| format!("--define-macro=SYMMEM_WORLD={ranks}"));
+    options.iter().cloned().chain(option).collect()
 }
 
 /// The kernel `stem` for groups of `class`, or for any: what is built in has only those.
@@ -219,8 +226,8 @@ struct Modules {
     are_compiled: bool,
 }
 
-/// What is loaded: on which device, of which sources, and whether it can be recorded.
-type LoadedModules = (usize, &'static [KernelSource], bool, Weak<Modules>);
+/// What is loaded: on which device, of which sources, for which class, and whether it can be recorded.
+type LoadedModules = ((usize, &'static [KernelSource], &'static str, bool), Weak<Modules>);
 
 /// Held while something is compiled: ranks that are threads wait for the first of them.
 static LOADED: Mutex<Vec<LoadedModules>> = Mutex::new(Vec::new());
@@ -229,32 +236,35 @@ impl Modules {
     fn of(
         device: &Device,
         sources: &'static [KernelSource],
+        class: &'static str,
         cache: Option<&Path>,
         recorded: bool,
     ) -> Result<Arc<Self>> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.retain(|(.., modules)| modules.strong_count() > 0);
-        let wanted = (device.ordinal(), sources, recorded);
-        let here = loaded.iter().find(|(ordinal, of, is, _)| (*ordinal, *of, *is) == wanted);
-        if let Some(modules) = here.and_then(|(.., modules)| modules.upgrade()) {
+        loaded.retain(|(_, modules)| modules.strong_count() > 0);
+        let wanted = (device.ordinal(), sources, class, recorded);
+        let here = loaded.iter().find(|(known, _)| *known == wanted);
+        if let Some(modules) = here.and_then(|(_, modules)| modules.upgrade()) {
             return Ok(modules);
         }
-        let modules = Arc::new(Self::load(device, sources, cache, recorded)?);
-        loaded.push((device.ordinal(), sources, recorded, Arc::downgrade(&modules)));
+        let modules = Arc::new(Self::load(device, sources, class, cache, recorded)?);
+        loaded.push((wanted, Arc::downgrade(&modules)));
         Ok(modules)
     }
 
     fn load(
         device: &Device,
         sources: &'static [KernelSource],
+        class: &str,
         cache: Option<&Path>,
         recorded: bool,
     ) -> Result<Self> {
         let mut options = options(device.compute_capability());
         options.extend(recorded.then(|| RECORDED.to_owned()));
+        let image =
+            |source: &'static KernelSource| image_of(source, &options_for(source, class, &options), cache);
         let images: Vec<Result<(Vec<u8>, bool)>> = std::thread::scope(|scope| {
-            let image = |source: &'static KernelSource| image_of(source, &options, cache);
-            let threads: Vec<_> = sources.iter().map(|source| scope.spawn(move || image(source))).collect();
+            let threads: Vec<_> = sources.iter().map(|source| scope.spawn(|| image(source))).collect();
             let lost = |_| Err(Error::invalid("kernels", "the thread that compiled them panicked"));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
         });
@@ -286,7 +296,9 @@ pub(crate) fn compile_into(folder: &Path, capability: (u32, u32)) -> Result<()> 
     let options = options(capability);
     let multimem = if capability >= MULTIMEM_CAPABILITY { MULTIMEM } else { &[] };
     for source in ENGINE.iter().chain(multimem) {
-        compiled(source, &options, Some(folder))?;
+        for (class, _) in CLASSES {
+            compiled(source, &options_for(source, class, &options), Some(folder))?;
+        }
     }
     Ok(())
 }
@@ -408,6 +420,15 @@ mod tests {
             [1, 2, 3, 4, 7, 8, 9, 72].map(class_of),
             ["any", "w2", "any", "w4", "any", "w8", "any", "any"]
         );
+        for (class, ranks) in CLASSES {
+            assert_eq!(class_of(ranks), class);
+        }
+        let option_of = |name: &str| {
+            let source = ENGINE.iter().find(|(known, _)| *known == name).unwrap();
+            options_for(source, class_of(4), &[])
+        };
+        assert_eq!(option_of("all_reduce_one_shot.cu"), ["--define-macro=SYMMEM_WORLD=4"]);
+        assert!(option_of("signals.cu").is_empty(), "what sums nothing is the same for all");
         assert_eq!(options((9, 0))[0], "--gpu-architecture=sm_90");
         assert_eq!(options((10, 3))[0], "--gpu-architecture=sm_103");
         assert_eq!(source_hash(), source_hash());
