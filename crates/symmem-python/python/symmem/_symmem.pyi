@@ -819,6 +819,9 @@ class DeviceMemory:
     def all_reduce_ptr(
         self, at: int, input: int, out: int, count: int, dtype: int, op: int, algorithm: int, stream: int, /
     ) -> None: ...
+    def reduce_scatter_ptr(
+        self, at: int, count: int, out: int, part: int, dtype: int, op: int, stream: int, /
+    ) -> None: ...
     def all_reduce_from(
         self,
         x: _Operand,

@@ -15,7 +15,7 @@ use super::engine::{Engines, Whole};
 use super::moved;
 use super::parts::{Range, ReducedParts};
 use super::private::Private;
-use super::reduced::{Choice, ReducedElements};
+use super::reduced::{Choice, Reduced, ReducedElements};
 use super::stream::ordinal_of;
 use crate::array::Keep;
 use crate::dtype::dispatch;
@@ -38,6 +38,16 @@ pub(crate) struct Live {
     engines: Engines,
     /// The bytes of the span.
     span: ReducedParts,
+}
+
+impl Live {
+    /// What holds `range`: the span, or else all of the allocation.
+    #[inline]
+    fn parts(&self, range: Range) -> Result<&ReducedParts> {
+        let whole = &self.whole.parts;
+        let parts = [&self.span, whole].into_iter().find(|parts| parts.hold(range));
+        parts.ok_or_else(|| out_of_bounds(range, whole.memory.len()))
+    }
 }
 
 impl DeviceMemoryEnd {
@@ -215,11 +225,25 @@ impl DeviceMemoryEnd {
         stream: &Stream,
     ) -> Result<()> {
         let live = self.enter("all_reduce", within, stream)?;
-        let whole = &live.whole.parts;
-        let parts = [&live.span, whole].into_iter().find(|parts| parts.hold(range));
-        let parts = parts.ok_or_else(|| out_of_bounds(range, whole.memory.len()))?;
         // SAFETY: as the caller promises.
-        unsafe { parts.all_reduce(range, op, elements, choice, stream) }
+        unsafe { live.parts(range)?.all_reduce(range, op, elements, choice, stream) }
+    }
+
+    /// The same with a rank's part of the reduction, into the address and number of elements `out`.
+    ///
+    /// # Safety
+    /// As for [`DeviceMemoryEnd::run`].
+    #[inline]
+    pub(crate) unsafe fn reduce_scatter(
+        &self,
+        range: Range,
+        op: ReduceOp,
+        out: (u64, usize),
+        stream: &Stream,
+    ) -> Result<()> {
+        let live = self.enter("reduce_scatter", None, stream)?;
+        // SAFETY: as the caller promises.
+        unsafe { live.parts(range)?.run(range, Call::ReduceScatter(op), Some(out), stream) }
     }
 
     /// The range of `len` elements at the address `at`, of this rank's allocation if it is in it.
@@ -240,6 +264,11 @@ impl DeviceMemoryEnd {
         stream: &Stream,
     ) -> Result<()> {
         let live = self.enter(call.name(), within, stream)?;
+        if Reduced::is_there(self.span.dtype) {
+            let range = (self.span.offset, self.span.len, self.span.dtype);
+            // SAFETY: as the caller promises.
+            return unsafe { live.span.run(range, call, out, stream) };
+        }
         let bytes = &live.span.memory;
         // SAFETY: as the caller promises.
         dispatch!(self.span.dtype, T => unsafe { moved::run(&bytes.cast::<T>()?, call, out, stream) })

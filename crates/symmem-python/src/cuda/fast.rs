@@ -82,17 +82,34 @@ impl DeviceMemory {
             (_, 0) => return Err(invalid("out", "private input needs an address for the result")),
             (input, out) => ReducedElements::Private(input, out),
         };
-        let (Some(dtype), Some(op)) =
-            (DType::ALL.get(usize::from(dtype)), ReduceOp::ALL.get(usize::from(op)))
-        else {
-            return Err(invalid("code", format!("there is no element type {dtype} or operation {op}")));
-        };
+        let (dtype, op) = from_codes(dtype, op)?;
         let choice = Choice::from_code(algorithm).map_err(raise)?;
-        let (range, stream) = (self.core.range(at, count, *dtype), self.adopt(stream)?);
+        let (range, stream) = (self.core.range(at, count, dtype), self.adopt(stream)?);
         // SAFETY: addresses that the caller vouches for, with `count` elements; the part of the allocation is
         // checked.
-        py.detach(|| unsafe { self.core.all_reduce(range, *op, elements, choice, None, &stream) })
+        py.detach(|| unsafe { self.core.all_reduce(range, op, elements, choice, None, &stream) })
             .map_err(raise)
+    }
+
+    /// Collective. The `part` elements at the address `out` become this rank's part of the reduction of
+    /// everybody's `count` elements at `at`; the rest as for `all_reduce_ptr`.
+    #[pyo3(signature = (at, count, out, part, dtype, op, stream, /))]
+    #[allow(clippy::too_many_arguments)]
+    fn reduce_scatter_ptr(
+        &self,
+        py: Python<'_>,
+        at: usize,
+        count: usize,
+        out: u64,
+        part: usize,
+        dtype: u8,
+        op: u8,
+        stream: usize,
+    ) -> PyResult<()> {
+        let (dtype, op) = from_codes(dtype, op)?;
+        let (range, stream) = (self.core.range(at, count, dtype), self.adopt(stream)?);
+        // SAFETY: as for `all_reduce_ptr`.
+        py.detach(|| unsafe { self.core.reduce_scatter(range, op, (out, part), &stream) }).map_err(raise)
     }
 
     /// Collective. `out` becomes the reduction of everybody's `x`; the symmetric memory is a place to work
@@ -271,6 +288,15 @@ impl DeviceMemory {
     fn __repr__(&self) -> String {
         let span = &self.core.span;
         format!("DeviceMemory(cuda:{}, {:?} of {})", self.core.ordinal(), span.shape, span.dtype)
+    }
+}
+
+/// An element type and an operation from their codes.
+fn from_codes(dtype: u8, op: u8) -> PyResult<(DType, ReduceOp)> {
+    let found = (DType::ALL.get(usize::from(dtype)), ReduceOp::ALL.get(usize::from(op)));
+    match found {
+        (Some(dtype), Some(op)) => Ok((*dtype, *op)),
+        _ => Err(invalid("code", format!("there is no element type {dtype} or operation {op}"))),
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use symmem::cuda::{Form, Stream, SymmetricMemory};
+use symmem::erased::Call;
 use symmem::{DType, ReduceOp, Result};
 
 use super::reduced::{Choice, Reduced, ReducedElements};
@@ -63,6 +64,24 @@ impl ReducedParts {
         let reduced = self.part(ReducedPart { start, len, dtype, form: elements.form(), choice })?;
         // SAFETY: as the caller promises.
         unsafe { reduced.all_reduce(op, elements, stream) }
+    }
+
+    /// Another collective of `range`, which this memory holds, of a type that devices reduce.
+    ///
+    /// # Safety
+    /// As for [`Reduced::run`].
+    #[inline]
+    pub(crate) unsafe fn run(
+        &self,
+        (start, len, dtype): Range,
+        call: Call<'_>,
+        out: Option<(u64, usize)>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let start = start - self.memory.offset();
+        let part = ReducedPart { start, len, dtype, form: Form::Out, choice: Choice::Table };
+        // SAFETY: as the caller promises.
+        unsafe { self.part(part)?.run(call, out, stream) }
     }
 
     #[inline]

@@ -1,8 +1,10 @@
 //! All-reduce of a handle whose element type is known only at run time.
 
 use symmem::cuda::{Algorithm, DeviceSlice, DeviceSliceMut, Form, Stream, SymmetricMemory};
+use symmem::erased::Call;
 use symmem::{DType, Element, Error, ReduceOp, Result, bf16, f16};
 
+use super::moved;
 use crate::registry::Registered;
 
 /// How an all-reduce is to be done.
@@ -93,6 +95,11 @@ pub(crate) enum Reduced {
 }
 
 impl Reduced {
+    /// Whether there is memory of this type.
+    pub(crate) fn is_there(dtype: DType) -> bool {
+        matches!(dtype, DType::BF16 | DType::F16 | DType::F32)
+    }
+
     /// `bytes` as elements of `dtype`, to be reduced in this form by what is chosen.
     pub(crate) fn new(bytes: &SymmetricMemory<u8>, dtype: DType, form: Form, choice: Choice) -> Result<Self> {
         let engine = bytes.engine();
@@ -119,6 +126,26 @@ impl Reduced {
                     "{dtype} is not reduced on devices. Hint: bf16, f16 and f32 are; convert, or reduce in host memory"
                 ),
             )),
+        }
+    }
+
+    /// Puts any collective on `stream`.
+    ///
+    /// # Safety
+    /// As for [`moved::run`].
+    pub(crate) unsafe fn run(
+        &self,
+        call: Call<'_>,
+        out: Option<(u64, usize)>,
+        stream: &Stream,
+    ) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self {
+                Self::BF16(memory) => moved::run(memory, call, out, stream),
+                Self::F16(memory) => moved::run(memory, call, out, stream),
+                Self::F32(memory) => moved::run(memory, call, out, stream),
+            }
         }
     }
 

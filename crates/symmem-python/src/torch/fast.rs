@@ -12,7 +12,6 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 use pyo3::{IntoPyObjectExt, intern};
-use symmem::erased::Call;
 use symmem::{DType, Error, ReduceOp};
 
 use super::abi;
@@ -220,18 +219,18 @@ impl Fast {
         let op = ReduceOp::ALL.into_iter().find(|known| known.name() == call.op);
         let stream = abi::current_stream(memory.ordinal());
         let (Some(op), Some(stream)) = (op, stream) else { return Ok(false) };
+        let range = memory.range(call.key.address, call.len, call.key.dtype);
         // SAFETY: torch's current stream, which it keeps; its tensors have as many elements as they say.
         let done = unsafe {
             cuda::adopt(&memory.device, stream).and_then(|stream| match (self.columns, call.to) {
-                (Some(_), out) => memory.run(Call::ReduceScatter(op), out, None, &stream),
-                (None, to) => {
+                (Some(_), Some(out)) => memory.reduce_scatter(range, op, out, &stream),
+                (_, to) => {
                     let elements = match (call.source, to) {
                         (_, None) => ReducedElements::InPlace,
                         (None, Some((to, _))) => ReducedElements::Out(to),
                         (Some(from), Some((to, _))) => ReducedElements::Private(from, to),
                     };
                     let choice = if self.multicast { Choice::TryMultimem } else { Choice::Table };
-                    let range = memory.range(call.key.address, call.len, call.key.dtype);
                     memory.all_reduce(range, op, elements, choice, None, &stream)
                 }
             })

@@ -55,7 +55,7 @@ class Seen:
 class Known:
     """What an operation on a tensor needs, worked out once, and the other tensors it was last checked with."""
 
-    __slots__ = ("memory", "address", "count", "dtype", "op", "device", "outputs", "sources")
+    __slots__ = ("memory", "address", "count", "dtype", "op", "device", "outputs", "sources", "parts")
 
     def __init__(self, memory: DeviceMemory, tensor: Tensor, op: Op) -> None:
         dtype, code = _DTYPES.get(tensor.dtype), _OPS.get(op)
@@ -71,11 +71,19 @@ class Known:
         self.device = tensor.get_device()
         self.outputs = Seen()
         self.sources = Seen()
+        self.parts = Seen()
 
     def reduce(self, source: int, out: int, count: int, how: int = BY_SIZE) -> None:
         """Puts the reduction on the current stream: from and to these addresses, 0 being the tensor's own."""
         self.memory.all_reduce_ptr(
             self.address, source, out, count, self.dtype, self.op, how, current_stream(self.device)
+        )
+
+
+    def scatter(self, out: int, part: int) -> None:
+        """Puts the reduction of this rank's part on the current stream, to this address."""
+        self.memory.reduce_scatter_ptr(
+            self.address, self.count, out, part, self.dtype, self.op, current_stream(self.device)
         )
 
 
@@ -118,6 +126,15 @@ def reduce(
     except symmem.Closed:
         _forget(tensor, group)
         learn(tensor, op, group).reduce(source, out, count, how)
+
+
+def scatter(tensor: Tensor, op: Op, group: GroupLike, found: Known, out: Tensor) -> None:
+    """`found.scatter`, as `reduce`."""
+    try:
+        found.scatter(out.data_ptr(), out.numel())
+    except symmem.Closed:
+        _forget(tensor, group)
+        learn(tensor, op, group).scatter(out.data_ptr(), out.numel())
 
 
 def _find(tensor: Tensor, group: GroupLike) -> DeviceMemory:

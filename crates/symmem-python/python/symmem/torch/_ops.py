@@ -242,7 +242,10 @@ def reduce_scatter_out(input: Tensor, group_name: GroupLike, split_last_dim: boo
 
     Parts are slices of a one-dimensional tensor, or with `split_last_dim` of the last dimension.
     """
-    name = "reduce_scatter_out"
+    name, found = "reduce_scatter_out", device.known(input, "sum", group_name)
+    if found is not None and not split_last_dim and output in found.parts:
+        device.scatter(input, "sum", group_name, found, output)
+        return output
     _check_contiguous(name, "input", input, group_name)
     _check_contiguous(name, "output", output, group_name, input)
     if output.dtype != input.dtype:
@@ -254,6 +257,8 @@ def reduce_scatter_out(input: Tensor, group_name: GroupLike, split_last_dim: boo
     if problem:
         raise _refused(f"{name}: {problem}", group_name, input)
     handle.reduce_scatter("sum", output, split_last_dim)
+    if input.is_cuda and not split_last_dim:
+        (found or device.learn(input, "sum", group_name)).parts.remember(output)
     return output
 
 
