@@ -62,6 +62,7 @@ fn rows_that_mean_nothing_change_nothing() {
         let rows = [
             ("another", "Fake GPU, all ranks on one", "out", "low_latency"),
             ("form", KIND, "sideways", "low_latency"),
+            ("norm", KIND, "all_reduce_rms_norm", "ring"),
             ("algorithm", KIND, "out", "ring"),
             // The dispatcher must not choose what gives other bits.
             ("multimem", KIND, "out", "multimem"),
