@@ -61,6 +61,7 @@ fn what_is_not_for_gpus_is_named() {
         (&["--ops", "broadcast"][..], "--ops broadcast is not for this provider, which has startup, barrier"),
         (&["--peers", "gloo"], "--peers gloo: on GPUs there are torch, nccl, vmm and all"),
         (&["--sizes", "10"], "a multiple of 16 bytes"),
+        (&["--ops", "all_reduce_rms_norm", "--sizes", "2K"], "a multiple of 16K, a row"),
         (&["--dtypes", "u8"], "leave --dtypes out"),
         (&["--plot", "/dev/null"], "--plot draws"),
     ] {

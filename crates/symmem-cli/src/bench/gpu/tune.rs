@@ -74,7 +74,7 @@ fn terms(ranks: usize, rounds: usize, scratch: &ScratchFolder, bar: &ProgressBar
 
 /// Powers of two around all crossovers that are built in.
 fn sizes() -> Vec<usize> {
-    let known = bench_support::crossovers();
+    let known = bench_support::crossovers(false);
     let least = known.iter().min().map_or(1, |least| least / MARGIN);
     let most = known.iter().max().map_or(1, |most| most * MARGIN);
     std::iter::successors(Some(least.next_power_of_two().max(16)), |bytes| Some(bytes * 2))
@@ -88,6 +88,7 @@ fn races(ranks: usize) -> Vec<Race> {
         ops: vec![Op::AllReduce],
         forms: Form::value_variants().to_vec(),
         sizes: sizes(),
+        norms: Vec::new(),
         cold: false,
         algorithms: Algorithm::ALL.iter().map(|algorithm| algorithm.name().to_owned()).collect(),
         grids: vec![None],
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn sizes_lie_around_every_crossover() {
-        let (sizes, known) = (sizes(), bench_support::crossovers());
+        let (sizes, known) = (sizes(), bench_support::crossovers(false));
         assert!(!known.is_empty());
         for bytes in known {
             let (less, more) = (bytes / MARGIN, bytes * MARGIN);

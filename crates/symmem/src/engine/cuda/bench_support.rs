@@ -45,7 +45,7 @@ fn agreed(world: usize) -> AgreedEngine {
         max_blocks: 1,
         preferred: None,
         crossovers: built_in(world, false),
-        limits: Limits::default(),
+        limits: Limits::default().map(|row| row.map(|_| 1)),
     }
 }
 
