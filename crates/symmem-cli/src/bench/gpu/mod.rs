@@ -31,7 +31,7 @@ pub(crate) use self::rank::run as run_rank;
 use self::report::Report;
 use self::scratch::ScratchFolder;
 use self::system::{Launch, System};
-pub(super) use self::tune::{print as print_tuned, run as tune};
+pub(super) use self::tune::{Finding as Tuned, has_devices, run as tune, table as table_of_tuned};
 use super::cores;
 use super::progress::Progress;
 use crate::args::{BenchArgs, Op, short};

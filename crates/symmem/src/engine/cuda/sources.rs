@@ -1,7 +1,7 @@
 //! The one table of device algorithms and of their kernels: everything that names either follows from it.
 //!
 //! The dispatcher chooses from it (`plan.rs`), and so do `SYMMEM_DEVICE_ALGORITHM`, the bench,
-//! `symmem tune --device` and Python; the engine compiles and loads its kernels (`kernels.rs`).
+//! `symmem tune` and Python; the engine compiles and loads its kernels (`kernels.rs`).
 //! `cargo xtask kernels` compiles this file too: it checks that each `*.cu` of the folder `kernels` is here,
 //! that its code has the steps that its row says, and packs its PTX (`embedded.rs`). A new algorithm is a
 //! file there, a row here, and `cargo xtask kernels --write`.
