@@ -244,7 +244,7 @@ mod tests {
             }
             // Each by turns with whoever else can.
             let norms = races.iter().filter(|race| column(race) == "all_reduce_rms_norm");
-            assert!(norms.clone().count() > 4 && norms.clone().all(|race| race.contenders.len() == 2));
+            assert!(norms.clone().count() > 4 && norms.clone().all(|race| race.contenders.len() > 1));
             assert!(races.iter().all(|race| !race.contenders.is_empty()));
         }
     }
@@ -300,9 +300,8 @@ mod tests {
             assert!(!found.bounds[&form].contains_key("two_shot"), "{form}");
         }
         assert!(!found.bounds["in_place"].contains_key("one_shot"));
-        // Sizes of norms are longer, and a row is not cut: one of 64 KB is as fast by both.
-        let norm = &found.bounds["all_reduce_rms_norm"];
-        assert_eq!(norm, &BTreeMap::from([("one_shot".to_owned(), 64 << 10)]));
+        assert_eq!(found.bounds["all_reduce_rms_norm"]["one_shot"], 64 << 10);
+        assert!(!found.bounds["all_reduce_rms_norm"].contains_key("low_latency"));
         let text = table(&[found]).to_string();
         assert!(text.contains("64K") && text.contains("low_latency up to"), "{text}");
     }
