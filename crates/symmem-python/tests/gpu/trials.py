@@ -437,35 +437,56 @@ def norm_of_less(stage: Stage) -> None:
 
 
 def norm_refused(stage: Stage) -> None:
-    """What one rank alone does wrong the others hear of, and the group goes on."""
+    """Where all ranks are wrong the group goes on. What one rank alone does wrong the others hear of, and the group has failed."""
     x = stage.empty(2 * 64, torch.float32).view(2, 64)
     x.fill_(1)
     mem = symmem.rendezvous(x, stage.group)
     ones = torch.ones(2, 64, device=stage.device)
-    calls: list[tuple[str, Callable[[bool], Any]]] = [
-        ("weight of shape", lambda wrong: mem.all_reduce_rms_norm(ones.clone(), ones[0, :60] if wrong else ones[0])),
-        ("are needed", lambda wrong: mem.all_reduce_rms_norm(ones[:1].clone() if wrong else ones.clone(), ones[0])),
-        ("float16", lambda wrong: mem.all_reduce_rms_norm(ones.clone(), ones[0].half() if wrong else ones[0])),
-        ("is on cpu", lambda wrong: mem.all_reduce_rms_norm(ones.cpu() if wrong else ones.clone(), ones[0])),
-        ("overlaps", lambda wrong: mem.all_reduce_rms_norm(ones.clone(), ones[0], 1e-5, x if wrong else ones.clone())),
-        ("is on cpu", lambda wrong: stage.group.all_reduce_rms_norm(ones, ones.clone(), ones[0].cpu() if wrong else ones[0])),
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("weight of shape", lambda: mem.all_reduce_rms_norm(ones.clone(), ones[0, :60])),
+        ("are needed", lambda: mem.all_reduce_rms_norm(ones[:1].clone(), ones[0])),
+        ("float16", lambda: mem.all_reduce_rms_norm(ones.clone(), ones[0].half())),
+        ("is on cpu", lambda: mem.all_reduce_rms_norm(ones.cpu(), ones[0])),
+        ("overlaps", lambda: mem.all_reduce_rms_norm(ones.clone(), ones[0], 1e-5, x)),
+        ("is on cpu", lambda: stage.group.all_reduce_rms_norm(ones, ones.clone(), ones[0].cpu())),
     ]
     for words, call in calls:
-        wrong = RANK == WORLD - 1
-        try:
-            call(wrong)
-            stage.sync()
-        except symmem.Error as error:
-            assert not wrong or words in str(error), (words, str(error))
-        else:
-            assert not wrong and WORLD > 1, words
-            raise AssertionError(f"nobody told this rank: {words}")
-        stage.group.barrier()
-        # Everybody goes on from the same place.
+        refused(call, words)
         out = mem.all_reduce_rms_norm(None, None, 0.0)
         stage.sync()
-        expect(out, torch.ones_like(out), words)
-    stage.settle()
+        expect(out, torch.ones_like(out), f"after {words}")
+    for number, is_private in enumerate((False, True)):
+        group: Any = stage.group.subgroup(range(WORLD), f"norm refused {number}")
+        mine = symmem.rendezvous(stage.empty(2 * 64, torch.float32).view(2, 64), group)
+        fast = stage.fast(mine)
+        # Makes the workspace, so that all ranks are at a launch when one is wrong.
+        group.all_reduce_rms_norm(ones, None, ones[0])
+        fast.sync(PATIENCE_MS)
+        weight = ones[0, :60] if RANK == WORLD - 1 else ones[0]
+
+        def call() -> Any:
+            return group.all_reduce_rms_norm(ones, None, weight) if is_private else mine.all_reduce_rms_norm(None, weight)
+
+        if RANK == WORLD - 1:
+            refused(call, "weight of shape")
+        else:
+            try:
+                call()
+                fast.sync(PATIENCE_MS)
+            except symmem.Error:
+                pass
+            else:
+                raise AssertionError("nobody told this rank")
+        stage.settle()
+
+
+def refused(call: Callable[[], Any], words: str) -> None:
+    try:
+        call()
+    except symmem.Invalid as error:
+        assert words in str(error), (words, str(error))
+    else:
+        raise AssertionError(f"not refused: {words}")
 
 
 def try_norm_in_graphs(stage: Stage) -> None:
