@@ -524,6 +524,8 @@ def fake_nothing() -> None:
     with symmem.init() as group:
         nothing, something = (symmem.empty(count, dtype="float32", device=device) for count in (0, 2 * WORLD))
         out = symmem.empty(0, dtype="float32", device=device)
+        no_rows = [symmem.empty(0, 4, dtype="float32", device=device) for _ in range(3)]
+        weight = symmem.empty(4, dtype="float32", device=device)
         works: list[Any] = [
             lambda: group.all_reduce(nothing),
             lambda: group.all_reduce(nothing, "avg", out),
@@ -531,6 +533,7 @@ def fake_nothing() -> None:
             lambda: group.all_gather(nothing, out),
             lambda: group.all_to_all(nothing, out),
             lambda: group.reduce_scatter(nothing, "sum", out),
+            lambda: group.all_reduce_rms_norm(no_rows[0], no_rows[1], weight, 1e-5, no_rows[2]),
         ]
         # That the ranks disagree the kernels see, of which this driver runs none: both are at one launch.
         launched = fake.live(fake.LAUNCHES)
