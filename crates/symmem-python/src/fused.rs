@@ -31,6 +31,43 @@ pub(crate) struct Elements<'a> {
     pub(crate) world: usize,
 }
 
+/// What is asked of a norm besides its elements. The host has some of it only: [`AskedNorm::on_host`].
+pub(crate) struct AskedNorm<'a, 'py> {
+    pub(crate) residual: Maybe<'a, 'py>,
+    pub(crate) weight: Maybe<'a, 'py>,
+    pub(crate) epsilon: f32,
+    pub(crate) op: &'a str,
+    pub(crate) out: Maybe<'a, 'py>,
+    /// A scale for all of an output of fp8, which is read.
+    pub(crate) scale: Maybe<'a, 'py>,
+    /// A scale for each row of an output of fp8, which are written.
+    pub(crate) scales: Maybe<'a, 'py>,
+    /// Private elements in place of those of the symmetric memory.
+    pub(crate) x: Maybe<'a, 'py>,
+    pub(crate) fused: bool,
+}
+
+impl<'a, 'py> AskedNorm<'a, 'py> {
+    /// The residual and the weight, if there is nothing that the host does not have.
+    fn on_host(&self) -> PyResult<(&'a Any<'py>, &'a Any<'py>)> {
+        let is_plain = self.scale.is_none() && self.scales.is_none() && self.x.is_none();
+        check(NORM, is_plain && self.fused && reduce_op(self.op)? == ReduceOp::Sum, || {
+            "on the host it is a fused sum, written as it is. Hint: op, scale, scales, x and fused are for devices".to_owned()
+        })?;
+        match (self.residual, self.weight) {
+            (Some(residual), Some(weight)) => Ok((residual, weight)),
+            _ => Err(invalid(NORM, "on the host it has a residual and a weight. Hint: zeros, and ones")),
+        }
+    }
+}
+
+/// An error unless a weight of `shape` is as long as the rows of elements of the shape `of`.
+pub(crate) fn check_width(shape: &[usize], of: &[usize]) -> PyResult<()> {
+    check(NORM, shape.len() == 1 && of.last() == shape.first(), || {
+        format!("a weight of shape {shape:?} for elements of shape {of:?}")
+    })
+}
+
 /// Which operation, and what it is told besides arrays.
 #[derive(Clone, Copy, Debug)]
 enum FusedKind {
@@ -149,25 +186,17 @@ impl<'py> FusedPlan<'py> {
     }
 
     /// Everybody's sum added to `residual`, and the RMSNorm of that.
-    pub(crate) fn norm(
-        py: Python<'py>,
-        of: &Elements<'_>,
-        residual: &Any<'py>,
-        (weight, epsilon): (&Any<'py>, f32),
-        out: Maybe<'_, 'py>,
-    ) -> PyResult<Self> {
+    pub(crate) fn norm(py: Python<'py>, of: &Elements<'_>, asked: &AskedNorm<'_, 'py>) -> PyResult<Self> {
         check_type(NORM, of.dtype)?;
+        let ((residual, weight), out) = (asked.on_host()?, asked.out);
         let (residual, weight) =
             (output("residual", residual, of.dtype)?, input("weight", weight, of.dtype)?);
-        let (shape, width) = (&weight.1.shape, of.shape.last().copied());
-        check(NORM, shape.len() == 1 && width == shape.first().copied(), || {
-            format!("a weight of shape {shape:?} for elements of shape {:?}", of.shape)
-        })?;
+        check_width(&weight.1.shape, of.shape)?;
         let made = || new_output(py, of.torch, Place::Cpu, of.shape, of.dtype);
         let out = output("out", &out.map_or_else(made, |out| Ok(out.clone()))?, of.dtype)?;
         let result = out.1.object.clone().unbind();
         let (inputs, outputs) = (vec![weight], vec![residual, out]);
-        let (kind, shape) = (FusedKind::Norm(epsilon), of.shape.to_vec());
+        let (kind, shape) = (FusedKind::Norm(asked.epsilon), of.shape.to_vec());
         Self { kind, dtype: of.dtype, fused: true, shape, inputs, outputs, result }.apart()
     }
 

@@ -138,6 +138,9 @@ def norms(call: Callable[..., Any]) -> dict[str, Call]:
         "weight's dtype": lambda on, wrong: call(on, matrix(False, 3, 4), weight.astype(dtype(wrong))),
         "out": lambda on, wrong: call(on, matrix(False, 3, 4), weight, 1e-6, out(wrong)),
         "out in the residual": lambda on, wrong: norm_into(on, call, wrong),
+        "no weight on the host": lambda on, wrong: call(on, matrix(False, 3, 4), None if wrong else weight),
+        "an average on the host": lambda on, wrong: call(on, matrix(False, 3, 4), weight, op="avg" if wrong else "sum"),
+        "fp8 on the host": lambda on, wrong: call(on, matrix(False, 3, 4), weight, scale=weight[:1] if wrong else None),
     }
 
 
@@ -161,7 +164,7 @@ PRIVATE: dict[str, dict[str, Call]] = {
     "all_gather_columns_matmul": gathers(lambda on, *given: on.group.all_gather_columns_matmul(ONES, *given), 12, 3),
     "matmul_reduce_scatter": scatters(lambda on, *given: on.group.matmul_reduce_scatter(*given)),
     "matmul_reduce_scatter_columns": scatters(lambda on, *given: on.group.matmul_reduce_scatter_columns(*given)),
-    "all_reduce_rms_norm": norms(lambda on, *given: on.group.all_reduce_rms_norm(ONES, *given)),
+    "all_reduce_rms_norm": norms(lambda on, *given, **more: on.group.all_reduce_rms_norm(ONES, *given, **more)),
     "atomics": {
         "size": lambda on, wrong: on.group.atomics(-1 if wrong else 4),
         "dtype": lambda on, wrong: on.group.atomics(4, "float32" if wrong else "int64"),
@@ -393,7 +396,7 @@ SYMMETRIC: dict[str, dict[str, Call]] = {
         ),
     },
     "matmul_reduce_scatter_columns": scatters(lambda on, *given: on.rows.matmul_reduce_scatter_columns(*given)),
-    "all_reduce_rms_norm": norms(lambda on, *given: on.rows.all_reduce_rms_norm(*given)),
+    "all_reduce_rms_norm": norms(lambda on, *given, **more: on.rows.all_reduce_rms_norm(*given, **more)),
     "barrier": {
         "channel": lambda on, wrong: on.memory.barrier(10**9 if wrong else 0),
         "negative channel": lambda on, wrong: on.memory.barrier(-1 if wrong else 0),

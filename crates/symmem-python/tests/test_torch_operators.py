@@ -225,6 +225,7 @@ def refused(rank: int) -> None:
     """Errors are RuntimeErrors with our text, on every rank that takes part, and the group goes on."""
     name, operators = group(), torch.ops.symmem
     x, out = filled(rank, 8), torch.zeros(8)
+    rows, weight, norm = filled(rank, 2, 8), torch.ones(8), operators.all_reduce_rms_norm_out
     wrong: list[tuple[Any, str]] = [
         (lambda: operators.one_shot_all_reduce(x.view(2, 4).t(), "sum", name), "must be contiguous"),
         (lambda: operators.one_shot_all_reduce_out(x, "sum", name, out[:4]), "sizes"),
@@ -237,6 +238,11 @@ def refused(rank: int) -> None:
         (lambda: operators.one_shot_all_reduce(x, "sum", "no such group"), "no such group"),
         (lambda: operators.nvshmem_put(torch.zeros(4), 0), "allocated with"),
         (lambda: operators.memcpy_to_multicast_(x, out, 4, name), "exceeds"),
+        (lambda: norm(rows, torch.zeros(1, 8), weight, 1e-5, "sum", name, torch.zeros(2, 8)), "the residual has sizes"),
+        (lambda: norm(rows, torch.zeros(2, 8), weight, 1e-5, "sum", name, torch.zeros(16)), "the output has sizes"),
+        (lambda: norm(rows, torch.zeros(2, 8), weight[:7], 1e-5, "sum", name, torch.zeros(2, 8)), "a weight of shape"),
+        (lambda: norm(rows, torch.zeros(2, 8), None, 1e-5, "sum", name, torch.zeros(2, 8)), "has a residual and a weight"),
+        (lambda: norm(rows, torch.zeros(2, 8), weight, 1e-5, "avg", name, torch.zeros(2, 8)), "for devices"),
     ]
     if library.is_stable():
         # Kernels in Python take complex numbers as pairs.

@@ -19,6 +19,8 @@ use super::terms::{Memory, TermsArgs};
 const SIZES: [usize; 6] = [8, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 16 << 20];
 /// The same on GPUs.
 const GPU_SIZES: [usize; 8] = [2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20];
+/// Rows of norms there.
+const GPU_ROWS: [usize; 4] = [1, 16, 64, 256];
 /// The largest size of a full sweep.
 const LARGEST: usize = 256 << 20;
 
@@ -121,7 +123,15 @@ impl BenchArgs {
     /// What can be measured on the provider's memory.
     pub(crate) fn measurable(&self) -> &'static [Op] {
         if self.is_of_gpus() {
-            return &[Op::Startup, Op::Barrier, Op::Eager, Op::AllReduce, Op::Misaligned, Op::Bandwidth];
+            return &[
+                Op::Startup,
+                Op::Barrier,
+                Op::Eager,
+                Op::AllReduce,
+                Op::AllReduceRmsNorm,
+                Op::Misaligned,
+                Op::Bandwidth,
+            ];
         }
         // What is for GPUs alone comes last.
         let all = Op::value_variants();
@@ -205,6 +215,15 @@ impl BenchArgs {
             (true, false) => SIZES.to_vec(),
             (true, true) => SIZES[..SIZES.len() - 1].to_vec(),
         }
+    }
+
+    /// Bytes of norms on GPUs, of rows of `row` bytes: some that layers have, or what was asked for of whole
+    /// rows.
+    pub(crate) fn norm_sizes(&self, row: usize) -> Vec<usize> {
+        if !self.full && self.sizes.is_empty() {
+            return GPU_ROWS.map(|rows| rows * row).to_vec();
+        }
+        self.sizes().into_iter().filter(|bytes| *bytes > 0 && bytes.is_multiple_of(row)).collect()
     }
 
     /// Launches of every system in a comparison.
@@ -320,7 +339,8 @@ measured! {
         AllGatherMatmul,
         /// A product, of which everybody gets its rows of the sum of all, fused and unfused.
         MatmulReduceScatter,
-        /// Everybody's memory is summed, added to a residual and normalised, beside the all_reduce alone.
+        /// Everybody's memory is summed, added to a residual and normalised, beside the all_reduce alone
+        /// (vmm: as bf16 and as fp8, beside two steps too).
         AllReduceRmsNorm,
         /// vmm: from the first allocation to the end of its rendezvous.
         Startup,

@@ -14,7 +14,7 @@ pub(super) const TUNE: &str = "\
 Examples:
   symmem tune                        measure with 2 and 4 ranks, and keep what was found
   symmem tune --ranks 8,16           the numbers of ranks of your jobs
-  symmem tune --device --ranks 2     the algorithms of this machine's GPUs
+  symmem tune --device --ranks 2     only the algorithms of this machine's GPUs
   symmem tune --dry-run --json       measure and print, keep nothing";
 
 /// Of `symmem config`.

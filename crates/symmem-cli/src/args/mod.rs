@@ -154,9 +154,13 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4")]
     #[arg(value_parser = value_parser!(u16).range(2..=64))]
     pub(crate) ranks: Vec<u16>,
-    /// Measure the algorithms of GPUs instead of those of the host.
+    /// Measure the algorithms of GPUs only, and fail if there are none [default: those of the host, and then
+    /// those of GPUs if there are any].
     #[arg(long)]
     pub(crate) device: bool,
+    /// Measure the algorithms of the host only.
+    #[arg(long, conflicts_with = "device")]
+    pub(crate) host: bool,
     /// The tuning file to write into [default: that of SYMMEM_TUNING, else the one in the user's cache
     /// folder].
     #[arg(long, value_name = "FILE")]

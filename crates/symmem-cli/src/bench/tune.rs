@@ -7,7 +7,7 @@
 //! Of the algorithms for private memory the two that take any size are compared, by an all_gather. Those of
 //! devices are measured by the bench on GPUs (`gpu/tune.rs`), and their bounds are put by the same rule.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -44,38 +44,73 @@ pub(super) struct Sample {
     pub(super) ticks: Vec<f64>,
 }
 
-/// Measures, prints and keeps.
+/// Everything that was found.
+#[derive(Default)]
+struct Findings {
+    host: Vec<Finding>,
+    devices: Vec<gpu::Tuned>,
+}
+
+/// One of either kind.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum AnyFinding<'a> {
+    Host(&'a Finding),
+    Devices(&'a gpu::Tuned),
+}
+
+/// Measures, keeps and prints: the host, and then the devices, if there are any. What was found before
+/// something failed is kept and printed.
 pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     let path = path(args)?;
     let mut file = path.as_deref().map_or_else(|| Ok(TuningFile::default()), TuningFile::open)?;
-    let whose = if args.device { tune_devices(args, &mut file)? } else { tune_host(args, &mut file)? };
-    if let Some(path) = path {
-        file.save(&path)?;
-        eprintln!("kept for \"{whose}\" in {}", path.display());
+    let mut found = Findings::default();
+    if !args.device {
+        found.host = tune_host(args, &mut file)?;
+        keep(path.as_deref(), &file, machine())?;
     }
+    // Not before: ranks begin as this process did, and would say it too.
+    let has_devices = !args.host && (args.device || gpu::has_devices());
+    if !has_devices && !args.host {
+        eprintln!(
+            "there is no CUDA device on this machine, so only the algorithms of the host were measured"
+        );
+    }
+    let tuned = if has_devices { tune_devices(args, &mut file, path.as_deref()) } else { Ok(Vec::new()) };
+    let failed = tuned.map(|tuned| found.devices = tuned);
+    if failed.is_ok() || !found.host.is_empty() {
+        print(args, &found)?;
+    }
+    failed
+}
+
+fn keep(path: Option<&Path>, file: &TuningFile, whose: &str) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    file.save(path)?;
+    eprintln!("kept for \"{whose}\" in {}", path.display());
     Ok(())
 }
 
 /// What was found is for this machine.
-fn tune_host(args: &TuneArgs, file: &mut TuningFile) -> Result<String> {
+fn tune_host(args: &TuneArgs, file: &mut TuningFile) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for ranks in &args.ranks {
         let found = measure((*ranks).into(), args.quick)?;
         file.keep(tuning((*ranks).into(), &found));
         findings.extend(found);
     }
-    print(args, &findings)?;
-    Ok(machine().to_owned())
+    Ok(findings)
 }
 
 /// What was found is for devices of this kind.
-fn tune_devices(args: &TuneArgs, file: &mut TuningFile) -> Result<String> {
+fn tune_devices(args: &TuneArgs, file: &mut TuningFile, path: Option<&Path>) -> Result<Vec<gpu::Tuned>> {
     let findings = gpu::tune(args)?;
     for found in &findings {
         file.keep_devices(&found.devices, found.ranks, found.bounds.clone());
     }
-    gpu::print_tuned(args, &findings)?;
-    Ok(findings.into_iter().map(|found| found.devices).next().unwrap_or_default())
+    let whose = findings.first().map(|found| &*found.devices).unwrap_or_default();
+    keep(path, file, whose)?;
+    Ok(findings)
 }
 
 /// Where to keep what is found; `None` for a dry run.
@@ -267,11 +302,24 @@ fn bound(samples: &[Sample], small: impl Fn(&Sample) -> f64, large: impl Fn(&Sam
     bounds.min_by(|one, other| loss(*one).total_cmp(&loss(*other))).unwrap_or(0)
 }
 
-fn print(args: &TuneArgs, findings: &[Finding]) -> Result<()> {
+/// As tables, or as one list in JSON.
+fn print(args: &TuneArgs, found: &Findings) -> Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string_pretty(findings)?);
+        let devices = found.devices.iter().map(AnyFinding::Devices);
+        let all: Vec<_> = found.host.iter().map(AnyFinding::Host).chain(devices).collect();
+        println!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(());
     }
+    if !found.host.is_empty() {
+        println!("{}", table(&found.host));
+    }
+    if !found.devices.is_empty() {
+        println!("{}", gpu::table_of_tuned(&found.devices));
+    }
+    Ok(())
+}
+
+fn table(findings: &[Finding]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
         "ranks",
@@ -296,8 +344,7 @@ fn print(args: &TuneArgs, findings: &[Finding]) -> Result<()> {
             then,
         ]);
     }
-    println!("{table}");
-    Ok(())
+    table
 }
 
 #[cfg(test)]

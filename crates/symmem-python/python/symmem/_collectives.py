@@ -472,13 +472,22 @@ def matmul_reduce_scatter_columns(
 
 def all_reduce_rms_norm(
     x: Operand,
-    residual: Operand,
-    weight: Operand,
+    residual: Operand | None,
+    weight: Operand | None,
     epsilon: float = 1e-6,
     group: Group | None = None,
     out: Operand | None = None,
     *,
+    op: Op = "sum",
+    scale: Operand | None = None,
+    scales: Operand | None = None,
+    fused: bool = True,
     timeout_ms: int = 0,
 ) -> Any:
-    """Collective. Adds the sum of everybody's `x` to `residual`, in place, and gives the RMSNorm of its rows, times `weight`."""
-    return _of(group).all_reduce_rms_norm(x, residual, weight, epsilon, out, timeout_ms=timeout_ms)
+    """Collective. Adds the sum of everybody's `x` to `residual`, in place, and gives the RMSNorm of its rows, times `weight`.
+
+    On devices without a residual or a weight too, of averages, and written as fp8: see `SymmetricMemory.all_reduce_rms_norm`.
+    """
+    return _of(group).all_reduce_rms_norm(
+        x, residual, weight, epsilon, out, op=op, scale=scale, scales=scales, fused=fused, timeout_ms=timeout_ms
+    )

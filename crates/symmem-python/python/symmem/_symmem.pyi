@@ -557,11 +557,15 @@ class Group:
     def all_reduce_rms_norm(
         self,
         x: _Operand,
-        residual: _Operand,
-        weight: _Operand,
+        residual: _Operand | None,
+        weight: _Operand | None,
         epsilon: float = 1e-6,
         out: _Operand | None = None,
         *,
+        op: _Op = "sum",
+        scale: _Operand | None = None,
+        scales: _Operand | None = None,
+        fused: bool = True,
         timeout_ms: int = 0,
     ) -> Any: ...
     def atomics(self, size: int, dtype: Any = None, *, timeout_ms: int = 0) -> Atomics: ...
@@ -796,12 +800,18 @@ class SymmetricMemory:
     ) -> Any: ...
     def all_reduce_rms_norm(
         self,
-        residual: _Operand,
-        weight: _Operand,
+        residual: _Operand | None,
+        weight: _Operand | None,
         epsilon: float = 1e-6,
         out: _Operand | None = None,
         *,
+        op: _Op = "sum",
+        scale: _Operand | None = None,
+        scales: _Operand | None = None,
+        x: _Operand | None = None,
+        fused: bool = True,
         timeout_ms: int = 0,
+        stream: Any = None,
     ) -> Any: ...
     def close(self) -> None: ...
 

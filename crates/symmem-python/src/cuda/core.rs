@@ -13,12 +13,14 @@ use symmem::{DType, Error, Group, ReduceOp, Result};
 
 use super::engine::{Engines, Whole};
 use super::moved;
+use super::norm::DeviceNorm;
 use super::parts::{Range, ReducedParts};
 use super::private::Private;
 use super::reduced::{Choice, Reduced, ReducedElements};
 use super::stream::ordinal_of;
 use crate::array::Keep;
 use crate::dtype::dispatch;
+use crate::fused::NORM;
 use crate::memory::{MemoryFacts, Span};
 use crate::registry::{AllocatedBlock, Registered};
 
@@ -319,6 +321,15 @@ impl DeviceMemoryEnd {
             bytes.copy_out(0, out, stream)?;
         }
         Ok(())
+    }
+
+    /// Puts a norm on `stream`: of the span, or, in a room, of as many of its first bytes as it needs.
+    pub(super) fn norm(&self, norm: &DeviceNorm, within: Option<Duration>, stream: &Stream) -> Result<()> {
+        let live = self.enter(NORM, within, stream)?;
+        // The others wait already, and the library has not seen it yet.
+        let refused = |error: Error| self.refuse(stream).map_or_else(|earlier| earlier, |()| error);
+        let memory = norm.check().and_then(|()| live.span.memory.slice(0..norm.bytes()));
+        norm.run(&memory.map_err(refused)?, stream)
     }
 
     /// The start of every operation.

@@ -12,6 +12,7 @@ use symmem::{DType, Group, Received};
 
 use super::core::DeviceMemoryEnd;
 use super::engine::Engines;
+use super::norm::DeviceNormPlan;
 use super::reduced::{Choice, ReducedElements};
 use super::stream;
 use crate::array::Keep;
@@ -42,6 +43,13 @@ impl DeviceHandle {
     ) -> PyResult<Self> {
         let core = blocking(py, || DeviceMemoryEnd::rendezvous(group, engines, block, span.clone()))?;
         Ok(Self { core: Arc::new(core) })
+    }
+
+    /// Puts a norm on the stream of `terms`; gives where the result will be.
+    pub(crate) fn norm(&self, plan: DeviceNormPlan<'_>, terms: Terms<'_, '_>) -> PyResult<Py<PyAny>> {
+        let (core, norm, stream) = (&self.core, plan.norm(), self.stream(terms)?);
+        terms.py.detach(|| core.norm(norm, terms.timeout, &stream)).map_err(raise)?;
+        Ok(plan.result)
     }
 
     fn stream(&self, terms: Terms<'_, '_>) -> PyResult<Stream> {

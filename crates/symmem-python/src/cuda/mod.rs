@@ -14,6 +14,7 @@
 //! | `handle.rs`, `fast.rs` | the ways to it: the handle of `memory`, and `DeviceMemory` for `symmem.torch` |
 //! | `pool.rs` | what torch's memory pools call |
 //! | `private.rs` | collectives of a group on memory that is not symmetric |
+//! | `norm.rs` | all_reduce, residual and norm |
 //! | `stream.rs` | the `stream` argument |
 //! | `words.rs` | memset32, stream_write_value32 |
 
@@ -24,6 +25,7 @@ mod engine;
 mod fast;
 mod handle;
 mod moved;
+mod norm;
 mod parts;
 mod pool;
 mod private;
@@ -38,7 +40,8 @@ pub(crate) use self::core::DeviceMemoryEnd;
 pub(crate) use self::device::device;
 pub(crate) use self::engine::Engines;
 pub(crate) use self::handle::DeviceHandle;
-pub(crate) use self::private::{Private, refuse_growth};
+pub(crate) use self::norm::DeviceNormPlan;
+pub(crate) use self::private::{Private, device_room, refuse_growth};
 pub(crate) use self::reduced::{Choice, ReducedElements};
 pub(crate) use self::stream::{adopt, hand_over, stream};
 

@@ -16,7 +16,7 @@ use super::device::device;
 use super::stream::{refuse_capture, stream};
 use crate::error::{invalid, raise};
 use crate::group::Membership;
-use crate::memory::{Purpose, has_to_grow, room, room_handle};
+use crate::memory::{Purpose, Room, has_to_grow, room, room_handle};
 use crate::operand::{Operand, Place};
 
 /// A collective on private memory of the device `ordinal`. Input and output are addresses and numbers of
@@ -41,13 +41,9 @@ impl Private<'_> {
         membership: &Membership,
         timeout_ms: u64,
     ) -> PyResult<()> {
-        let (place, len) = (Place::Cuda(self.ordinal), self.len(membership.size()));
-        // Also for nothing: other ranks may have something, and would wait for this one.
-        let bytes = len.saturating_mul(self.dtype.size()).max(1);
-        if has_to_grow(membership, place, Purpose::Private, bytes) {
-            refuse_growth(py, self.ordinal, self.call.name(), bytes)?;
-        }
-        let room = room(py, membership, (self.call.name(), place), (bytes, 0))?;
+        let len = self.len(membership.size());
+        let bytes = len.saturating_mul(self.dtype.size());
+        let room = device_room(py, membership, (self.call.name(), self.ordinal), bytes)?;
         let core = &room.handle.as_device().ok_or_else(|| invalid("room", "it is not on a device"))?.core;
         let stream = stream(py, &core.device, None)?;
         let within = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
@@ -109,6 +105,22 @@ impl Private<'_> {
             _ => len(self.input.or(self.out)),
         }
     }
+}
+
+/// Collective where it has to grow, which cannot be part of a graph. The group's room on the device `ordinal`
+/// for the call `op`, of at least `bytes`.
+pub(crate) fn device_room<'a>(
+    py: Python<'_>,
+    membership: &'a Membership,
+    (op, ordinal): (&'static str, i32),
+    bytes: usize,
+) -> PyResult<Room<'a>> {
+    // Also for nothing: other ranks may have something, and would wait for this one.
+    let (place, bytes) = (Place::Cuda(ordinal), bytes.max(1));
+    if has_to_grow(membership, place, Purpose::Private, bytes) {
+        refuse_growth(py, ordinal, op, bytes)?;
+    }
+    room(py, membership, (op, place), (bytes, 0))
 }
 
 /// An error if the current stream of the device `ordinal` is captured: `what` needs a room of `bytes`, and

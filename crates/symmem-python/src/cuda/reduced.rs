@@ -189,14 +189,15 @@ unsafe fn all_reduce<T: Element>(
     let (len, device) = (memory.len(), memory.device());
     let owners = elements.owners();
     // SAFETY: as the caller promises.
-    let output = |address| unsafe { DeviceSliceMut::<T>::from_owner(address, len, device, &owners[1]) };
-    match elements {
-        ReducedElements::InPlace => memory.all_reduce(op, stream),
-        ReducedElements::Out(out) => memory.all_reduce_out(op, output(out)?, stream),
-        ReducedElements::Private(input, out) => {
-            // SAFETY: as the caller promises.
-            let input = unsafe { DeviceSlice::<T>::from_owner(input, len, device, &owners[0]) }?;
-            memory.all_reduce_from(op, input, output(out)?, stream)
+    unsafe {
+        let output = |address| DeviceSliceMut::<T>::from_owner(address, len, device, &owners[1]);
+        match elements {
+            ReducedElements::InPlace => memory.all_reduce(op, stream),
+            ReducedElements::Out(out) => memory.all_reduce_out(op, output(out)?, stream),
+            ReducedElements::Private(input, out) => {
+                let input = DeviceSlice::<T>::from_owner(input, len, device, &owners[0])?;
+                memory.all_reduce_from(op, input, output(out)?, stream)
+            }
         }
     }
 }

@@ -4,11 +4,12 @@
 use pyo3::prelude::*;
 use symmem::erased::Side;
 
-use super::{Group, Membership};
+use super::{Group, Membership, given};
 use crate::Any;
 use crate::collectives::{Maybe, op_name, symmetric};
+use crate::cuda::{DeviceNormPlan, Private, device_room};
 use crate::error::invalid;
-use crate::fused::{Elements, FusedPlan, NORM};
+use crate::fused::{AskedNorm, Elements, FusedPlan, NORM};
 use crate::memory::{Bytes, Terms, room};
 use crate::operand::{Operand, Place, is_tensor};
 use crate::private::are_apart;
@@ -74,6 +75,25 @@ impl Group {
             memory.local_mut()?.copy_from_slice(bytes);
             Ok(())
         })
+    }
+
+    /// A norm of the private array `x` on the device `ordinal`, in a room of the group's there.
+    fn norm_on_device<'py>(
+        &self,
+        ordinal: i32,
+        (x, operand): (&Any<'py>, &Operand<'py>),
+        asked: &AskedNorm<'_, 'py>,
+        timeout_ms: u64,
+    ) -> PyResult<Py<PyAny>> {
+        let (py, membership, place) = (x.py(), self.membership(), Place::Cuda(ordinal));
+        membership.group(NORM, timeout_ms)?;
+        let (shape, dtype, torch) = (&*operand.shape, operand.dtype, is_tensor(x)?);
+        let of = Elements { shape, dtype, torch, world: membership.size() };
+        let plan = DeviceNormPlan::new(py, (&of, place), Some(x), asked)
+            .map_err(|error| Private::refuse(py, membership, ordinal, operand, error))?;
+        let room = device_room(py, membership, (NORM, ordinal), operand.bytes())?;
+        let device = room.handle.as_device().ok_or_else(|| invalid("room", "it is not on a device"))?;
+        device.norm(plan, Terms { py, timeout: given(timeout_ms), stream: None })
     }
 
     fn gather_products<'py>(
@@ -185,21 +205,36 @@ impl Group {
     /// `out` (a new array by default): each row over the root of `epsilon` and the mean of its squares, times
     /// `weight`. Rows are along the last dimension. All ranks that give the same get the same bits: those of
     /// the three steps one by one.
-    #[pyo3(signature = (x, residual, weight, epsilon = 1e-6, out = None, *, timeout_ms = 0))]
+    ///
+    /// On a device it is on the current stream, and has `op`, `scale`, `scales` and `fused` as the method of
+    /// symmetric memory has.
+    #[pyo3(signature = (
+        x, residual, weight, epsilon = 1e-6, out = None, *, op = "sum", scale = None, scales = None, fused = true, timeout_ms = 0
+    ))]
+    #[allow(clippy::too_many_arguments)] // A keyword each.
     fn all_reduce_rms_norm(
         &self,
         x: &Any<'_>,
-        residual: &Any<'_>,
-        weight: &Any<'_>,
+        residual: Maybe<'_, '_>,
+        weight: Maybe<'_, '_>,
         epsilon: f32,
         out: Maybe<'_, '_>,
+        #[pyo3(from_py_with = op_name)] op: &str,
+        scale: Maybe<'_, '_>,
+        scales: Maybe<'_, '_>,
+        fused: bool,
         timeout_ms: u64,
     ) -> PyResult<Py<PyAny>> {
         let py = x.py();
+        let asked = AskedNorm { residual, weight, epsilon, op, out, scale, scales, x: None, fused };
         if let Some(memory) = symmetric(self.membership(), x, timeout_ms)? {
-            return memory.run_norm(memory.terms(py, timeout_ms, None), residual, (weight, epsilon), out);
+            return memory.run_norm(memory.terms(py, timeout_ms, None), &asked);
         }
-        let plan = |of: &Elements<'_>| FusedPlan::norm(py, of, residual, (weight, epsilon), out);
-        self.run_private(NORM, x, timeout_ms, plan)
+        if let Ok(operand) = Operand::any(x)
+            && let Place::Cuda(ordinal) = operand.device
+        {
+            return self.norm_on_device(ordinal, (x, &operand), &asked, timeout_ms);
+        }
+        self.run_private(NORM, x, timeout_ms, |of: &Elements<'_>| FusedPlan::norm(py, of, &asked))
     }
 }

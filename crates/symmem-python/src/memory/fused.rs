@@ -7,8 +7,9 @@ use symmem::erased::Side;
 use super::{SymmetricMemory, Terms};
 use crate::Any;
 use crate::collectives::{Maybe, op_name};
+use crate::cuda::DeviceNormPlan;
 use crate::error::invalid;
-use crate::fused::{Elements, FusedPlan, NORM};
+use crate::fused::{AskedNorm, Elements, FusedPlan, NORM};
 
 impl SymmetricMemory {
     /// What this rank has.
@@ -71,11 +72,19 @@ impl SymmetricMemory {
     pub(crate) fn run_norm<'py>(
         &self,
         terms: Terms<'_, 'py>,
-        residual: &Any<'py>,
-        weight: (&Any<'py>, f32),
-        out: Maybe<'_, 'py>,
+        asked: &AskedNorm<'_, 'py>,
     ) -> PyResult<Py<PyAny>> {
-        let plan = || FusedPlan::norm(terms.py, &self.elements(), residual, weight, out);
+        if let Some(device) = self.handle().as_device() {
+            self.check_whole(NORM)?;
+            let place = self.place();
+            let plan = DeviceNormPlan::new(terms.py, (&self.elements(), place), None, asked);
+            let plan = plan.and_then(|plan| {
+                plan.outputs.iter().try_for_each(|(what, out)| self.check_apart_from(what, out))?;
+                Ok(plan)
+            });
+            return device.norm(self.told(terms, plan)?, terms);
+        }
+        let plan = || FusedPlan::norm(terms.py, &self.elements(), asked);
         self.run_fused(NORM, terms, false, plan)
     }
 }
@@ -161,16 +170,32 @@ impl SymmetricMemory {
     /// that, in `out` (a new array by default): each row over the root of `epsilon` and the mean of its
     /// squares, times `weight`. Rows are along the last dimension. All ranks that give the same get the same
     /// bits: those of the three steps one by one.
-    #[pyo3(signature = (residual, weight, epsilon = 1e-6, out = None, *, timeout_ms = 0))]
+    ///
+    /// On a device it is on `stream`, `residual` and `weight` may be None, and `op` "avg". fp8 is written
+    /// (`out` is float8_e4m3fn then) with `scale`, one float32 that is read, or with `scales`, one of each
+    /// row, which are written. `x` is private memory in place of the symmetric one, which holds nothing of
+    /// use afterwards. With `fused=False` it is an all_reduce and another kernel; the bits are the same.
+    #[pyo3(signature = (
+        residual, weight, epsilon = 1e-6, out = None, *, op = "sum", scale = None, scales = None, x = None, fused = true,
+        timeout_ms = 0, stream = None
+    ))]
+    #[allow(clippy::too_many_arguments)] // A keyword each.
     fn all_reduce_rms_norm(
         &self,
         py: Python<'_>,
-        residual: &Any<'_>,
-        weight: &Any<'_>,
+        residual: Maybe<'_, '_>,
+        weight: Maybe<'_, '_>,
         epsilon: f32,
         out: Maybe<'_, '_>,
+        #[pyo3(from_py_with = op_name)] op: &str,
+        scale: Maybe<'_, '_>,
+        scales: Maybe<'_, '_>,
+        x: Maybe<'_, '_>,
+        fused: bool,
         timeout_ms: u64,
+        stream: Maybe<'_, '_>,
     ) -> PyResult<Py<PyAny>> {
-        self.run_norm(self.terms(py, timeout_ms, None), residual, (weight, epsilon), out)
+        let asked = AskedNorm { residual, weight, epsilon, op, out, scale, scales, x, fused };
+        self.run_norm(self.terms(py, timeout_ms, stream), &asked)
     }
 }

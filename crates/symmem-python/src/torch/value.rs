@@ -24,6 +24,7 @@ use crate::operand::Place;
 pub(super) enum Kind {
     Tensor,
     Int,
+    Float,
     Bool,
     Text,
 }
@@ -38,11 +39,12 @@ pub(super) enum Slot {
 }
 
 impl Slot {
-    /// From Python's words: `Tensor`, `int`, `bool`, `str`, with `?`, `[]` or `[]?` behind.
+    /// From Python's words: `Tensor`, `int`, `float`, `bool`, `str`, with `?`, `[]` or `[]?` behind.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let kind = |text: &str| match text {
             "Tensor" => Some(Kind::Tensor),
             "int" => Some(Kind::Int),
+            "float" => Some(Kind::Float),
             "bool" => Some(Kind::Bool),
             "str" => Some(Kind::Text),
             _ => None,
@@ -244,6 +246,7 @@ impl Tensor {
 pub(super) enum Argument {
     Tensor(Arc<Tensor>),
     Int(i64),
+    Float(f64),
     Bool(bool),
     Text(String),
     None,
@@ -287,6 +290,7 @@ unsafe fn take_one(abi: &'static Abi, kind: Kind, value: u64) -> Argument {
     match kind {
         Kind::Tensor => Argument::Tensor(Arc::new(Tensor { abi, handle: value as TorchHandle })),
         Kind::Int => Argument::Int(value as i64),
+        Kind::Float => Argument::Float(f64::from_bits(value)),
         // Only the lowest byte is said.
         Kind::Bool => Argument::Bool(value & 0xff != 0),
         Kind::Text => {
@@ -329,6 +333,7 @@ impl Argument {
         match self {
             Self::Tensor(tensor) => tensor.array(py)?.into_bound(py).call_method0(intern!(py, "torch")),
             Self::Int(number) => number.into_bound_py_any(py),
+            Self::Float(number) => number.into_bound_py_any(py),
             Self::Bool(truth) => truth.into_bound_py_any(py),
             Self::Text(text) => Ok(PyString::new(py, text).into_any()),
             Self::None => Ok(py.None().into_bound(py)),
@@ -356,6 +361,7 @@ mod tests {
     #[test]
     fn words_of_schemas_are_read() {
         assert_eq!(Slot::parse("Tensor"), Some(Slot::One(Kind::Tensor)));
+        assert_eq!(Slot::parse("float"), Some(Slot::One(Kind::Float)));
         assert_eq!(Slot::parse("str?"), Some(Slot::Optional(Kind::Text)));
         assert_eq!(Slot::parse("Tensor[]"), Some(Slot::List(Kind::Tensor)));
         assert_eq!(Slot::parse("int[]?"), Some(Slot::OptionalList(Kind::Int)));

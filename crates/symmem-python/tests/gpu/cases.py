@@ -453,6 +453,69 @@ def fake_private() -> None:
         group.all_reduce(large)
 
 
+def fake_norm() -> None:
+    """What a norm takes and refuses, on symmetric and on private memory: its arguments come to one launch, or two."""
+    import fake
+
+    device, (rows, columns) = f"cuda:{RANK}", (6, 32)
+
+    def array(*shape: int, dtype: str = "float32", device: str = device) -> symmem.Array:
+        return symmem.empty(*shape, dtype=dtype, device=device)
+
+    with symmem.init() as group:
+        for dtype in ("float32", "bfloat16", "float16"):
+            x, residual, out = (array(rows, columns, dtype=dtype) for _ in range(3))
+            weight, private, fp8 = array(columns, dtype=dtype), array(rows, columns, dtype=dtype), array(rows, columns, dtype="float8_e4m3fn")
+            scale, scales = array(1), array(rows)
+            mem = symmem.rendezvous(x, group)
+            calls: list[tuple[int, Any, Any]] = [
+                (1, out, lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, out)),
+                (1, out, lambda: mem.all_reduce_rms_norm(None, None, 1e-5, out, op="avg")),
+                (2, out, lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, out, fused=False)),
+                (1, fp8, lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, fp8, scale=scale)),
+                (1, fp8, lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, fp8, scales=scales, x=private)),
+                (1, out, lambda: group.all_reduce_rms_norm(x, residual, weight, 1e-5, out)),
+                (1, out, lambda: group.all_reduce_rms_norm(private, residual, weight, 1e-5, out, op="avg")),
+                (1, fp8, lambda: symmem.all_reduce_rms_norm(private, residual, weight, 1e-5, group, fp8, scales=scales)),
+            ]
+            # The group's workspace is made by the first call on private memory.
+            group.all_reduce_rms_norm(private, residual, weight, 1e-5, out)
+            for number, (launches, result, call) in enumerate(calls):
+                launched = fake.live(fake.LAUNCHES)
+                assert call() is result, number
+                assert fake.live(fake.LAUNCHES) == launched + launches, number
+            wrong: list[tuple[str, Any]] = [
+                ("weight of shape", lambda: mem.all_reduce_rms_norm(residual, array(columns - 1, dtype=dtype), 1e-5, out)),
+                ("residual: it has", lambda: mem.all_reduce_rms_norm(array(rows - 1, columns, dtype=dtype), weight, 1e-5, out)),
+                ("float64", lambda: mem.all_reduce_rms_norm(residual, array(columns, dtype="float64"), 1e-5, out)),
+                ("is on cpu", lambda: mem.all_reduce_rms_norm(array(rows, columns, dtype=dtype, device="cpu"), weight, 1e-5, out)),
+                ("float8_e4m3fn are needed", lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, out, scale=scale)),
+                ("scales", lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, fp8, scale=scale, scales=scales)),
+                ("scales: it has", lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, fp8, scales=scale)),
+                ("median", lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, out, op="median")),
+                ("", lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, out, op="max")),
+                ("overlaps", lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, x)),
+                ("overlaps", lambda: mem.all_reduce_rms_norm(residual, weight, 1e-5, residual)),
+                ("weight of shape", lambda: group.all_reduce_rms_norm(private, residual, private, 1e-5, out)),
+                ("is on cpu", lambda: group.all_reduce_rms_norm(private, residual, array(columns, dtype=dtype, device="cpu"), 1e-5, out)),
+            ]
+            # Told to the others, who learn it from kernels, which this driver does not run: so all refuse.
+            for number, (words, call) in enumerate(wrong):
+                launched = fake.live(fake.LAUNCHES)
+                raises(symmem.Invalid, words, call)
+                assert fake.live(fake.LAUNCHES) == launched + 1, number
+            group.barrier()
+        odd = symmem.rendezvous(array(rows, columns, dtype="int32"), group)
+        raises(symmem.Invalid, "not reduced on devices", lambda: odd.all_reduce_rms_norm(None, None, 1e-5, array(rows, columns, dtype="int32")))
+        short = symmem.rendezvous(array(rows, 3), group)
+        raises(symmem.Invalid, "a row has 12 bytes", lambda: short.all_reduce_rms_norm(None, None, 1e-5, array(rows, 3)))
+        host = symmem.rendezvous(array(rows, columns, device="cpu"), group)
+        on_host, ones = (array(*shape, device="cpu") for shape in ((rows, columns), (columns,)))
+        raises(symmem.Invalid, "for devices", lambda: host.all_reduce_rms_norm(on_host, ones, op="avg"))
+        raises(symmem.Invalid, "has a residual and a weight", lambda: host.all_reduce_rms_norm(None, ones))
+        group.barrier()
+
+
 def fake_nothing() -> None:
     """Ranks meet for private arrays without elements too: others may have some, and would wait for those that have none."""
     import fake
@@ -461,6 +524,8 @@ def fake_nothing() -> None:
     with symmem.init() as group:
         nothing, something = (symmem.empty(count, dtype="float32", device=device) for count in (0, 2 * WORLD))
         out = symmem.empty(0, dtype="float32", device=device)
+        no_rows = [symmem.empty(0, 4, dtype="float32", device=device) for _ in range(3)]
+        weight = symmem.empty(4, dtype="float32", device=device)
         works: list[Any] = [
             lambda: group.all_reduce(nothing),
             lambda: group.all_reduce(nothing, "avg", out),
@@ -468,6 +533,7 @@ def fake_nothing() -> None:
             lambda: group.all_gather(nothing, out),
             lambda: group.all_to_all(nothing, out),
             lambda: group.reduce_scatter(nothing, "sum", out),
+            lambda: group.all_reduce_rms_norm(no_rows[0], no_rows[1], weight, 1e-5, no_rows[2]),
         ]
         # That the ranks disagree the kernels see, of which this driver runs none: both are at one launch.
         launched = fake.live(fake.LAUNCHES)
@@ -487,18 +553,22 @@ def fake_captures() -> None:
     driver = ctypes.CDLL("libcuda.so")
     device = f"cuda:{RANK}"
     with symmem.init() as group:
-        mem = symmem.rendezvous(symmem.empty(COUNT, dtype="float32", device=device), group)
+        mem = symmem.rendezvous(symmem.empty(COUNT // 16, 16, dtype="float32", device=device), group)
+        weight, norm = (symmem.empty(*shape, dtype="float32", device=device) for shape in ((16,), (COUNT // 16, 16)))
         context, stream = ctypes.c_uint64(), ctypes.c_uint64()
         assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), RANK) == 0
         assert driver.cuCtxSetCurrent(context) == 0
         assert driver.cuStreamCreateWithPriority(ctypes.byref(stream), 1, 0) == 0
-        on = {"stream": stream.value}
+        on: dict[str, Any] = {"stream": stream.value}
         works: list[tuple[str, Any]] = [
             ("float32", lambda x: mem.all_reduce("sum", out=x, **on)),
             ("float32", lambda x: mem.all_to_all(out=x, **on)),
             ("float32", lambda x: mem.get(0, 0, x, **on)),
             ("float32", lambda x: mem.put(0, x, **on)),
             ("float32", lambda x: _symmem._device_memory(mem).all_reduce_from(x, **on)),
+            ("float32", lambda x: mem.all_reduce_rms_norm(x, weight, 1e-5, norm, **on)),
+            ("float32", lambda x: mem.all_reduce_rms_norm(None, None, 1e-5, x, **on)),
+            ("float32", lambda x: mem.all_reduce_rms_norm(None, None, 1e-5, norm, x=x, **on)),
             ("uint32", lambda x: symmem.memset32(x, 0, 5, 4, **on)),
         ]
         for number, (dtype, work) in enumerate(works):
@@ -630,6 +700,7 @@ def gpu_operators() -> dict[str, str]:
         print(symmem.torch.install())
     torch.set_default_device(torch.device("cuda", torch.cuda.current_device()))
     trials = {**torch_trials.TRIALS, **{f"{name} of 8 bits": trial for name, trial in torch_trials.EIGHTHS.items()}}
+    trials.update(torch_trials.ON_GPUS)
     outcomes: dict[str, str] = {}
     for label, trial in trials.items():
         name = label.partition(" ")[0]

@@ -28,6 +28,11 @@ def test_private_memory_goes_through_a_room() -> None:
         fake.run_ranks("fake_private", world)
 
 
+def test_norms_take_what_they_can_and_refuse_the_rest() -> None:
+    for world in (1, 2):
+        fake.run_ranks("fake_norm", world)
+
+
 def test_ranks_meet_for_private_arrays_of_nothing() -> None:
     for world in (1, 2):
         fake.run_ranks("fake_nothing", world)

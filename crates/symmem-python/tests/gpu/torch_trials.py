@@ -539,6 +539,60 @@ def _scattered_eighths(rank: int, ranks: int) -> Trial:
     return Trial(args, check)
 
 
+def _norm(rank: int, ranks: int, more: tuple[Any, ...] = (), is_private: bool = False) -> Trial:
+    values = torch.arange(24.0).view(3, 8)
+    x = torch.empty(3, 8) if is_private else filled(0, 3, 8)
+    x.copy_(values % 5 + rank)
+    weight, out = torch.arange(8.0) - 3, torch.zeros(3, 8, dtype=torch.float8_e4m3fn if more else torch.float32)
+    sums = (sum(values % 5 + each for each in range(ranks)) + values).double()
+    right = sums / (sums.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+    residual = values.clone()
+
+    def check(result: Any) -> None:
+        assert result is None
+        assert torch.equal(residual.double(), sums), (residual, sums)
+        if not more:
+            torch.testing.assert_close(out.double(), right, rtol=1e-6, atol=1e-6)
+            return
+        scale = next(each for each in more if each is not None).double().view(-1, 1)
+        torch.testing.assert_close(out.double() * scale, right, rtol=1 / 15, atol=float(scale.max()) / 512)
+
+    return Trial((x, residual, weight, 1e-5, "sum", group(), out, *more), check)
+
+
+@trial
+def all_reduce_rms_norm_out(rank: int, ranks: int) -> Trial:
+    return _norm(rank, ranks)
+
+
+def _captured_norm(rank: int, ranks: int) -> Trial:
+    """Once as it is, and then replayed from a graph."""
+    tried = _norm(rank, ranks)
+    residual, before = tried.args[1], tried.args[1].clone()
+
+    def check(result: Any) -> None:
+        tried.check(result)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            residual.copy_(before)
+            torch.ops.symmem.all_reduce_rms_norm_out(*tried.args)
+        for _ in range(3):
+            tried.args[6].zero_()
+            graph.replay()
+            tried.check(None)
+        meet()
+
+    return Trial(tried.args, check)
+
+
+#: More trials of operators, by their names and something behind: what the CPU does not have.
+ON_GPUS: dict[str, Callable[[int, int], Trial]] = {
+    "all_reduce_rms_norm_out of fp8": lambda rank, ranks: _norm(rank, ranks, (torch.full((1,), 0.025), None)),
+    "all_reduce_rms_norm_out of fp8 by row": lambda rank, ranks: _norm(rank, ranks, (None, torch.zeros(3))),
+    "all_reduce_rms_norm_out of private tensors": lambda rank, ranks: _norm(rank, ranks, is_private=True),
+    "all_reduce_rms_norm_out in a graph": _captured_norm,
+}
+
 #: In place of the above for torch's own names.
 EIGHTHS = {
     "fused_all_gather_scaled_matmul": _gathered_eighths,

@@ -6,6 +6,7 @@ Values are small integers, so that every sum and average is exact in every type,
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
@@ -350,6 +351,173 @@ def try_graphs(stage: Stage) -> None:
     torch.cuda.synchronize()
     expect(out, (stage.total(count, torch.float32) * 2).to(dtype), "a graph outlives the handle")
     assert address != 0
+    stage.settle()
+    del graph
+    stage.settle()
+
+
+#: How far a rounded number is from the number, at most: by its size.
+ROUNDING = {torch.bfloat16: 2**-9, torch.float16: 2**-12, torch.float32: 2**-24}
+EPSILON = 1e-5
+
+
+def try_norm(stage: Stage) -> None:
+    """all_reduce, residual and norm: of sums and averages, of symmetric and private memory, written as it is and as fp8, fused or not."""
+    for dtype in DTYPES:
+        for rows, columns in ((1, 64), (7, 4096), (300, 1032)):
+            norm_all_ways(stage, rows, columns, dtype)
+            stage.settle()
+    norm_of_less(stage)
+    norm_refused(stage)
+
+
+def norm_all_ways(stage: Stage, rows: int, columns: int, dtype: torch.dtype) -> None:
+    """Against float64, and with the same bits on every rank and by every way."""
+    count, shape = rows * columns, (rows, columns)
+    x, own = stage.empty(count, dtype).view(shape), stage.values(RANK, count, dtype).view(shape)
+    mem = symmem.rendezvous(x, stage.group)
+    weight, before = stage.values(0, columns, dtype, 3) - 4, stage.values(0, count, dtype, 5).view(shape)
+    scale, scales = torch.full((1,), 0.0125, device=stage.device), torch.empty(rows, device=stage.device)
+    for op in ("sum", "avg"):
+        total = stage.total(count, torch.float32).view(shape) / (1 if op == "sum" else WORLD)
+        sums = (total + before.float()).to(dtype)
+        wide = sums.double()
+        right = wide / (wide.square().mean(-1, keepdim=True) + EPSILON).sqrt() * weight.double()
+        for written in ("plain", "tensor", "row"):
+            bits: set[bytes] = set()
+            out = torch.empty(shape, dtype=dtype if written == "plain" else torch.float8_e4m3fn, device=stage.device)
+            how: dict[str, Any] = {"tensor": {"scale": scale}, "row": {"scales": scales}}.get(written, {})
+            for way in ("memory", "private", "group"):
+                for fused in (True, False):
+                    x.copy_(own if way == "memory" else torch.full_like(own, 99))
+                    residual, given = before.clone(), own.clone()
+                    if way == "memory":
+                        mem.all_reduce_rms_norm(residual, weight, EPSILON, out, op=op, fused=fused, **how)
+                    elif way == "private":
+                        mem.all_reduce_rms_norm(residual, weight, EPSILON, out, op=op, x=given, fused=fused, **how)
+                    else:
+                        stage.group.all_reduce_rms_norm(given, residual, weight, EPSILON, out, op=op, fused=fused, **how)
+                    what = f"{shape} {dtype} {op} {written} {way} {fused}"
+                    expect(residual, sums, what)
+                    if way == "memory" and fused:
+                        expect(x, own, f"{what} leaves the memory")
+                    normed(out, right, {"tensor": scale.double(), "row": scales.double().view(-1, 1)}.get(written), dtype, what)
+                    bits.add(out.view(torch.uint8).cpu().numpy().tobytes())
+            assert len({digest for theirs in stage.group.all_gather_object({hash_of(one) for one in bits}) for digest in theirs}) == 1
+
+
+def hash_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def normed(out: torch.Tensor, right: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype, what: str) -> None:
+    """`out` is the norm `right`, but for two roundings of `dtype`, sums in float32, and one of fp8 with this scale."""
+    found, slack = out.double(), right.abs() * (2 * ROUNDING[dtype] + 1e-5) + 1e-7
+    if scale is not None:
+        found, right = found * scale, right.clamp(-448 * scale, 448 * scale)
+        slack = slack + right.abs() / 16 + scale / 1024
+    wrong = (found - right).abs() > slack
+    assert not wrong.any(), f"{what}: {int(wrong.sum())} wrong, as {found[wrong][0]} for {right[wrong][0]}"
+
+
+def norm_of_less(stage: Stage) -> None:
+    """Without residual and weight, into a new tensor, and of no rows."""
+    x = stage.empty(2 * 256, torch.float32).view(2, 256)
+    x.copy_(stage.values(RANK, 512, torch.float32).view(2, 256))
+    mem = symmem.rendezvous(x, stage.group)
+    out = mem.all_reduce_rms_norm(None, None, EPSILON)
+    total = stage.total(512, torch.float32).view(2, 256).double()
+    normed(out, total / (total.square().mean(-1, keepdim=True) + EPSILON).sqrt(), None, torch.float32, "a new tensor")
+    scales = torch.empty(2, device=stage.device)
+    rows = mem.all_reduce_rms_norm(None, None, EPSILON, scales=scales)
+    assert rows.dtype == torch.float8_e4m3fn and rows.shape == (2, 256) and bool((rows.float().abs().amax(-1) == 448).all())
+    nothing = torch.empty(0, 256, device=stage.device)
+    assert stage.group.all_reduce_rms_norm(nothing, nothing.clone(), x[0].clone()).shape == (0, 256)
+    stage.settle()
+
+
+def norm_refused(stage: Stage) -> None:
+    """Where all ranks are wrong the group goes on. What one rank alone does wrong the others hear of, and the group has failed."""
+    x = stage.empty(2 * 64, torch.float32).view(2, 64)
+    x.fill_(1)
+    mem = symmem.rendezvous(x, stage.group)
+    ones = torch.ones(2, 64, device=stage.device)
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("weight of shape", lambda: mem.all_reduce_rms_norm(ones.clone(), ones[0, :60])),
+        ("are needed", lambda: mem.all_reduce_rms_norm(ones[:1].clone(), ones[0])),
+        ("float16", lambda: mem.all_reduce_rms_norm(ones.clone(), ones[0].half())),
+        ("is on cpu", lambda: mem.all_reduce_rms_norm(ones.cpu(), ones[0])),
+        ("overlaps", lambda: mem.all_reduce_rms_norm(ones.clone(), ones[0], 1e-5, x)),
+        ("is on cpu", lambda: stage.group.all_reduce_rms_norm(ones, ones.clone(), ones[0].cpu())),
+    ]
+    for words, call in calls:
+        refused(call, words)
+        out = mem.all_reduce_rms_norm(None, None, 0.0)
+        stage.sync()
+        expect(out, torch.ones_like(out), f"after {words}")
+    for number, is_private in enumerate((False, True)):
+        group: Any = stage.group.subgroup(range(WORLD), f"norm refused {number}")
+        mine = symmem.rendezvous(stage.empty(2 * 64, torch.float32).view(2, 64), group)
+        fast = stage.fast(mine)
+        # Makes the workspace, so that all ranks are at a launch when one is wrong.
+        group.all_reduce_rms_norm(ones, None, ones[0])
+        fast.sync(PATIENCE_MS)
+        weight = ones[0, :60] if RANK == WORLD - 1 else ones[0]
+
+        def call() -> Any:
+            return group.all_reduce_rms_norm(ones, None, weight) if is_private else mine.all_reduce_rms_norm(None, weight)
+
+        if RANK == WORLD - 1:
+            refused(call, "weight of shape")
+        else:
+            try:
+                call()
+                fast.sync(PATIENCE_MS)
+            except symmem.Error:
+                pass
+            else:
+                raise AssertionError("nobody told this rank")
+        stage.settle()
+
+
+def refused(call: Callable[[], Any], words: str) -> None:
+    try:
+        call()
+    except symmem.Invalid as error:
+        assert words in str(error), (words, str(error))
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
+def try_norm_in_graphs(stage: Stage) -> None:
+    """torch captures norms of symmetric and of private memory between its own operations."""
+    rows, columns, dtype = 9, 512, torch.bfloat16
+    count, shape = rows * columns, (rows, columns)
+    x, source = stage.empty(count, dtype).view(shape), torch.zeros(shape, dtype=dtype, device=stage.device)
+    mem = symmem.rendezvous(x, stage.group)
+    weight, zeros = torch.ones(columns, dtype=dtype, device=stage.device), torch.zeros_like(source)
+    residuals, outs = [torch.zeros_like(source) for _ in range(3)], [torch.empty_like(source) for _ in range(3)]
+    # Makes the group's workspace, which cannot grow in a capture.
+    stage.group.all_reduce_rms_norm(source, zeros.clone(), weight, EPSILON, outs[0])
+    stage.sync()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for residual in residuals:
+            residual.copy_(zeros)
+        x.copy_(source)
+        mem.all_reduce_rms_norm(residuals[0], weight, EPSILON, outs[0])
+        stage.group.all_reduce_rms_norm(source, residuals[1], weight, EPSILON, outs[1])
+        mem.all_reduce_rms_norm(residuals[2], weight, EPSILON, outs[2], fused=False)
+    for turn in range(10):
+        source.copy_(stage.values(RANK, count, dtype, turn).view(shape))
+        graph.replay()
+        torch.cuda.synchronize()
+        total = stage.total(count, torch.float32, turn).view(shape).to(dtype)
+        wide = total.double()
+        right = wide / (wide.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+        for residual, out in zip(residuals, outs, strict=True):
+            expect(residual, total, f"replay {turn}")
+            normed(out, right, None, dtype, f"replay {turn}")
     stage.settle()
     del graph
     stage.settle()

@@ -37,8 +37,8 @@ pub struct Bounds {
 }
 
 /// Up to how many bytes each algorithm of devices is used, for each form of an all-reduce, all by their names
-/// ([`cuda::Algorithm`](crate::cuda::Algorithm), [`cuda::Form`](crate::cuda::Form)). What it does not name is
-/// as it is built in.
+/// ([`cuda::Algorithm`](crate::cuda::Algorithm), [`cuda::Form`](crate::cuda::Form)), and for norms
+/// (`all_reduce_rms_norm`). What it does not name is as it is built in.
 pub type DeviceBounds = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// Which algorithm runs when, in a group of some number of ranks.

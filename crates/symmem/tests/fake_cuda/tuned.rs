@@ -56,12 +56,38 @@ fn rank_0s_rows_decide_on_all_ranks() {
     });
 }
 
+#[cfg(feature = "bench-support")]
+#[test]
+fn rank_0s_rows_decide_on_norms_too() {
+    use symmem::cuda::bench_support;
+
+    const ROW: usize = 16 << 10;
+    fake::run("tuned::rank_0s_rows_decide_on_norms_too", &[DEVICES], || {
+        let path = file("norms", KIND, "all_reduce_rms_norm", "one_shot", 4 * ROW);
+        symmem::spawn(2, |group| {
+            for has in [0, 1] {
+                let mine = Some(path.clone()).filter(|_| group.rank() == has);
+                let group = same_ranks_with(&group, Config::from_env()?.tuning(mine))?;
+                let engine = Engine::new(&group, &Device::new(group.rank())?)?;
+                let choose = |rows| bench_support::norm_plan(&engine, (rows, ROW)).map(|plan| plan.0);
+                let beyond = if has == 0 { Algorithm::TwoShot } else { Algorithm::OneShot };
+                assert_eq!([choose(4)?, choose(5)?], [Algorithm::OneShot, beyond]);
+                group.barrier()?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        std::fs::remove_file(path).unwrap();
+    });
+}
+
 #[test]
 fn rows_that_mean_nothing_change_nothing() {
     fake::run("tuned::rows_that_mean_nothing_change_nothing", &[DEVICES], || {
         let rows = [
             ("another", "Fake GPU, all ranks on one", "out", "low_latency"),
             ("form", KIND, "sideways", "low_latency"),
+            ("norm", KIND, "all_reduce_rms_norm", "ring"),
             ("algorithm", KIND, "out", "ring"),
             // The dispatcher must not choose what gives other bits.
             ("multimem", KIND, "out", "multimem"),

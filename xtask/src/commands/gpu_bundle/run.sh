@@ -3,7 +3,8 @@
 #
 #   ./run.sh tests            every test binary, at most 8 minutes in all; those about NCCL skip themselves where it is too old
 #   ./run.sh bench [OPTION]   symmem bench --provider vmm, with these options
-#   ./run.sh all [OPTION]     both
+#   ./run.sh tune [OPTION]    symmem tune --device, with these options; --dry-run keeps nothing
+#   ./run.sh all [OPTION]     tests and bench
 #   ./run.sh compare N [OPTION]   the same bench by the old program, the old one again and the new one, N times in turns, into
 #                             the folder compare; `cargo xtask compare --judge compare` says what differs (--rounds 1 is enough)
 #   ./run.sh python           the Python package's tests on devices, and its times beside torch's: one JSON line each
@@ -96,6 +97,11 @@ bench() {
     ./symmem bench --provider vmm "$@"
 }
 
+# As the bench.
+tune() {
+    ./symmem tune --device "$@"
+}
+
 # Whoever comes second finds a warmer machine, so that changes with every turn.
 compare() {
     local turns=${1:-} turn at build
@@ -159,6 +165,7 @@ shift
 case $command in
     tests) tests ;;
     bench) bench "$@" ;;
+    tune) tune "$@" ;;
     compare) compare "$@" ;;
     all)
         tests
@@ -179,7 +186,7 @@ case $command in
         tell_python
         ;;
     *)
-        sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"
+        sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"
         exit 2
         ;;
 esac

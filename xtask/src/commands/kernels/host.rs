@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::table::{ENGINE, FORMS, MULTIMEM, MessageLimit, Routine};
+use super::table::{ENGINE, FORMS, MULTIMEM, MessageLimit, NORM, Routine};
 
 const HEAD: &str = "\
 // Every kernel, and the all-reduces that every engine has: written by `cargo xtask kernels --write` from the table in src/engine/cuda/sources.rs.
@@ -58,7 +58,7 @@ fn text() -> String {
 /// whether each rank must own a part.
 fn all_reduces() -> Vec<(Routine, u32, bool)> {
     let mut found: Vec<(Routine, u32, bool)> = Vec::new();
-    for (form, kernel) in FORMS.iter().flat_map(|(_, forms)| forms.iter().enumerate()) {
+    for (form, kernel) in FORMS.iter().flat_map(|(_, forms)| forms[..NORM].iter().enumerate()) {
         let Some((kernel, room)) = kernel.filter(|(kernel, _)| Routine::ALL.contains(kernel)) else {
             continue;
         };

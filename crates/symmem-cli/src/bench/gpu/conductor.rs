@@ -393,6 +393,7 @@ mod tests {
             ops: vec![Op::AllReduce],
             forms: vec![Form::Out],
             sizes: vec![1 << 10, 2 << 10],
+            norms: Vec::new(),
             cold: false,
             algorithms: vec!["auto".to_owned()],
             grids: vec![None],

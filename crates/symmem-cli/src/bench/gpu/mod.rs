@@ -31,10 +31,10 @@ pub(crate) use self::rank::run as run_rank;
 use self::report::Report;
 use self::scratch::ScratchFolder;
 use self::system::{Launch, System};
-pub(super) use self::tune::{print as print_tuned, run as tune};
+pub(super) use self::tune::{Finding as Tuned, has_devices, run as tune, table as table_of_tuned};
 use super::cores;
 use super::progress::Progress;
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, Op, short};
 
 /// Runs the whole bench and prints what it found.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -73,6 +73,12 @@ fn wanted(args: &BenchArgs) -> Result<Wanted> {
     let sizes = args.sizes();
     let odd = sizes.iter().find(|bytes| **bytes < 16 || !bytes.is_multiple_of(16));
     ensure!(odd.is_none(), "--sizes: on GPUs a size is a multiple of 16 bytes");
+    let norms = args.norm_sizes(plan::NORM_ROW);
+    ensure!(
+        !args.names(Op::AllReduceRmsNorm) || !norms.is_empty(),
+        "--sizes: of all_reduce_rms_norm a size is a multiple of {}, a row",
+        short(plan::NORM_ROW)
+    );
     let or_default = |list: &[u32]| match list {
         [] => vec![None],
         list => list.iter().copied().map(Some).collect(),
@@ -81,6 +87,7 @@ fn wanted(args: &BenchArgs) -> Result<Wanted> {
         ops: args.ops().to_vec(),
         forms: args.gpu.forms.clone(),
         sizes,
+        norms,
         cold: args.gpu.cold,
         algorithms: args.gpu.algorithm.clone(),
         grids: or_default(&args.gpu.grid),

@@ -14,6 +14,9 @@ const EAGER_BYTES: usize = 8 << 10;
 const MISALIGNED_BYTES: usize = 128 << 10;
 const BANDWIDTH_BYTES: usize = 512 << 20;
 const BANDWIDTH_RANKS: usize = 2;
+/// Elements of a row of norms, and the bytes of one.
+const NORM_COLUMNS: usize = 8192;
+pub(super) const NORM_ROW: usize = NORM_COLUMNS * ELEMENT;
 /// What operations on cold memory are spread over, at least: several times the largest L2.
 const COLD_SET: usize = 256 << 20;
 /// Written after all of it, so that the cache holds this and nothing of the set.
@@ -39,6 +42,18 @@ pub(super) enum BenchedWork {
     Eager,
     /// Copies within the device, both memories being one's own.
     Copy,
+    /// Graphs of fills and of all-reduces with a norm behind.
+    Norm,
+}
+
+/// What a norm is, besides its elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Norm {
+    /// Elements of a row.
+    pub(super) columns: usize,
+    /// Whether fp8 is written, with a scale for each row.
+    pub(super) fp8: bool,
+    pub(super) fused: bool,
 }
 
 /// What rows are about: systems in one race have it in common.
@@ -89,6 +104,9 @@ pub(super) struct Task {
     pub(super) fill_each: bool,
     pub(super) fill_elements: usize,
     pub(super) fill_blocks: usize,
+    /// Of norms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) norm: Option<Norm>,
 }
 
 impl Task {
@@ -109,6 +127,7 @@ impl Task {
             fill_each: true,
             fill_elements: elements,
             fill_blocks: fill_blocks(elements),
+            norm: None,
         }
     }
 
@@ -186,6 +205,8 @@ pub(super) struct Wanted {
     pub(super) ops: Vec<Op>,
     pub(super) forms: Vec<Form>,
     pub(super) sizes: Vec<usize>,
+    /// Bytes of norms: whole rows.
+    pub(super) norms: Vec<usize>,
     pub(super) cold: bool,
     pub(super) algorithms: Vec<String>,
     /// `None` is the engine's own.
@@ -257,6 +278,12 @@ impl Wanted {
                 };
                 self.forms.iter().map(of).collect()
             }
+            Op::AllReduceRmsNorm => {
+                // It leaves the memory as it is.
+                let forms = self.forms.iter().filter(|form| **form != Form::InPlace);
+                let all = forms.flat_map(|form| self.norms.iter().map(|bytes| (*form, *bytes)));
+                all.flat_map(|(form, bytes)| [false, true].map(|fp8| self.norm(form, bytes, fp8))).collect()
+            }
             Op::Misaligned => {
                 let of = |form: &Form| {
                     let task = Task::new(BenchedWork::AllReduce, *form, "auto", MISALIGNED_BYTES);
@@ -276,6 +303,22 @@ impl Wanted {
             // Startup is told by every system that starts, and the rest are not for GPUs.
             _ => Vec::new(),
         }
+    }
+
+    /// A norm by every algorithm and launch shape, beside the same in two steps, and the all-reduce alone.
+    fn norm(&self, form: Form, bytes: usize, fp8: bool) -> Race {
+        let task = |variant: &str, fused| Task {
+            norm: Some(Norm { columns: NORM_COLUMNS, fp8, fused }),
+            ..Task::new(BenchedWork::Norm, form, variant, bytes)
+        };
+        let beside = |name: &str, task| Contender { name: name.to_owned(), ours: false, ..ours(task) };
+        let fused = self.algorithms.iter().flat_map(|name| self.shapes(task(name, true))).map(ours);
+        let others = [
+            beside("unfused", task("auto", false)),
+            beside("all_reduce alone", Task::new(BenchedWork::AllReduce, form, "auto", bytes)),
+        ];
+        let op = format!("{}{}", Op::AllReduceRmsNorm, if fp8 { " fp8" } else { "" });
+        Race::new(Case { op, form: Some(form), bytes, cold: false }, fused.chain(others).collect())
     }
 
     /// Ours with every algorithm and launch shape, and each operation of the peers for that form.
@@ -312,6 +355,7 @@ mod tests {
             ops: ops.to_vec(),
             forms: vec![Form::InPlace, Form::Out, Form::Private],
             sizes: vec![2 << 10, 32 << 20],
+            norms: vec![NORM_ROW, 16 * NORM_ROW],
             cold: true,
             algorithms: vec!["auto".to_owned()],
             grids: vec![None],
@@ -390,6 +434,29 @@ mod tests {
             (true, 1, false, 0)
         );
         assert_eq!(shifted.task.fill_elements, shifted.task.elements + 1);
+    }
+
+    #[test]
+    fn norms_are_raced_beside_two_steps_and_the_all_reduce_alone() {
+        let mut wanted = wanted(&[Op::AllReduceRmsNorm], &[System::Torch]);
+        wanted.algorithms = vec!["auto".to_owned(), "two_shot".to_owned()];
+        let races = wanted.races(2);
+        let cases: Vec<_> = races.iter().map(|race| race.case.to_string()).collect();
+        let first = [
+            "all_reduce_rms_norm out 16K",
+            "all_reduce_rms_norm fp8 out 16K",
+            "all_reduce_rms_norm out 256K",
+        ];
+        assert_eq!((cases.len(), &cases[..3]), (8, &first.map(str::to_owned)[..]));
+        let expected = ["symmem auto", "symmem two_shot", "unfused auto", "all_reduce alone auto"];
+        for race in &races {
+            assert_eq!(names(race), expected);
+            let norms: Vec<_> = race.contenders.iter().map(|one| one.task.norm).collect();
+            let norm = |fused| Some(Norm { columns: 8192, fp8: race.case.op.ends_with("fp8"), fused });
+            assert_eq!(norms, [norm(true), norm(true), norm(false), None]);
+            assert!(race.contenders.iter().all(|one| one.task.elements * ELEMENT == race.case.bytes));
+            assert!(race.contenders.iter().all(|one| one.task.fill_each && one.task.stride == 0));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `symmem tune --device`: measures up to which sizes each algorithm of devices is the best, by the races of
+//! `symmem tune` on GPUs: measures up to which sizes each algorithm of devices is the best, by the races of
 //! the bench.
 //!
 //! Called by `symmem tune`, which keeps what is found. Which algorithms there are, what they can carry and at
@@ -17,7 +17,7 @@ use symmem::tuning::DeviceBounds;
 
 use super::conductor::{Conductor, Limits, Terms};
 use super::mps::Mps;
-use super::plan::{Race, Wanted};
+use super::plan::{ELEMENT, NORM_ROW, Race, Task, Wanted};
 use super::scratch::ScratchFolder;
 use super::system::{Launch, System};
 use crate::args::{Form, Op, TuneArgs, short};
@@ -37,6 +37,11 @@ pub(in crate::bench) struct Finding {
     /// Their kind, as engines ask for it.
     pub(in crate::bench) devices: String,
     pub(in crate::bench) bounds: DeviceBounds,
+}
+
+/// Whether there is anything to measure.
+pub(in crate::bench) fn has_devices() -> bool {
+    Device::count().is_ok_and(|count| count > 0)
 }
 
 /// Measures with every number of ranks that was asked for.
@@ -72,9 +77,9 @@ fn terms(ranks: usize, rounds: usize, scratch: &ScratchFolder, bar: &ProgressBar
     }
 }
 
-/// Powers of two around all crossovers that are built in.
-fn sizes() -> Vec<usize> {
-    let known = bench_support::crossovers();
+/// Powers of two around all crossovers that are built in: of all-reduces, or of norms.
+fn sizes(of_norms: bool) -> Vec<usize> {
+    let known = bench_support::crossovers(of_norms);
     let least = known.iter().min().map_or(1, |least| least / MARGIN);
     let most = known.iter().max().map_or(1, |most| most * MARGIN);
     std::iter::successors(Some(least.next_power_of_two().max(16)), |bytes| Some(bytes * 2))
@@ -82,12 +87,25 @@ fn sizes() -> Vec<usize> {
         .collect()
 }
 
-/// Every form at every size, between all algorithms that the dispatcher chooses from and that can carry it.
+/// What algorithms are chosen for, as tunings call it: the forms of the all-reduce, and norms.
+fn columns() -> Vec<String> {
+    Form::value_variants().iter().map(Form::to_string).chain([Op::AllReduceRmsNorm.to_string()]).collect()
+}
+
+/// Which of them `race` is about.
+fn column(race: &Race) -> String {
+    let form = race.case.form.filter(|_| race.case.op == Op::AllReduce.to_string());
+    form.map_or_else(|| race.case.op.clone(), |form| form.to_string())
+}
+
+/// Every form at every size, and norms of as many rows, between all algorithms that the dispatcher chooses
+/// from and that can carry it.
 fn races(ranks: usize) -> Vec<Race> {
     let wanted = Wanted {
-        ops: vec![Op::AllReduce],
+        ops: vec![Op::AllReduce, Op::AllReduceRmsNorm],
         forms: Form::value_variants().to_vec(),
-        sizes: sizes(),
+        sizes: sizes(false),
+        norms: sizes(true).into_iter().filter(|bytes| bytes.is_multiple_of(NORM_ROW)).collect(),
         cold: false,
         algorithms: Algorithm::ALL.iter().map(|algorithm| algorithm.name().to_owned()).collect(),
         grids: vec![None],
@@ -95,15 +113,26 @@ fn races(ranks: usize) -> Vec<Race> {
         peers: Vec::new(),
     };
     let mut races = wanted.races(ranks);
+    // Norms are chosen by their rows alone: where these come from, and as what they are written, is one.
+    let (columns, norm) = (columns(), Op::AllReduceRmsNorm.to_string());
+    let is_one = |race: &Race| column(race) != norm || race.case.form == Some(Form::Out);
+    races.retain(|race| columns.contains(&column(race)) && is_one(race));
     for race in &mut races {
-        let bytes = race.case.bytes;
-        let can = |algorithm, form: Form| bench_support::carries(algorithm, form.into(), ranks, bytes);
         race.contenders.retain(|one| {
             let algorithm = one.task.variant.parse::<Algorithm>();
-            algorithm.is_ok_and(|algorithm| can(algorithm, one.task.form))
+            algorithm.is_ok_and(|algorithm| can(algorithm, &one.task, ranks))
         });
     }
     races
+}
+
+/// Whether `algorithm` can do what `task` says.
+fn can(algorithm: Algorithm, task: &Task, ranks: usize) -> bool {
+    let bytes = task.elements * ELEMENT;
+    match task.norm {
+        Some(_) => bench_support::carries_norm(algorithm, ranks, (bytes / NORM_ROW, NORM_ROW)),
+        None => bench_support::carries(algorithm, task.form.into(), ranks, bytes),
+    }
 }
 
 /// Runs the races, and puts the bounds.
@@ -117,7 +146,7 @@ fn measure(terms: Terms, launch: Launch, races: &[Race]) -> Result<Finding> {
     for race in races {
         bar.set_message(race.case.to_string());
         for row in conductor.race(race) {
-            times.insert((race.case.form, race.case.bytes, row.choice), row.us.p50);
+            times.insert((column(race), race.case.bytes, row.choice), row.us.p50);
         }
         bar.inc(1);
     }
@@ -126,23 +155,26 @@ fn measure(terms: Terms, launch: Launch, races: &[Race]) -> Result<Finding> {
         // Everybody can who is asked, so this is a failure, and bounds beside it would be wrong.
         bail!("symmem could not do, or did wrong, {} of what was measured", left_out.len());
     }
-    let time = |form, bytes, algorithm: &str| times.get(&(Some(form), bytes, algorithm.to_owned())).copied();
-    let bounds = Form::value_variants()
-        .iter()
-        .map(|form| (form.to_string(), bounds_of(races, *form, &|bytes, name| time(*form, bytes, name))));
+    let time = |column: &str, bytes, algorithm: &str| {
+        times.get(&(column.to_owned(), bytes, algorithm.to_owned())).copied()
+    };
+    let bounds = columns().into_iter().map(|name| {
+        let found = bounds_of(races, &name, &|bytes, algorithm| time(&name, bytes, algorithm));
+        (name, found)
+    });
     let devices = devices.context("no rank said what its device is called")?;
     Ok(Finding { ranks, devices, bounds: bounds.collect() })
 }
 
-/// Up to how many bytes each algorithm that was measured in this form is used, but the last, which takes the
+/// Up to how many bytes each algorithm that was measured for `name` is used, but the last, which takes the
 /// rest.
 fn bounds_of(
     races: &[Race],
-    form: Form,
+    name: &str,
     time: &dyn Fn(usize, &str) -> Option<f64>,
 ) -> BTreeMap<String, usize> {
     let sizes: Vec<usize> =
-        races.iter().filter(|race| race.case.form == Some(form)).map(|race| race.case.bytes).collect();
+        races.iter().filter(|race| column(race) == name).map(|race| race.case.bytes).collect();
     let ran = |algorithm: &&Algorithm| sizes.iter().any(|bytes| time(*bytes, algorithm.name()).is_some());
     let ran: Vec<&str> = Algorithm::ALL.iter().filter(ran).map(|algorithm| algorithm.name()).collect();
     let sample = |bytes: &usize| {
@@ -157,29 +189,23 @@ fn bounds_of(
     ran.into_iter().zip(found).map(|(name, bytes)| (name.to_owned(), beyond(bytes))).collect()
 }
 
-/// As a table, or as JSON.
-pub(in crate::bench) fn print(args: &TuneArgs, findings: &[Finding]) -> Result<()> {
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(findings)?);
-        return Ok(());
-    }
-    println!("{}", table(findings));
-    Ok(())
-}
-
-fn table(findings: &[Finding]) -> Table {
+/// What was found, for people.
+pub(in crate::bench) fn table(findings: &[Finding]) -> Table {
     let mut table = Table::new();
-    let columns = Algorithm::ALL.iter().map(|algorithm| format!("{algorithm} up to"));
-    let head = ["ranks", "devices", "all_reduce"].map(str::to_owned);
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(head.into_iter().chain(columns));
+    let algorithms = Algorithm::ALL.iter().map(|algorithm| format!("{algorithm} up to"));
+    let head = ["ranks", "devices", "what"].map(str::to_owned);
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(head.into_iter().chain(algorithms));
     for found in findings {
-        for (form, bounds) in &found.bounds {
+        for name in columns() {
+            let Some(bounds) = found.bounds.get(&name) else { continue };
             let cell = |algorithm: &Algorithm| match bounds.get(algorithm.name()) {
                 None => String::new(),
                 Some(&usize::MAX) => "any size".to_owned(),
                 Some(bytes) => short(*bytes),
             };
-            let row = [found.ranks.to_string(), found.devices.clone(), form.clone()];
+            let is_form = Form::value_variants().iter().any(|form| form.to_string() == name);
+            let what = if is_form { format!("{} {name}", Op::AllReduce) } else { name };
+            let row = [found.ranks.to_string(), found.devices.clone(), what];
             table.add_row(row.into_iter().chain(Algorithm::ALL.iter().map(cell)));
         }
     }
@@ -198,8 +224,8 @@ mod tests {
         for ranks in [2, 4, 8] {
             let races = races(ranks);
             for algorithm in Algorithm::ALL {
-                let raced = |form: Form| {
-                    let of_form = races.iter().filter(|race| race.case.form == Some(form));
+                let raced = |name: &str| {
+                    let of_form = races.iter().filter(|race| column(race) == name);
                     let runs = of_form.flat_map(|race| &race.contenders);
                     runs.filter(|one| one.task.variant == algorithm.name()).count()
                 };
@@ -207,26 +233,32 @@ mod tests {
                     bench_support::carries(algorithm, OfLibrary::from(form), ranks, *bytes)
                 };
                 for form in Form::value_variants().iter().copied() {
-                    let expected = sizes().iter().filter(|bytes| can(form, bytes)).count();
-                    assert_eq!(raced(form), expected, "{algorithm} {form} {ranks}");
+                    let expected = sizes(false).iter().filter(|bytes| can(form, bytes)).count();
+                    assert_eq!(raced(&form.to_string()), expected, "{algorithm} {form} {ranks}");
                 }
-                assert!(
-                    Form::value_variants().iter().any(|form| raced(*form) > 0),
-                    "{algorithm} is never measured"
-                );
+                let rows = sizes(true).into_iter().filter(|bytes| bytes.is_multiple_of(NORM_ROW));
+                let can = |rows| bench_support::carries_norm(algorithm, ranks, (rows, NORM_ROW));
+                let expected = rows.filter(|bytes| can(bytes / NORM_ROW)).count();
+                assert_eq!(raced("all_reduce_rms_norm"), expected, "{algorithm} {ranks}");
+                assert!(columns().iter().any(|name| raced(name) > 0), "{algorithm} is never measured");
             }
+            // Each by turns with whoever else can.
+            let norms = races.iter().filter(|race| column(race) == "all_reduce_rms_norm");
+            assert!(norms.clone().count() > 4 && norms.clone().all(|race| race.contenders.len() > 1));
             assert!(races.iter().all(|race| !race.contenders.is_empty()));
         }
     }
 
     #[test]
     fn sizes_lie_around_every_crossover() {
-        let (sizes, known) = (sizes(), bench_support::crossovers());
-        assert!(!known.is_empty());
-        for bytes in known {
-            let (less, more) = (bytes / MARGIN, bytes * MARGIN);
-            assert!(sizes.iter().any(|size| (less..bytes).contains(size)), "{bytes} {sizes:?}");
-            assert!(sizes.iter().any(|size| (bytes + 1..=more).contains(size)), "{bytes} {sizes:?}");
+        for of_norms in [false, true] {
+            let (sizes, known) = (sizes(of_norms), bench_support::crossovers(of_norms));
+            assert!(!known.is_empty());
+            for bytes in known {
+                let (less, more) = (bytes / MARGIN, bytes * MARGIN);
+                assert!(sizes.iter().any(|size| (less..bytes).contains(size)), "{bytes} {sizes:?}");
+                assert!(sizes.iter().any(|size| (bytes + 1..=more).contains(size)), "{bytes} {sizes:?}");
+            }
         }
     }
 
@@ -242,7 +274,7 @@ mod tests {
                     *'"order":"open"'*) echo '{{"device": "a GPU", "kind": "a GPU, ranks on several"}}';;
                     *'"order":"prepare"'*)
                         elements=${{line##*'"elements":'}}; elements=${{elements%%,*}}
-                        case "$line" in *low_latency*) us=$((elements / 512 * 40));; *) us=3000;; esac
+                        case "$line" in *low_latency*|*'"norm"'*one_shot*|*one_shot*'"norm"'*) us=$((elements / 512 * 40));; *) us=3000;; esac
                         eval "us_$slot=$us"; echo '{{}}';;
                     *'"order":"round"'*) eval "us=\$us_$slot"; echo "{{\"with_us\": $((us + 100)), \"without_us\": 100}}";;
                     *'"order":"verify"'*) echo '{{"wrong": 0}}';;
@@ -268,6 +300,8 @@ mod tests {
             assert!(!found.bounds[&form].contains_key("two_shot"), "{form}");
         }
         assert!(!found.bounds["in_place"].contains_key("one_shot"));
+        assert_eq!(found.bounds["all_reduce_rms_norm"]["one_shot"], 64 << 10);
+        assert!(!found.bounds["all_reduce_rms_norm"].contains_key("low_latency"));
         let text = table(&[found]).to_string();
         assert!(text.contains("64K") && text.contains("low_latency up to"), "{text}");
     }

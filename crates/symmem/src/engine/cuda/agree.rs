@@ -222,7 +222,11 @@ mod tests {
         assert_eq!(found(&mixed, rows("private", "low_latency")), built_in(2, false));
         // Nonsense, and what gives other bits.
         for (form, algorithm, words) in [
-            ("sideways", "low_latency", "form: \"sideways\" is none of in_place, out, private"),
+            (
+                "sideways",
+                "low_latency",
+                "form: \"sideways\" is none of in_place, out, private, all_reduce_rms_norm",
+            ),
             ("private", "ring", "algorithm: \"ring\" is none of low_latency"),
             ("private", "multimem", "algorithm: \"multimem\" is none of low_latency"),
         ] {

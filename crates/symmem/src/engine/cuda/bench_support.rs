@@ -12,11 +12,12 @@ use cudarc::driver::sys;
 
 pub use super::plan::Tune;
 use super::plan::{AgreedEngine, Limits, built_in, kind};
-use super::sources::{ANY, BENCH, WORLDS};
+use super::sources::{ANY, BENCH, COLUMNS, NORM, WORLDS};
 use super::{Algorithm, Engine, Form, control, kernels};
 use crate::Result;
 use crate::cuda::driver::check;
 use crate::cuda::{Device, Module, Stream};
+use crate::numeric::DType;
 
 /// The bench's kernels, compiled for `device`.
 pub fn compile(device: &Device) -> Result<Vec<u8>> {
@@ -35,24 +36,42 @@ pub fn kind_of(engine: &Engine) -> String {
     kind(engine.device().name(), engine.inner.agreed.one_device)
 }
 
-/// Whether `algorithm` can carry `bytes` bytes in a group of `world` ranks.
-pub fn carries(algorithm: Algorithm, form: Form, world: usize, bytes: usize) -> bool {
-    let agreed = AgreedEngine {
+/// An engine of `world` ranks on devices of their own, as far as choices go.
+fn agreed(world: usize) -> AgreedEngine {
+    AgreedEngine {
         world,
         one_device: false,
         slot: control::ControlLayout::new(world, 1).slot,
         max_blocks: 1,
         preferred: None,
         crossovers: built_in(world, false),
-        limits: Limits::default(),
-    };
-    agreed.choose(form, bytes, Some(algorithm), &Tune::default()).is_ok()
+        limits: Limits::default().map(|row| row.map(|_| 1)),
+    }
 }
 
-/// Every size at which the dispatcher goes from one algorithm to another one by what is built in.
-pub fn crossovers() -> Vec<usize> {
+/// Whether `algorithm` can carry `bytes` bytes in a group of `world` ranks.
+pub fn carries(algorithm: Algorithm, form: Form, world: usize, bytes: usize) -> bool {
+    agreed(world).choose(form, bytes, Some(algorithm), &Tune::default()).is_ok()
+}
+
+/// Whether `algorithm` can carry a norm of bf16: so many `rows` of so many bytes each.
+pub fn carries_norm(algorithm: Algorithm, world: usize, rows: (usize, usize)) -> bool {
+    agreed(world).norm_plan(rows, DType::BF16, Some(algorithm), &Tune::default()).is_ok()
+}
+
+/// How `engine` carries a norm of bf16: so many `rows` of so many bytes each. Its algorithm, blocks, and
+/// threads of each.
+pub fn norm_plan(engine: &Engine, rows: (usize, usize)) -> Result<(Algorithm, u32, u32)> {
+    engine.inner.agreed.norm_plan(rows, DType::BF16, engine.forced, &engine.tune)
+}
+
+/// Every size at which the dispatcher goes from one algorithm to another one by what is built in: of
+/// all-reduces, or of norms.
+pub fn crossovers(of_norms: bool) -> Vec<usize> {
     let tables = WORLDS.into_iter().flat_map(|world| [built_in(world, false), built_in(world, true)]);
-    tables.flatten().flatten().filter(|bytes| !matches!(bytes >> 10, 0 | ANY)).collect()
+    let columns = if of_norms { NORM..COLUMNS } else { 0..NORM };
+    let all = tables.flatten().flat_map(|row| row[columns.clone()].to_vec());
+    all.filter(|bytes| !matches!(bytes >> 10, 0 | ANY)).collect()
 }
 
 /// Puts a copy within the device of `stream` on it.

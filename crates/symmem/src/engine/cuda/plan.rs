@@ -6,10 +6,10 @@
 
 use super::control::{MAX_BLOCKS, MAX_THREADS, SCRATCH};
 pub(crate) use super::sources::Routine;
-use super::sources::{ANY, BuiltInBounds, MessageLimit, Traits, WORLDS, device_table};
+use super::sources::{ANY, BuiltInBounds, COLUMNS, MessageLimit, NORM, Traits, WORLDS, device_table};
 use crate::named::{find_named, named};
 use crate::numeric::DType;
-
+use crate::operation::Op;
 use crate::tuning::DeviceBounds;
 use crate::{Error, Result};
 
@@ -49,8 +49,8 @@ macro_rules! algorithms {
         }
 
         impl Algorithm {
-            /// The kernel of each form that it has, and what limits it.
-            const fn forms(self) -> [Option<(Routine, MessageLimit)>; 3] {
+            /// The kernel of each form that it has, and of norms, and what limits it.
+            const fn forms(self) -> [Option<(Routine, MessageLimit)>; COLUMNS] {
                 use MessageLimit::*;
                 use Routine::*;
                 match self {
@@ -63,7 +63,7 @@ macro_rules! algorithms {
             /// do not know that it takes longer to publish what a block wrote.
             const fn bounds(self) -> &'static [BuiltInBounds; 2] {
                 let all: &'static [[BuiltInBounds; 2]] = match self {
-                    $($(Self::$algorithm => &[[[[0; 3]; WORLDS.len()]; 2], $([$together, $apart])?],)*)*
+                    $($(Self::$algorithm => &[[[[0; COLUMNS]; WORLDS.len()]; 2], $([$together, $apart])?],)*)*
                 };
                 &all[all.len() - 1]
             }
@@ -75,6 +75,11 @@ device_table!(algorithms);
 impl Algorithm {
     /// Every one, also those that are used only where they are asked for.
     pub const EVERY: &'static [Self] = Self::NAMED;
+
+    /// Its kernel for norms, and what limits that; `None` where it has none.
+    pub(crate) fn norm(self) -> Option<(Routine, MessageLimit)> {
+        self.forms()[NORM]
+    }
 
     /// Whether a kernel of it does.
     pub(super) fn needs_multicast(self) -> bool {
@@ -163,8 +168,10 @@ pub(crate) fn dtype_index_of(dtype: DType) -> Result<usize> {
 /// Blocks that one launch of each kernel may have: by [`Routine`], then by [`REDUCED_DTYPES`].
 pub(crate) type Limits = [[u32; REDUCED_DTYPES.len()]; Routine::COUNT];
 
-/// Up to how many bytes each of [`Algorithm::ALL`] is chosen, in each [`Form`].
-pub(crate) type Crossovers = [[usize; Form::ALL.len()]; Algorithm::ALL.len()];
+/// Up to how many bytes each of [`Algorithm::ALL`] is chosen, in each [`Form`], and for norms.
+pub(crate) type Crossovers = [[usize; COLUMNS]; Algorithm::ALL.len()];
+
+const _: () = assert!(Form::ALL.len() == NORM);
 
 /// Those that are built in.
 pub(crate) fn built_in(world: usize, one_device: bool) -> Crossovers {
@@ -176,14 +183,22 @@ pub(crate) fn built_in(world: usize, one_device: bool) -> Crossovers {
 /// `crossovers` with what was measured in their place. An error where that is about what the dispatcher does
 /// not know, or must not choose.
 pub(crate) fn measured(mut crossovers: Crossovers, bounds: &DeviceBounds) -> Result<Crossovers> {
-    for (form, algorithms) in bounds {
-        let form: Form = form.parse()?;
+    for (column, algorithms) in bounds {
+        let column = column_of(column)?;
         for (algorithm, bytes) in algorithms {
             let algorithm = find_named(&Algorithm::ALL, Algorithm::name, algorithm, "algorithm")?;
-            crossovers[algorithm as usize][form as usize] = *bytes;
+            crossovers[algorithm as usize][column] = *bytes;
         }
     }
     Ok(crossovers)
+}
+
+/// The column that a tuning calls `name`: a form of all-reduces, or norms.
+fn column_of(name: &str) -> Result<usize> {
+    let names = Form::ALL.map(Form::name).into_iter().chain([Op::AllReduceRmsNorm.name()]);
+    let names: Vec<_> = names.collect();
+    let problem = || Error::invalid("form", format!("{name:?} is none of {}", names.join(", ")));
+    names.iter().position(|known| *known == name).ok_or_else(problem)
 }
 
 /// What devices of that name are called in a tuning: where ranks share one, other algorithms are the best.
@@ -202,7 +217,7 @@ pub(crate) struct AgreedEngine {
     pub(crate) max_blocks: u32,
     /// What comes before the table, wherever it can carry a message.
     pub(crate) preferred: Option<Algorithm>,
-    /// The table: built in, or rank 0's.
+    /// The table: built in, or rank 0's. [`AgreedEngine::first`] asks it.
     pub(crate) crossovers: Crossovers,
     /// For forward progress; the smallest of all ranks.
     pub(crate) limits: Limits,
@@ -230,23 +245,32 @@ impl AgreedEngine {
         }
     }
 
-    /// The preferred algorithm if it can, else the first one that may and can carry it; else the last one
-    /// that can.
+    /// The algorithm that the table has for a message.
     fn table(&self, form: Form, bytes: usize, tune: &Tune) -> Algorithm {
-        let may = |algorithm: &&Algorithm| match (**algorithm, tune.low_latency_max) {
+        let may = |algorithm: Algorithm| match (algorithm, tune.low_latency_max) {
             (Algorithm::LowLatency, Some(most)) => bytes <= most,
             (algorithm, _) => bytes <= self.crossovers[algorithm as usize][form as usize],
         };
-        let can = |algorithm: &&Algorithm| match self.kernel_of(**algorithm, form, bytes) {
+        self.first(may, |algorithm| match self.kernel_of(algorithm, form, bytes) {
             // Alone there is nobody to share the work with.
             Ok(kernel) => self.world > 1 || form == Form::InPlace || !kernel.traits().sliced,
             Err(_) => false,
-        };
-        if let Some(preferred) = self.preferred.filter(|preferred| can(&preferred)) {
+        })
+    }
+
+    /// The preferred algorithm if it can, else the first one that may and can; else the last one that can.
+    fn first(&self, may: impl Fn(Algorithm) -> bool, can: impl Fn(Algorithm) -> bool) -> Algorithm {
+        if let Some(preferred) = self.preferred.filter(|preferred| can(*preferred)) {
             return preferred;
         }
-        let chosen = Algorithm::ALL.iter().find(|algorithm| may(algorithm) && can(algorithm));
-        *chosen.or_else(|| Algorithm::ALL.iter().rfind(can)).unwrap_or(&Algorithm::TwoShot)
+        let chosen = Algorithm::ALL.iter().find(|algorithm| may(**algorithm) && can(**algorithm));
+        let last = || Algorithm::ALL.iter().rfind(|algorithm| can(**algorithm));
+        *chosen.or_else(last).unwrap_or(&Algorithm::TwoShot)
+    }
+
+    /// The algorithm for a norm of `bytes`, of those that `can`.
+    pub(crate) fn norm_algorithm(&self, bytes: usize, can: impl Fn(Algorithm) -> bool) -> Algorithm {
+        self.first(|algorithm| bytes <= self.crossovers[algorithm as usize][NORM], can)
     }
 
     /// The kernel by which `algorithm` carries a message of `bytes` in this form, or why it cannot.

@@ -1,7 +1,7 @@
 //! The one table of device algorithms and of their kernels: everything that names either follows from it.
 //!
 //! The dispatcher chooses from it (`plan.rs`), and so do `SYMMEM_DEVICE_ALGORITHM`, the bench,
-//! `symmem tune --device` and Python; the engine compiles and loads its kernels (`kernels.rs`).
+//! `symmem tune` and Python; the engine compiles and loads its kernels (`kernels.rs`).
 //! `cargo xtask kernels` compiles this file too: it checks that each `*.cu` of the folder `kernels` is here,
 //! that its code has the steps that its row says, and packs its PTX (`embedded.rs`). A new algorithm is a
 //! file there, a row here, and `cargo xtask kernels --write`.
@@ -9,9 +9,15 @@
 /// A file: its name, and its text.
 pub(crate) type KernelSource = (&'static str, &'static str);
 
-/// Up to how many KB an algorithm is chosen, in groups of at most [`WORLDS`] ranks: each in place, out of
-/// place and from private memory.
-pub(crate) type BuiltInBounds = [[usize; 3]; WORLDS.len()];
+/// What algorithms are chosen for, each by bounds of its own: all-reduces in place, out of place and from
+/// private memory (in the order of `cuda::Form`), and norms.
+pub(crate) const COLUMNS: usize = NORM + 1;
+
+/// The column of norms.
+pub(crate) const NORM: usize = 3;
+
+/// Up to how many KB an algorithm is chosen, in groups of at most [`WORLDS`] ranks.
+pub(crate) type BuiltInBounds = [[usize; COLUMNS]; WORLDS.len()];
 
 /// The sizes of groups that have bounds of their own.
 pub(crate) const WORLDS: [usize; 4] = [2, 4, 8, usize::MAX];
@@ -51,8 +57,8 @@ pub(crate) struct Traits {
 /// Gives the table to the macro `$make`.
 ///
 /// An algorithm has a list (`ALL`: the dispatcher chooses from those, by their bounds, the first that may;
-/// `ASKED_FOR`: it does not), a name, the kernel of each form with its room (in place, out of place, from
-/// private memory), up to which KB it is chosen (ranks on one device, and apart), and kernels. A kernel has
+/// `ASKED_FOR`: it does not), a name, the kernel of each of the [`COLUMNS`] with its room, up to which KB it
+/// is chosen (ranks on one device, and apart), and kernels. A kernel has
 /// its source, which is the head of its entries' names, the steps of its protocol in their order
 /// (`xtask/src/commands/kernels/rules.rs`), and [`Traits`].
 macro_rules! device_table {
@@ -62,9 +68,9 @@ macro_rules! device_table {
         } = {
             /// Every rank sends its elements to everybody in packets that carry their own flag. One trip,
             /// twice the bytes.
-            LowLatency = "low_latency", [Some((LowLatency, Slot)), Some((LowLatency, Slot)), Some((LowLatency, Slot))],
+            LowLatency = "low_latency", [Some((LowLatency, Slot)), Some((LowLatency, Slot)), Some((LowLatency, Slot)), None],
             // Private memory goes in packets for longer, since the other algorithms must copy it first.
-            up to [[256, 512, 512], [128, 128, 256], [64, 64, 64], [32, 32, 32]], [[512, 512, 512], [128, 128, 128], [32, 32, 128], [32, 32, 32]] => {
+            up to [[256, 512, 512, 0], [128, 128, 256, 0], [64, 64, 64, 0], [32, 32, 32, 0]], [[512, 512, 512, 0], [128, 128, 128, 0], [32, 32, 128, 0], [32, 32, 32, 0]] => {
                 LowLatency = "all_reduce_low_latency" [fence packets fence] {narrow: true, halvings: 2},
                 /// The same for messages that a rank finds whole: see `Agreed::kernel_for` of `plan.rs`.
                 LowLatencyWhole = "all_reduce_low_latency_whole" [fence packets fence] {narrow: true, halvings: 2},
@@ -72,18 +78,19 @@ macro_rules! device_table {
                 LowLatencyTogether = "all_reduce_low_latency_together" [packets] {narrow: true, halvings: 2},
             }
             /// Every rank reduces a slice, and sends it to everybody in packets.
-            TwoTrip = "two_trip", [Some((TwoTrip, HalfSlots)), Some((TwoTrip, HalfSlots)), Some((TwoTrip, HalfSlots))],
-            up to [[0, 0, 0], [0, 0, 512], [0, 0, 256], [0, 0, 0]], [[0, 0, 0], [256, 512, 512], [0, 0, 0], [0, 0, 0]] => {
+            TwoTrip = "two_trip", [Some((TwoTrip, HalfSlots)), Some((TwoTrip, HalfSlots)), Some((TwoTrip, HalfSlots)), None],
+            up to [[0, 0, 0, 0], [0, 0, 512, 0], [0, 0, 256, 0], [0, 0, 0, 0]], [[0, 0, 0, 0], [256, 512, 512, 0], [0, 0, 0, 0], [0, 0, 0, 0]] => {
                 TwoTrip = "all_reduce_two_trip" [tell hear packets] {narrow: true, halvings: 1, sliced: true},
             }
             /// Every rank reads everybody's elements. Not in place.
-            OneShot = "one_shot", [None, Some((OneShot, Any)), Some((OneShot, Any))],
-            up to [[0, 0, 0], [0, 512, 0], [0, 256, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]] => {
+            OneShot = "one_shot", [None, Some((OneShot, Any)), Some((OneShot, Any)), Some((NormOneShot, Any))],
+            // Norms were measured where two and four ranks share an H200.
+            up to [[0, 0, 0, ANY], [0, 512, 0, 1024], [0, 256, 0, 256], [0, 0, 0, 256]], [[0, 0, 0, ANY], [0, 0, 0, 1024], [0, 0, 0, 256], [0, 0, 0, 256]] => {
                 OneShot = "all_reduce_one_shot" [publish hear publish hear] {halvings: 1},
             }
             /// Every rank reduces a slice for everybody.
-            TwoShot = "two_shot", [Some((TwoShot, Any)), Some((TwoShotOut, Scratch)), Some((TwoShotOut, Scratch))],
-            up to [[ANY, ANY, ANY]; 4], [[ANY, ANY, ANY]; 4] => {
+            TwoShot = "two_shot", [Some((TwoShot, Any)), Some((TwoShotOut, Scratch)), Some((TwoShotOut, Scratch)), Some((NormTwoShot, Scratch))],
+            up to [[ANY; COLUMNS]; 4], [[ANY; COLUMNS]; 4] => {
                 TwoShot = "all_reduce_two_shot" [tell hear publish hear] {halvings: 1, sliced: true},
                 TwoShotOut = "all_reduce_two_shot_out" [publish hear publish hear] {halvings: 1, sliced: true},
             }
@@ -99,11 +106,11 @@ macro_rules! device_table {
             /// rounding of the sums are the switch's, not those of `docs/numerics.md` (in place, all ranks
             /// still get the same bits; otherwise they may differ between ranks), and it has not been
             /// measured.
-            Multimem = "multimem", [Some((MultimemTwoShot, Any)), Some((MultimemOneShot, Any)), Some((MultimemOneShot, Any))] => {}
+            Multimem = "multimem", [Some((MultimemTwoShot, Any)), Some((MultimemOneShot, Any)), Some((MultimemOneShot, Any)), None] => {}
         } }
         // What every engine has beside those of its algorithms. Its PTX is built in.
         engine: {
-            /// All-reduce, residual and norm: see `ops/norm.rs`.
+            /// All-reduce, residual and norm: see `ops/norm.rs`. Algorithms above name the first two.
             NormOneShot = "norm_one_shot" [publish hear tell listen] {wide: true},
             NormTwoShot = "norm_two_shot" [publish hear publish hear] {wide: true},
             /// Waits for nobody: what is left when an all-reduce is done.
@@ -195,9 +202,9 @@ macro_rules! kernels {
         /// What is compiled where there is multicast.
         pub(crate) const MULTIMEM: &[KernelSource] = &[$(source!($m_stem ".cu"),)* $(source!($m_plain ".cu"),)*];
 
-        /// The name of each algorithm, and the kernel and room of each of its forms.
+        /// The name of each algorithm, and the kernel and room of each column that it has.
         #[allow(dead_code, reason = "the engine has them by their enum")]
-        pub(crate) const FORMS: &[(&str, [Option<(Routine, MessageLimit)>; 3])] = {
+        pub(crate) const FORMS: &[(&str, [Option<(Routine, MessageLimit)>; COLUMNS])] = {
             use MessageLimit::*;
             use Routine::*;
             &[$($(($name, $forms),)*)*]

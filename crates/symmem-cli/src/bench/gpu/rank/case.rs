@@ -10,6 +10,7 @@ use symmem::cuda::{
 };
 use symmem::{DType, ReduceOp, bf16};
 
+use super::norm::NormMemory;
 use super::{DEADLINE, Lab};
 use crate::args::Form;
 use crate::bench::gpu::plan::{BenchedWork, ELEMENT, Task};
@@ -33,6 +34,8 @@ pub(super) struct Prepared {
     events: [Event; 4],
     inputs: Ordinary,
     outputs: Ordinary,
+    /// Of norms.
+    norm: Option<NormMemory>,
 }
 
 /// One operation: from where to where.
@@ -56,8 +59,12 @@ impl Prepared {
         let (inputs, outputs) = lab.ordinary(&task)?;
         let memory = lab.memory_for(&task)?;
         let filled = inputs.as_ref().map_or(lab.arena.device_ptr(), |inputs| inputs.device_ptr());
-        let count = if task.work == BenchedWork::AllReduce { task.nodes } else { 1 };
+        let norm = task.norm.map(|norm| NormMemory::new(norm, task.elements, &lab.device, &lab.stream));
+        let norm = norm.transpose()?;
+        let count = if is_filled(&task) { task.nodes } else { 1 };
         let to = outputs.as_ref().map(|outputs| outputs.device_ptr());
+        // What is checked of a norm: the sum, which the rest is worked out from.
+        let to = norm.as_ref().map(NormMemory::residual).or(to);
         let operations = (0..count).map(|node| operation(&memory, &task, node, filled, to));
         let events = || Event::timed(&lab.device);
         let mut prepared = Self {
@@ -67,6 +74,7 @@ impl Prepared {
             events: [events()?, events()?, events()?, events()?],
             inputs,
             outputs,
+            norm,
             task,
         };
         let answer = Running { lab, prepared: &prepared }.describe(memory.engine())?;
@@ -74,6 +82,11 @@ impl Prepared {
         prepared.graphs = graphs;
         Ok((prepared, answer))
     }
+}
+
+/// Whether graphs of it have fills.
+fn is_filled(task: &Task) -> bool {
+    matches!(task.work, BenchedWork::AllReduce | BenchedWork::Norm)
 }
 
 /// Microseconds between two events.
@@ -109,7 +122,9 @@ impl Lab {
         };
         let is_reduced = matches!(task.work, BenchedWork::AllReduce | BenchedWork::Eager);
         let has_own = |form: bool| task.work == BenchedWork::Copy || (is_reduced && form);
-        let inputs = match has_own(task.form == Form::Private) {
+        // Where norms go is in memory of their own.
+        let is_read = task.form == Form::Private && (is_reduced || task.norm.is_some());
+        let inputs = match is_read || task.work == BenchedWork::Copy {
             true => at_least(&mut self.inputs, task.input_elements())?,
             false => None,
         };
@@ -138,6 +153,16 @@ impl Running<'_> {
     /// How the operation runs.
     fn describe(&self, engine: &Engine) -> Result<Answer> {
         let task = &self.prepared.task;
+        if let Some(norm) = task.norm.filter(|norm| norm.fused) {
+            let row = norm.columns * ELEMENT;
+            let (algorithm, grid, threads) =
+                bench_support::norm_plan(engine, (task.elements / norm.columns, row))?;
+            let (algorithm, grid, threads) = (Some(algorithm.name().to_owned()), Some(grid), Some(threads));
+            return Ok(Answer { algorithm, grid, threads, ..Answer::default() });
+        }
+        if task.norm.is_some() {
+            return Ok(Answer { algorithm: Some("two steps".to_owned()), ..Answer::default() });
+        }
         if !matches!(task.work, BenchedWork::AllReduce | BenchedWork::Eager) {
             return Ok(Answer { algorithm: Some(task.variant.clone()), ..Answer::default() });
         }
@@ -186,7 +211,7 @@ impl Running<'_> {
         let [start, end] = self.events(operates);
         self.lab.engine.barrier(&self.lab.stream)?;
         start.record_in_graph(&self.lab.stream)?;
-        let fills = task.work == BenchedWork::AllReduce;
+        let fills = is_filled(task);
         if fills && !task.fill_each {
             self.fill(0)?;
         }
@@ -229,6 +254,11 @@ impl Running<'_> {
         }
         let operation = self.prepared.operations.get(node).context("there is no such operation")?;
         let Operation { memory, input, output, .. } = operation;
+        if let Some(norm) = &self.prepared.norm {
+            let inputs = self.prepared.inputs.as_ref();
+            let input = inputs.map(|inputs| inputs.as_slice().slice(..task.elements)).transpose()?;
+            return norm.operate(memory, input, stream);
+        }
         if task.work == BenchedWork::Copy {
             // SAFETY: both are ordinary memory of so many elements, kept as in `fill`.
             return Ok(unsafe { bench_support::copy(*output, *input, task.elements * ELEMENT, stream) }?);
@@ -256,7 +286,7 @@ impl Running<'_> {
         let (with, without) = match self.prepared.task.work {
             BenchedWork::Eager => (self.eager()?, 0.0),
             BenchedWork::Copy => (self.copies()?, 0.0),
-            BenchedWork::AllReduce | BenchedWork::Barrier => self.replays(round)?,
+            BenchedWork::AllReduce | BenchedWork::Barrier | BenchedWork::Norm => self.replays(round)?,
         };
         Ok(Answer { with_us: Some(with), without_us: Some(without), ..Answer::default() })
     }
@@ -311,6 +341,9 @@ impl Running<'_> {
         if task.work == BenchedWork::Barrier {
             return self.verify_barrier();
         }
+        if let Some(norm) = &self.prepared.norm {
+            return self.verify_norm(norm);
+        }
         if let Some(outputs) = &self.prepared.outputs {
             // SAFETY: the memory is that long, and kept as in `fill`.
             unsafe { lab.kernels.poison(&lab.stream, outputs.device_ptr(), u32::try_from(outputs.len())?) }?;
@@ -323,7 +356,7 @@ impl Running<'_> {
                 self.check(0, 0)?;
                 self.bump()?;
             }
-            BenchedWork::AllReduce | BenchedWork::Barrier => {
+            BenchedWork::AllReduce | BenchedWork::Barrier | BenchedWork::Norm => {
                 let Some([with, _]) = &self.prepared.graphs else { bail!("there are no graphs") };
                 with.launch(&lab.stream)?;
                 // The graph has moved the counter on.
@@ -335,6 +368,20 @@ impl Running<'_> {
         }
         self.sync()?;
         Ok(Answer { wrong: Some(lab.kernels.wrong(&lab.stream)?), ..Answer::default() })
+    }
+
+    /// The sum by the kernel that checks sums, and the rest on the host. Not what a graph leaves, in which
+    /// every operation adds to the residual.
+    fn verify_norm(&self, norm: &NormMemory) -> Result<Answer> {
+        let lab = self.lab;
+        norm.clear(&lab.stream)?;
+        self.fill(0)?;
+        self.operate(0)?;
+        self.check(0, 0)?;
+        self.bump()?;
+        self.sync()?;
+        let wrong = lab.kernels.wrong(&lab.stream)? + norm.wrong(&lab.stream)?;
+        Ok(Answer { wrong: Some(wrong), ..Answer::default() })
     }
 
     fn check(&self, node: usize, back: usize) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod case;
 mod kernels;
+mod norm;
 mod pattern;
 
 use std::collections::BTreeMap;

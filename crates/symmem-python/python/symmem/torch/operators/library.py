@@ -180,8 +180,10 @@ def _kernel_in_python(operator: Operator, schema: Any) -> Callable[..., Any]:
         else:
             result = function(*args, **kwargs)
         for at in writes:
-            changed = args[at] if at < len(args) else kwargs[names[at]]
-            torch.autograd.graph.increment_version(changed)
+            changed = args[at] if at < len(args) else kwargs.get(names[at])
+            # Not where an optional argument was left out.
+            if changed is not None:
+                torch.autograd.graph.increment_version(changed)
         return result if schema.returns else None
 
     # No operator has a gradient, also where torch could make one of what it is made of.

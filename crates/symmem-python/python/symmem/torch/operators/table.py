@@ -1,6 +1,7 @@
 """Every operator of namespace `symmem`, in one table.
 
-The names, and the order of arguments, are those of torch's namespace `symm_mem`, in every version up to the newest. What differs:
+The names, and the order of arguments, are those of torch's namespace `symm_mem`, in every version up to the newest; what torch does not have
+comes last. What differs:
 
 - Operators that write return nothing. Torch's return what they wrote, which torch.compile and opcheck refuse of operators outside of aten.
 - A schema says what is written here. Torch's says that a put writes the memory it reads, and that `one_shot_all_reduce_copy` does not write
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from symmem.torch import _ops as ops
-from symmem.torch.operators import collectives, exchange, fused, onesided, shapes
+from symmem.torch.operators import collectives, exchange, fused, norm, onesided, shapes
 
 CPU = ("CPU",)
 BOTH = ("CPU", "CUDA")
@@ -329,6 +330,13 @@ OPERATORS: tuple[Operator, ...] = (
         fused.fused_scaled_matmul_reduce_scatter,
         shapes.scattered_scaled_product,
         in_python=True,
+    ),
+    Operator(
+        "all_reduce_rms_norm_out",
+        "(Tensor input, Tensor(a!)? residual, Tensor? weight, float epsilon, str reduce_op, str group_name, Tensor(b!) out, "
+        "Tensor? scale=None, Tensor(c!)? scales=None) -> ()",
+        norm.all_reduce_rms_norm_out,
+        shapes.nothing,
     ),
 )
 

@@ -14,6 +14,7 @@ use crate::engine::cuda::Region;
 use crate::engine::cuda::launch::LaunchArguments;
 use crate::engine::cuda::launch_terms::LaunchTerms;
 use crate::engine::cuda::plan::{AgreedEngine, Algorithm, Form, Routine, Tune, dtype_index_of};
+use crate::engine::cuda::sources::MessageLimit;
 use crate::numeric::{DType, ReduceOp};
 use crate::operation::Op;
 use crate::{Error, Result};
@@ -130,22 +131,12 @@ impl RowShape {
     }
 }
 
-/// Which kernel of a norm, for the algorithms that have one.
-fn routine_of(algorithm: Algorithm) -> Option<Routine> {
-    match algorithm {
-        Algorithm::OneShot => Some(Routine::NormOneShot),
-        Algorithm::TwoShot => Some(Routine::NormTwoShot),
-        _ => None,
-    }
-}
-
 impl AgreedEngine {
     /// The algorithm for rows of this shape, and its kernel: the `forced` one; or that of the settings, where
-    /// it can carry them, or by what was measured on an H200.
+    /// it can carry them, or of the table.
     fn choose_norm(&self, shape: RowShape, forced: Option<Algorithm>) -> Result<(Algorithm, Routine)> {
-        let can = |algorithm: &Algorithm| self.norm_kernel(shape, *algorithm).is_ok();
-        let chosen = || self.preferred.filter(can).unwrap_or_else(|| self.norm_algorithm(shape));
-        let algorithm = forced.unwrap_or_else(chosen);
+        let can = |algorithm| self.norm_kernel(shape, algorithm).is_ok();
+        let algorithm = forced.unwrap_or_else(|| self.norm_algorithm(shape.bytes(), can));
         match self.norm_kernel(shape, algorithm) {
             Ok(routine) => Ok((algorithm, routine)),
             Err(problem) => Err(Error::invalid(
@@ -157,27 +148,33 @@ impl AgreedEngine {
 
     /// The kernel by which `algorithm` carries rows of this shape, or why it cannot.
     fn norm_kernel(&self, shape: RowShape, algorithm: Algorithm) -> Result<Routine, String> {
-        let routine = routine_of(algorithm)
-            .ok_or_else(|| "one_shot and two_shot can, or the unfused way".to_owned())?;
+        let (routine, limit) = algorithm.norm().ok_or_else(|| {
+            let can = Algorithm::ALL.into_iter().filter(|algorithm| algorithm.norm().is_some());
+            let names: Vec<_> = can.map(Algorithm::name).collect();
+            format!("{} can, or the unfused way", names.join(" and "))
+        })?;
         let slice = shape.slice(self.world);
-        match routine {
-            Routine::NormTwoShot if slice > SCRATCH => {
+        match limit {
+            MessageLimit::Scratch if slice > SCRATCH => {
                 Err(format!("its slices have at most {SCRATCH} bytes, not {slice}"))
             }
             _ => Ok(routine),
         }
     }
 
-    /// By the number of ranks and of bytes alone. Where two ranks share an H200 one_shot was faster at every
-    /// size; where four do, it was as fast or faster up to 1 MiB.
-    fn norm_algorithm(&self, shape: RowShape) -> Algorithm {
-        let read_by_all = match self.world {
-            ..=2 => usize::MAX,
-            3..=4 => 1 << 20,
-            _ => 256 << 10,
-        };
-        let is_shared = shape.bytes() > read_by_all && self.norm_kernel(shape, Algorithm::TwoShot).is_ok();
-        if is_shared { Algorithm::TwoShot } else { Algorithm::OneShot }
+    /// How a norm of `rows` rows of `row` bytes runs: its algorithm, blocks, and threads of each.
+    #[cfg_attr(not(feature = "bench-support"), allow(dead_code, reason = "only the bench asks"))]
+    pub(in crate::engine::cuda) fn norm_plan(
+        &self,
+        (rows, row): (usize, usize),
+        dtype: DType,
+        forced: Option<Algorithm>,
+        tune: &Tune,
+    ) -> Result<(Algorithm, u32, u32)> {
+        let shape = RowShape { rows, row };
+        let (algorithm, routine) = self.choose_norm(shape, forced)?;
+        let (grid, threads) = self.norm_shape(routine, dtype_index_of(dtype)?, shape, tune);
+        Ok((algorithm, grid, threads))
     }
 
     /// Blocks, and threads of each, for `routine`. A block has whole rows, and each about as many.
@@ -297,7 +294,8 @@ impl Region {
 mod tests {
     use super::*;
     use crate::device::control::ControlLayout;
-    use crate::engine::cuda::plan::built_in;
+    use crate::engine::cuda::plan::{built_in, measured};
+    use crate::tuning::DeviceBounds;
 
     fn agreed(world: usize) -> AgreedEngine {
         AgreedEngine {
@@ -325,6 +323,31 @@ mod tests {
         assert_eq!([1, 64, 65].map(|rows| choose(4, rows)), [all, all, shared]);
         // Slices that find no room in the scratch.
         assert_eq!(choose(4, 4 * 1024 + 1), all);
+    }
+
+    #[test]
+    fn what_was_measured_moves_the_crossover() {
+        let row = |algorithm: &str, bytes| {
+            DeviceBounds::from([(OP.name().to_owned(), [(algorithm.to_owned(), bytes)].into())])
+        };
+        let crossovers = measured(built_in(2, true), &row("one_shot", 4 * ROW)).unwrap();
+        let agreed = AgreedEngine { crossovers, ..agreed(2) };
+        let choose = |rows| agreed.choose_norm(of(rows), None).unwrap().0;
+        assert_eq!([4, 5].map(choose), [Algorithm::OneShot, Algorithm::TwoShot]);
+        // What has no kernel for norms is never chosen, whatever somebody wrote.
+        let crossovers = measured(crossovers, &row("low_latency", usize::MAX)).unwrap();
+        let agreed = AgreedEngine { crossovers, ..agreed };
+        assert_eq!(agreed.choose_norm(of(1), None).unwrap().0, Algorithm::OneShot);
+        // All-reduces do not look at it.
+        assert_eq!(crossovers.map(|row| row[..3].to_vec()), built_in(2, true).map(|row| row[..3].to_vec()));
+    }
+
+    #[test]
+    fn every_algorithm_with_a_kernel_for_norms_can_be_asked_for_and_the_others_say_so() {
+        for algorithm in Algorithm::EVERY {
+            let chosen = agreed(2).norm_plan((4, ROW), DType::BF16, Some(*algorithm), &Tune::default());
+            assert_eq!(chosen.is_ok(), algorithm.norm().is_some(), "{algorithm}");
+        }
     }
 
     #[test]
