@@ -137,13 +137,12 @@ def collective(method: Callable[..., Any], name: str | None = None) -> Any:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = self._get_sequence_number_for_group()
         try:
             device = _device_of(self, theirs, (*args, *kwargs.values()))
             if device is None:
                 return method(self, *args, **kwargs)
         except Exception as error:
-            self._tell(error, begun)
+            self._tell(error)
             raise
         return getattr(self._companions.of(self, device), theirs)(*args, **kwargs)
 
@@ -164,13 +163,12 @@ def collective_each(theirs: str) -> Callable[[Callable[..., Any]], Any]:
     def wrap(method: Callable[..., Any]) -> Any:
         @functools.wraps(method)
         def call(self: Any, outputs: list[Tensor], inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
-            begun = self._get_sequence_number_for_group()
             try:
                 device = _device_of(self, method.__name__, (outputs, inputs))
                 if device is None:
                     return method(self, outputs, inputs, *args, **kwargs)
             except Exception as error:
-                self._tell(error, begun)
+                self._tell(error)
                 raise
             backend = self._companions.of(self, device)
             # Lengths that differ are told before anything is begun.
