@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import pytest
@@ -301,6 +302,34 @@ def refused(rank: int) -> None:
 
 def test_a_wrong_argument_is_told_and_ranks_choose_alike() -> None:
     run(refused, 2)
+
+
+def unlike(rank: int) -> list[str]:
+    """Ranks of which one wants everybody's rows, or no product: the same outcome on all ranks, at once, and no wrong value."""
+    name, said = dist.group.WORLD.group_name, []
+    for types in (host.TYPES, ()):
+        for dim in (0, 1):
+            shards = [torch.full((2, 4), 1.0), torch.full((2, 4), 2.0)]
+            whole = torch.cat(shards, dim)
+            B = noise((whole.shape[1], 3), 1, torch.float32)
+            for Bs, return_A in (([B], rank == 0), ([B] * rank, False), ([B] * rank, rank == 1)):
+                choose(*types)
+                try:
+                    rows, products = torch.ops.symmem.fused_all_gather_matmul(shards[rank], Bs, dim, name, return_A=return_A)
+                    assert (rows is not None) == return_A and len(products) == len(Bs)
+                    assert rows is None or torch.equal(rows, whole)
+                    assert all(torch.allclose(product, whole @ B) for product in products)
+                    said.append("done")
+                except symmem.Error as error:
+                    said.append(type(error).__name__)
+    return said
+
+
+def test_ranks_that_want_different_things_hear_the_same() -> None:
+    started = time.monotonic()
+    theirs, its = run(unlike, 2)
+    assert theirs == its and set(its) == {"done", "Mismatch"}
+    assert time.monotonic() - started < 20
 
 
 def forgotten(rank: int) -> None:

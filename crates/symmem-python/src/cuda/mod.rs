@@ -37,7 +37,7 @@ pub(crate) use self::allocation::{allocate, empty};
 pub(crate) use self::device::device;
 pub(crate) use self::engine::Engines;
 pub(crate) use self::handle::DeviceHandle;
-pub(crate) use self::private::{Private, refuse_growth};
+pub(crate) use self::private::{Private, meet, refuse_growth};
 pub(crate) use self::stream::{hand_over, stream};
 
 /// Adds what this module has to the extension module.

@@ -443,7 +443,9 @@ def fake_private() -> None:
         raises(symmem.Invalid, "never waits", lambda: group.all_gather_start(x, out))
         host = symmem.empty(COUNT, dtype="float32")
         raises(symmem.Invalid, "the input on", lambda: group.all_reduce(x, "sum", host))
-        # The others are about to make a larger room when one refuses: they are told there, and nobody waits.
+        # The others are about to make a larger room when one refuses: they are told there, and nobody waits. All of them say so first in the room
+        # that there is, for the sake of a rank that would use that one.
+        launched = fake.live(fake.LAUNCHES)
         large, large_host = (symmem.empty(1 << 20, dtype="float32", **where) for where in ({"device": device}, {}))
         if RANK == WORLD - 1:
             raises(symmem.Invalid, "the input on", lambda: group.all_reduce(large, "sum", large_host))
@@ -451,6 +453,10 @@ def fake_private() -> None:
             raises(symmem.RankFailed, "the input on", lambda: group.all_reduce(large, "sum", large))
         group.barrier()
         group.all_reduce(large)
+        grown = fake.live(fake.LAUNCHES)
+        group.all_reduce(large)
+        meetings = grown - launched - (fake.live(fake.LAUNCHES) - grown)
+        assert meetings == 2, f"one with each of two calls, not {meetings}"
 
 
 def fake_nothing() -> None:
@@ -661,6 +667,45 @@ def gpu_operators() -> dict[str, str]:
                 break
     dist.destroy_process_group()
     return outcomes
+
+
+def gpu_unlike() -> str:
+    """Ranks that want different things of one room, or of which only one must make a larger one, are told at once. The error of it."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(RANK % torch.cuda.device_count())
+    device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group("gloo", rank=RANK, world_size=WORLD)
+    from symmem.torch import _overlap as overlap
+
+    name = str(dist.group.WORLD.group_name)
+    group = overlap.resolve(name)
+    # Halves of a megabyte.
+    small, large = torch.ones(64, 64, device=device), torch.ones(1 << 19, device=device)
+    operation = torch.ops.symmem.fused_all_gather_matmul
+    works = {
+        "rows": lambda: operation(small, [small], 0, name, return_A=RANK == 0),
+        "room": lambda: overlap.all_gather(large if RANK == 0 else small, name),
+        "workspace": lambda: group.all_reduce(large if RANK == 0 else small),
+    }
+    overlap.all_gather(small, name)
+    group.all_reduce(small)
+    torch.cuda.synchronize()
+    dist.barrier()
+    began, words = time.monotonic(), "done"
+    try:
+        works[os.environ["UNLIKE"]]()
+        torch.cuda.synchronize()
+        group.barrier()
+    except symmem.Error as error:
+        words = f"{type(error).__name__}: {error}"
+    assert time.monotonic() - began < 10, f"nobody was told: {words}"
+    # The others need this rank's memory until they know.
+    dist.barrier()
+    return words
 
 
 def gpu_failure() -> str:
