@@ -459,6 +459,36 @@ def fake_private() -> None:
         assert meetings == 2, f"one with each of two calls, not {meetings}"
 
 
+def fake_busy() -> None:
+    """While a thread is in a collective that goes through the room, another one of its rank is busy, tells nobody, and spoils nothing."""
+    import threading
+    import time
+
+    device = f"cuda:{RANK}"
+    with symmem.init() as group:
+        x, out, large = (symmem.empty(count, dtype="float32", device=device) for count in (8, 8 * WORLD, 1 << 20))
+        # The room is made, and made larger: with the others, who come when this rank has tried.
+        for first in (x, large):
+            if RANK == 0:
+                thread = threading.Thread(target=group.all_reduce, args=(first,))
+                thread.start()
+                end = time.monotonic() + 20
+                while not any(state.ranks[0].waits_for for state in symmem.inspect(os.getpid())):
+                    assert time.monotonic() < end, "it never waited"
+                    time.sleep(0.01)
+                for call in (lambda: group.all_reduce(x), lambda: group.all_gather(x, out), lambda: group.broadcast(x, 0)):
+                    raises(symmem.Busy, "another thread of this rank is inside an operation", call)
+                for rank in range(1, WORLD):
+                    group.send_object("tried", rank)
+                thread.join(20)
+                assert not thread.is_alive()
+            else:
+                assert group.recv_object(0) == "tried"
+                group.all_reduce(first)
+            assert group.all_reduce(x) is x
+            group.barrier()
+
+
 def fake_nothing() -> None:
     """Ranks meet for private arrays without elements too: others may have some, and would wait for those that have none."""
     import fake

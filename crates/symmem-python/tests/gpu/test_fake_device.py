@@ -28,6 +28,10 @@ def test_private_memory_goes_through_a_room() -> None:
         fake.run_ranks("fake_private", world)
 
 
+def test_a_second_thread_is_busy_while_the_first_one_has_the_room() -> None:
+    fake.run_ranks("fake_busy", 2)
+
+
 def test_ranks_meet_for_private_arrays_of_nothing() -> None:
     for world in (1, 2):
         fake.run_ranks("fake_nothing", world)
