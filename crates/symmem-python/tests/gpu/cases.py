@@ -716,10 +716,18 @@ def gpu_unlike() -> str:
     # Halves of a megabyte.
     small, large = torch.ones(64, 64, device=device), torch.ones(1 << 19, device=device)
     operation = torch.ops.symmem.fused_all_gather_matmul
+
+    def scaled(A: torch.Tensor, scale: torch.Tensor) -> Any:
+        product, one = torch.ops.symmem.fused_all_gather_scaled_matmul, torch.ones((), device=device)
+        return product(A.bfloat16(), [small.bfloat16()], scale, [one], 0, name, [None], [None], [torch.bfloat16], [False])
+
     works = {
         "rows": lambda: operation(small, [small], 0, name, return_A=RANK == 0),
         "room": lambda: overlap.all_gather(large if RANK == 0 else small, name),
         "workspace": lambda: group.all_reduce(large if RANK == 0 else small),
+        # Told in place of the gather, for which the workspace is large enough, or of the meeting before there is a larger one.
+        "scale": lambda: scaled(small, torch.ones(3 if RANK == 0 else 1, 1, device=device)),
+        "scale of more": lambda: scaled(large.repeat(2).view(-1, 64), torch.ones(3 if RANK == 0 else 1, 1, device=device)),
     }
     overlap.all_gather(small, name)
     group.all_reduce(small)
@@ -730,7 +738,7 @@ def gpu_unlike() -> str:
         works[os.environ["UNLIKE"]]()
         torch.cuda.synchronize()
         group.barrier()
-    except symmem.Error as error:
+    except (symmem.Error, RuntimeError, ValueError) as error:
         words = f"{type(error).__name__}: {error}"
     assert time.monotonic() - began < 10, f"nobody was told: {words}"
     # The others need this rank's memory until they know.
