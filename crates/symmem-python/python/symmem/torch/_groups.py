@@ -22,6 +22,8 @@ GroupLike: TypeAlias = "symmem.Group | ProcessGroup | str | None"
 
 _groups: weakref.WeakKeyDictionary[ProcessGroup, symmem.Group] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+#: Held by the thread that makes the symmem group.
+_making: weakref.WeakKeyDictionary[ProcessGroup, threading.RLock] = weakref.WeakKeyDictionary()
 #: Which of torch's functions are `_heeded`.
 _heeded: set[str] = set()
 # Called with each process group that is resolved for the first time, and its group.
@@ -44,12 +46,22 @@ def resolve(group: GroupLike) -> symmem.Group:
         return symmem.current_group().any_shape()
     with _lock:
         made = _groups.get(process_group)
-    if made is None or made.closed:
-        made = symmem.Group.from_torch(process_group).any_shape()
-        _remember(process_group, made)
-        for call in on_first_use:
-            call(process_group, made)
-    return made
+    return made if made is not None and not made.closed else _make(process_group)
+
+
+def _make(process_group: ProcessGroup) -> symmem.Group:
+    """The symmem group of a process group, made by the thread that comes first: a rank joins once, whatever its threads do."""
+    with _lock:
+        making = _making.setdefault(process_group, threading.RLock())
+    with making:
+        with _lock:
+            made = _groups.get(process_group)
+        if made is None or made.closed:
+            made = symmem.Group.from_torch(process_group).any_shape()
+            _remember(process_group, made)
+            for call in on_first_use:
+                call(process_group, made)
+        return made
 
 
 def resolved(name: str) -> symmem.Group | None:
