@@ -8,6 +8,7 @@ comes.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -30,6 +31,8 @@ class Companions:
         self._timeout = timeout
         self._name = name
         self._backends: dict[str, Any] = {}
+        #: Held while one is made, which all ranks do once, whatever their threads do.
+        self._making = threading.Lock()
         self._is_new = False
 
     def is_being_made(self) -> None:
@@ -48,7 +51,9 @@ class Companions:
     def of(self, group: ProcessGroup, device: str) -> Any:
         """The backend for a device type, made when it is asked for first."""
         if device not in self._backends:
-            self._backends[device] = self._make(device, self._named(group, device))
+            with self._making:
+                if device not in self._backends:
+                    self._backends[device] = self._make(device, self._named(group, device))
         return self._backends[device]
 
     def check(self, group: ProcessGroup, device: str) -> None:
