@@ -48,6 +48,13 @@ fn worded(class: &str, text: String) -> PyErr {
     })
 }
 
+/// Whether `error` is one of symmem's own, and not what a signal handler raised.
+#[cold]
+pub(crate) fn is_own(py: Python<'_>, error: &PyErr) -> bool {
+    let of_class = || error.value(py).is_instance(&CLASSES.get(py)?.bind(py).get_item("Error").ok()??).ok();
+    of_class().unwrap_or(false)
+}
+
 /// `symmem.Mismatch` with this text, for what the bindings compare themselves.
 #[cold]
 pub(crate) fn mismatched(text: String) -> PyErr {

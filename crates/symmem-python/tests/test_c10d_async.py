@@ -46,10 +46,7 @@ def callbacks_chain(rank: int) -> None:
     x, y = torch.ones(4), torch.full((4,), 10.0)
 
     def again(_: Any) -> Any:
-        # The callback of a work that was done already runs where it was given.
-        if threading.current_thread() is not threading.main_thread():
-            with pytest.raises(symmem.Busy):
-                dist.all_reduce(y)
+        # Not one that waits: that is refused and told where a callback runs on the worker, which it does on some ranks only.
         return dist.all_reduce(y, async_op=True)
 
     later = dist.all_reduce(x, async_op=True).get_future().then(again)
@@ -411,3 +408,31 @@ def test_other_devices_have_their_own_backend() -> None:
 
 def test_a_device_without_backend_is_a_clear_error() -> None:
     run(cuda_needs_a_backend, 1)
+
+
+def unwritable(rank: int) -> None:
+    """A message that cannot be put into its tensor is an error of that receive, and of no other."""
+    if rank == 0:
+        for tag in (1, 2, 3):
+            dist.send(torch.ones(4), 1, tag=tag)
+    else:
+        # All elements are one.
+        expanded = torch.zeros(1).expand(4)
+        works = [dist.irecv(expanded, 0, tag=1), dist.irecv(x := torch.zeros(4), 0, tag=2)]
+        futures = [work.get_future() for work in works]
+        end = time.monotonic() + 20
+        while not all(future.done() for future in futures):
+            assert time.monotonic() < end, "a future is never done"
+            time.sleep(0.01)
+        futures[1].wait()
+        assert x.tolist() == [1] * 4
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="single memory location"):
+                works[0].wait()
+        with pytest.raises(RuntimeError, match="single memory location"):
+            dist.recv(expanded, 0, tag=3)
+    dist.barrier()
+
+
+def test_a_message_that_does_not_fit_its_tensor_ends_no_other() -> None:
+    run(unwritable, 2)

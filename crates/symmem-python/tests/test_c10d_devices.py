@@ -5,7 +5,9 @@ The tensors are torch's fake ones, which say that they are on a GPU and have no 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -176,3 +178,24 @@ def beside(rank: int) -> None:
 
 def test_the_backend_beside_is_called_by_names_that_it_has() -> None:
     run(beside, 1, backend="cpu:symmem,cuda:nccl")
+
+
+def at_once(rank: int) -> None:
+    """Threads whose tensors are the first ones of a device make the backend for it once: all ranks do it together."""
+    group: Any = dist.group.WORLD
+    together = threading.Barrier(4)
+
+    def first() -> Any:
+        together.wait(10)
+        return group._companions.of(group, "cuda")
+
+    with ThreadPoolExecutor(4) as threads:
+        made = [each.result(20) for each in [threads.submit(first) for _ in range(4)]]
+    assert all(each is made[0] for each in made)
+    x = torch.ones(3)
+    made[0].allreduce([x]).wait()
+    assert x.tolist() == [2] * 3
+
+
+def test_threads_make_the_backend_beside_once() -> None:
+    run(at_once, 2, backend="cpu:symmem,cuda:gloo", seconds=40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -247,6 +248,40 @@ def waited(rank: int) -> None:
 
 def test_a_callback_that_waits_for_its_group_is_told_to_the_others() -> None:
     run(waited, 2)
+
+
+class Interleaved(list[Any]):
+    """Tensors during whose listing another thread runs an operation of the group. Then they cannot be listed."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__([None])
+        self.group = group
+
+    def __iter__(self) -> Any:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(lambda: self.group.barrier().wait()).result(SECONDS)
+        raise IndexError("no tensors")
+
+
+def interleaved(rank: int) -> None:
+    """What another thread begins meanwhile is not taken for the operation of a call that is wrong."""
+    group: Any = dist.group.WORLD
+    started = time.monotonic()
+    if rank == 0:
+        with pytest.raises(IndexError, match="no tensors"):
+            group.broadcast(Interleaved(group))
+    else:
+        group.barrier().wait()
+        with pytest.raises(symmem.RankFailed, match="no tensors"):
+            group.broadcast([of(4)]).wait()
+    assert time.monotonic() - started < SECONDS
+    x = of(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [2] * 3
+
+
+def test_what_is_wrong_is_told_whatever_other_threads_begin() -> None:
+    run(interleaved, 2, seconds=3 * SECONDS)
 
 
 class Deaf:

@@ -7,6 +7,7 @@ for each other is not shown here.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +136,74 @@ def out_of_step(rank: int) -> str:
 
 def test_ranks_that_are_not_at_the_same_half_are_told() -> None:
     assert run(out_of_step, 2) == ["Mismatch", "Mismatch"]
+
+
+def unlike(rank: int) -> list[str]:
+    """Ranks that do not want the same of a gather, and at the end rank 0's room would have to grow."""
+    name = on_host(False)
+    shard, B = torch.ones(2, 3) + rank, torch.ones(3, 2)
+    overlap.room_of(name, 1 << 10, torch.device("cpu"))
+
+    def outcome_of(work: Callable[[], object]) -> str:
+        try:
+            work()
+        except symmem.Error as error:
+            return f"{type(error).__name__} in {error.op}"
+        return "done"
+
+    said = [
+        outcome_of(lambda: overlap.all_gather_products(shard, [B], name, rank == 0)),
+        outcome_of(lambda: overlap.all_gather_products(shard, [B] if rank == 0 else [], name, rank == 1)),
+        outcome_of(lambda: overlap.all_gather_products(shard, [], name, rank == 1)),
+    ]
+    # Which products a rank makes is its own affair.
+    overlap.all_gather_products(shard, [B] if rank == 0 else [], name, False)
+    assert torch.equal(overlap.all_gather(shard, name), torch.tensor([1.0, 2.0]).repeat_interleave(6).view(4, 3))
+    return [*said, outcome_of(lambda: overlap.all_gather(torch.ones((1 << 19) + 1 if rank == 0 else 2), name))]
+
+
+def test_ranks_that_want_different_things_of_a_gather_are_told() -> None:
+    # In a barrier, which is a kernel on a GPU: not in a rendezvous, of which a rank with a larger room would know nothing.
+    assert run(unlike, 2) == [["Mismatch in barrier"] * 4] * 2
+
+
+def grown(rank: int) -> list[int]:
+    name = on_host(False)
+    room = overlap.room_of(name, 1 << 10, torch.device("cpu"))
+    large = torch.full(((1 << 19) + 1,), float(rank))
+    for turn in range(3):
+        assert overlap.all_gather(torch.ones(2), name).tolist() == [1.0] * 4
+    meetings = room.memory.meetings
+    if rank == 1:
+        with pytest.raises(symmem.Invalid, match="on purpose"):
+            raise overlap.refused("on purpose", name, large.nbytes, torch.device("cpu"))
+    else:
+        with pytest.raises(symmem.RankFailed, match="on purpose"):
+            overlap.all_gather(large, name)
+    assert overlap.all_gather(large, name)[-1] == 1
+    assert overlap.room_of(name, 1, torch.device("cpu")) is not room
+    return list(meetings)
+
+
+def test_a_room_that_is_outgrown_is_left_together() -> None:
+    assert run(grown, 2) == [[1, 0, 1, 1, 1]] * 2
+
+
+def refused_in_a_capture(rank: int) -> None:
+    name = on_host(True)
+    overlap.resolve(name)
+    started = time.monotonic()
+    with pytest.raises(symmem.Invalid, match="a workspace of|on purpose"):
+        if rank == 1:
+            raise overlap.refused("on purpose", name, 1 << 10, torch.device("cpu"))
+        overlap.all_gather(torch.ones(2), name)
+    assert time.monotonic() - started < 10
+    # So long nobody leaves, which would be an end of the wait too.
+    dist.barrier()
+
+
+def test_nobody_waits_for_a_room_that_a_capture_cannot_have() -> None:
+    run(refused_in_a_capture, 2)
 
 
 def no_memory(*_args: Any, **_kwargs: Any) -> Any:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import doctest
 import gc
 import importlib
+import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -277,6 +280,28 @@ def test_a_group_ends_with_its_process_group(tmp_path: Any) -> None:
 
 def test_handles_live_as_long_as_their_memory() -> None:
     run(lifetimes, 2)
+
+
+def resolved_at_once(rank: int) -> None:
+    """Threads that are the first to use a process group make its symmem group once."""
+    from symmem.torch._groups import resolve
+
+    for _ in range(3):
+        group, together = dist.new_group([0, 1]), threading.Barrier(4)
+
+        def first(group: Any = group, together: threading.Barrier = together) -> symmem.Group:
+            together.wait(10)
+            return resolve(group)
+
+        started = time.monotonic()
+        with ThreadPoolExecutor(4) as threads:
+            made = [each.result(20) for each in [threads.submit(first) for _ in range(4)]]
+        assert all(each is made[0] for each in made) and not made[0].closed
+        assert time.monotonic() - started < 10
+
+
+def test_threads_make_a_group_once() -> None:
+    run(resolved_at_once, 2)
 
 
 def test_persistent_memory_comes_back() -> None:

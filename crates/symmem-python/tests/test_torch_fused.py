@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch_ranks import run  # noqa: E402
 import symmem  # noqa: E402
 import symmem.torch as symm_mem  # noqa: E402
 from symmem.torch import _host_products as host  # noqa: E402
+from symmem.torch.operators import fused  # noqa: E402
 
 #: How much one rounding may change a number, relatively.
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -243,9 +245,9 @@ def refused(rank: int) -> None:
     A, B, wrong = torch.ones(4, 3), torch.ones(3, 2), rank == 1
     scatter, gather = torch.ops.symmem.fused_matmul_reduce_scatter, torch.ops.symmem.fused_all_gather_matmul
 
-    def scale_of(scale: torch.Tensor, biases: Any = (None,)) -> Any:
+    def scale_of(scale: torch.Tensor, biases: Any = (None,), by: Any = torch.ops.symmem) -> Any:
         one = torch.tensor(1.0)
-        return torch.ops.symmem.fused_all_gather_scaled_matmul(
+        return by.fused_all_gather_scaled_matmul(
             A, [B], scale, [one], 0, name, list(biases), [None], [None], [False]
         )
 
@@ -263,6 +265,8 @@ def refused(rank: int) -> None:
         (lambda: gather(A, [B], 2 if wrong else 0, name), "Invalid gather_dim: 2 of 2"),
         (lambda: scatter(A, B, "sum", 2 if wrong else 0, name), "Invalid scatter_dim: 2 of 2"),
         (lambda: scale_of(torch.ones(3 if wrong else 8, 1)), "Invalid scale shape"),
+        # Not by the dispatcher, which has a kernel of its own for what is on no device.
+        (lambda: scale_of(torch.ones(4, 1, device="meta" if wrong else "cpu"), by=fused), "Invalid scale: it is on meta"),
         (lambda: scale_of(torch.ones(4, 1), [None] * (1 + wrong)), "must be that of the lists"),
         (lambda: scatter(A, torch.ones(3, 2 + wrong), "sum", 1, name), "a side of 3 must be divisible by the 2 ranks"),
         (lambda: scaled(-1 if wrong else 1), "Invalid orig_scatter_dim: -1 of 2"),
@@ -301,6 +305,58 @@ def refused(rank: int) -> None:
 
 def test_a_wrong_argument_is_told_and_ranks_choose_alike() -> None:
     run(refused, 2)
+
+
+def unlike(rank: int) -> list[str]:
+    """Ranks of which one wants everybody's rows, or no product: the same outcome on all ranks, at once, and no wrong value."""
+    name, said = dist.group.WORLD.group_name, []
+    for types in (host.TYPES, ()):
+        for dim in (0, 1):
+            shards = [torch.full((2, 4), 1.0), torch.full((2, 4), 2.0)]
+            whole = torch.cat(shards, dim)
+            B = noise((whole.shape[1], 3), 1, torch.float32)
+            for Bs, return_A in (([B], rank == 0), ([B] * rank, False), ([B] * rank, rank == 1)):
+                choose(*types)
+                try:
+                    rows, products = torch.ops.symmem.fused_all_gather_matmul(shards[rank], Bs, dim, name, return_A=return_A)
+                    assert (rows is not None) == return_A and len(products) == len(Bs)
+                    assert rows is None or torch.equal(rows, whole)
+                    assert all(torch.allclose(product, whole @ B) for product in products)
+                    said.append("done")
+                except symmem.Error as error:
+                    said.append(type(error).__name__)
+    return said
+
+
+def unlike_scales(rank: int) -> list[str]:
+    """A scale for each row on some ranks, one of the tensor or one for everybody's rows on others: all hear of it."""
+    name, said = dist.group.WORLD.group_name, []
+    A, B, one = torch.ones(4, 3), torch.ones(3, 2), torch.tensor(1.0)
+    scales = {"tensor": torch.tensor(2.0), "rows": torch.full((4, 1), 2.0), "all": torch.full((8, 1), 2.0)}
+    for types in (host.TYPES, ()):
+        for theirs, its in (("rows", "tensor"), ("tensor", "rows"), ("rows", "all"), ("all", "tensor"), ("all", "all")):
+            choose(*types)
+            try:
+                scale = scales[its if rank else theirs]
+                args = (A, [B], scale, [one], 0, name, [None], [None], [None], [False])
+                _, (product,) = torch.ops.symmem.fused_all_gather_scaled_matmul(*args)
+                assert (product == 6).all()
+                said.append("done")
+            except RuntimeError as error:
+                assert "disagree" in str(error), error
+                said.append("told")
+    return said
+
+
+def test_ranks_with_scales_of_different_kinds_hear_of_it() -> None:
+    assert run(unlike_scales, 2, seconds=40) == [(["told"] * 4 + ["done"]) * 2] * 2
+
+
+def test_ranks_that_want_different_things_hear_the_same() -> None:
+    started = time.monotonic()
+    theirs, its = run(unlike, 2)
+    assert theirs == its and set(its) == {"done", "Mismatch"}
+    assert time.monotonic() - started < 20
 
 
 def forgotten(rank: int) -> None:

@@ -310,6 +310,32 @@ def test_memory_and_groups_are_not_taken_for_earlier_ones(tmp_path: Any) -> None
     run(remade, 2, str(tmp_path / "store"))
 
 
+def kept_beside(rank: int, path: str) -> None:
+    """The same with groups of Gloo, of which symmem's torch hears nothing, and which rank 0 keeps after their end."""
+    kept, old = filled(rank + 1, 16), []
+    for number in range(3):
+        name = group()
+        for _ in range(2):
+            assert (torch.ops.symmem.one_shot_all_reduce(kept, "sum", name) == 3).all()
+            assert (symm_mem.one_shot_all_reduce(kept, "sum", name) == 3).all()
+            assert (symm_mem.one_shot_all_reduce(kept, "sum", None) == 3).all()
+        part = dist.new_group([1, 0], backend="gloo")
+        theirs = symm_mem.rendezvous(kept, part).raw.group
+        ours = symm_mem.rendezvous(kept, name).raw.group
+        if rank == 0:
+            old += [part, dist.group.WORLD]
+        dist.destroy_process_group(part)
+        assert theirs.closed and not ours.closed
+        dist.destroy_process_group()
+        assert ours.closed
+        dist.init_process_group("gloo", store=dist.FileStore(f"{path}{number}", 2), rank=rank, world_size=2)
+        assert group() == name
+
+
+def test_groups_of_another_backend_are_not_taken_for_earlier_ones(tmp_path: Any) -> None:
+    run(kept_beside, 2, str(tmp_path / "store"), backend="gloo")
+
+
 def released(rank: int) -> None:
     """What an operator remembers does not keep memory."""
 

@@ -31,6 +31,8 @@ except KeyboardInterrupt:
 WAITS = {
     "barrier": ("", "group.barrier()"),
     "all_reduce": ("import numpy", "group.all_reduce(numpy.ones(4))"),
+    "refusal": ("", "group.all_reduce('no array')"),
+    "refusal of others": ("", "group._refuse('no tensor')"),
     "object": ("", "group.all_gather_object(1)"),
     "pending": ("pending = group.barrier_start()", "pending.wait()"),
     "store": ("", "store.wait(['never'])"),

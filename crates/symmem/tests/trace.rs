@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use symmem::inspect::GroupState;
 use symmem::trace::{Operation, Trace, Tracer, Track};
 use symmem::{DType, Error, Group, Mailbox, ProcessSpawner, ReduceOp, Result};
+use tracing::subscriber::with_default;
+use tracing::{Event, Metadata, Subscriber, span};
 
 /// How late ranks and messages are; much more than a rank has to wait for a processor on a machine with other
 /// work.
@@ -339,4 +342,50 @@ fn die_in_a_receive(group: Group) -> Result<()> {
         });
     }
     group.barrier().or(Ok(()))
+}
+
+/// Sends a message to its own rank when it is told that something is not recorded as it should be.
+struct MailingSubscriber(Mailbox);
+
+impl Subscriber for MailingSubscriber {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target().contains("recording")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.send(self.0.group().rank(), 8, b"told").unwrap();
+    }
+}
+
+#[test]
+fn a_subscriber_may_use_the_mailbox_that_it_is_told_of() {
+    let name = "a_subscriber_may_use_the_mailbox_that_it_is_told_of";
+    let (variable, _) = Tracer::listen().unwrap().environment();
+    // Where no tracer listens: a warning.
+    let outcomes = ProcessSpawner::new(name, 1).env(variable, "nobody").run_all(mail_when_told).unwrap();
+    outcomes.into_iter().for_each(|outcome| outcome.unwrap());
+}
+
+fn mail_when_told(group: Group) -> Result<()> {
+    let mailbox = Mailbox::new(&group)?.within(PATIENCE);
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let told = MailingSubscriber(mailbox.within(PATIENCE));
+        let mut sent = with_default(told, || mailbox.send(0, 9, b"first"));
+        for (tag, bytes) in [(8, b"told".as_slice()), (9, b"first")] {
+            let received = mailbox.receive_vec(None, tag).map(|(_, received)| assert_eq!(received, bytes));
+            sent = sent.and(received);
+        }
+        done.send(sent).unwrap();
+    });
+    ended.recv_timeout(PATIENCE).expect("it waits for itself")
 }

@@ -41,7 +41,7 @@ pub(crate) use self::device::device;
 pub(crate) use self::engine::Engines;
 pub(crate) use self::handle::DeviceHandle;
 pub(crate) use self::norm::DeviceNormPlan;
-pub(crate) use self::private::{Private, device_room, refuse_growth};
+pub(crate) use self::private::{Private, device_room, meet, refuse_growth};
 pub(crate) use self::reduced::{Choice, ReducedElements};
 pub(crate) use self::stream::{adopt, hand_over, stream};
 

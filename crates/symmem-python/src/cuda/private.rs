@@ -12,11 +12,12 @@ use symmem::cuda::Stream;
 use symmem::erased::Call;
 use symmem::{DType, Error, Result};
 
+use super::core::DeviceMemoryEnd;
 use super::device::device;
 use super::stream::{refuse_capture, stream};
 use crate::error::{invalid, raise};
 use crate::group::Membership;
-use crate::memory::{Purpose, Room, has_to_grow, room, room_handle};
+use crate::memory::{Purpose, Room, has_to_grow, outgrow, room, room_handle};
 use crate::operand::{Operand, Place};
 
 /// A collective on private memory of the device `ordinal`. Input and output are addresses and numbers of
@@ -64,8 +65,14 @@ impl Private<'_> {
         // Theirs is as long, as far as can be known here.
         let bytes = x.len.saturating_mul(x.dtype.size()).max(1);
         if has_to_grow(membership, place, Purpose::Private, bytes) {
-            // They are about to make a larger room, together.
-            return membership.refuse(py, 0, error);
+            // They are about to make a larger room, together; or have an error of their own, if they capture as
+            // this rank does.
+            return match refuse_growth(py, ordinal, "refusal", bytes)
+                .and_then(|()| outgrow(py, membership, place))
+            {
+                Ok(()) => membership.refuse(py, 0, error),
+                Err(_) => error,
+            };
         }
         let told = || {
             let handle = room_handle(py, membership, place, (1, 0))?;
@@ -121,6 +128,12 @@ pub(crate) fn device_room<'a>(
         refuse_growth(py, ordinal, op, bytes)?;
     }
     room(py, membership, (op, place), (bytes, 0))
+}
+
+/// In the order of the current stream: every rank is here, with the memory of `core`.
+pub(crate) fn meet(py: Python<'_>, core: &DeviceMemoryEnd) -> PyResult<()> {
+    let stream = stream(py, &core.device, None)?;
+    py.detach(|| core.barrier(0, None, &stream)).map_err(raise)
 }
 
 /// An error if the current stream of the device `ordinal` is captured: `what` needs a room of `bytes`, and

@@ -319,21 +319,29 @@ impl Group {
     /// `RankFailed` with these words, where they can be told. For code around this package that checks more
     /// than it does.
     #[pyo3(signature = (words, x = None, *, timeout_ms = 0))]
-    fn _refuse(&self, words: &Bound<'_, PyString>, x: Maybe<'_, '_>, timeout_ms: u64, py: Python<'_>) {
+    fn _refuse(
+        &self,
+        words: &Bound<'_, PyString>,
+        x: Maybe<'_, '_>,
+        timeout_ms: u64,
+        py: Python<'_>,
+    ) -> PyResult<()> {
         let error = crate::error::refused(words.to_string_lossy());
-        match x.map_or(Ok(None), |x| collectives::symmetric(&self.membership, x, timeout_ms)) {
-            // A group that was closed. The caller has an error of its own to raise.
-            Err(_) => {}
-            Ok(Some(memory)) => drop(memory.handle().refuse(error, memory.terms(py, timeout_ms, None))),
+        let raised = match x.map_or(Ok(None), |x| collectives::symmetric(&self.membership, x, timeout_ms)) {
+            // A group that was closed.
+            Err(_) => return Ok(()),
+            Ok(Some(memory)) => memory.handle().refuse(error, memory.terms(py, timeout_ms, None)),
             Ok(None) => match x.map(Operand::any) {
                 Some(Ok(x @ Operand { device: Place::Cuda(ordinal), .. })) => {
-                    drop(Private::refuse(py, &self.membership, ordinal, &x, error));
+                    Private::refuse(py, &self.membership, ordinal, &x, error)
                 }
                 _ if x.is_none_or(|x| self.membership.is_on_host(x)) => {
-                    drop(self.membership.refuse(py, timeout_ms, error));
+                    self.membership.refuse(py, timeout_ms, error)
                 }
-                _ => {}
+                _ => return Ok(()),
             },
-        }
+        };
+        // The caller has an error of its own to raise, but a signal is not to be forgotten.
+        if crate::error::is_own(py, &raised) { Ok(()) } else { Err(raised) }
     }
 }

@@ -27,7 +27,7 @@ use crate::pending::Pending;
 pub(crate) use self::class::SymmetricMemory;
 pub(crate) use self::host::Bytes;
 pub(crate) use self::rendezvous::{attach, find_known};
-pub(crate) use self::workspace::{Purpose, Room, Workspace, has_to_grow, room, room_handle};
+pub(crate) use self::workspace::{Purpose, Room, Workspace, has_to_grow, outgrow, room, room_handle};
 
 /// The elements of a handle: where they start in the allocation, and what they are.
 #[derive(Clone, Debug)]

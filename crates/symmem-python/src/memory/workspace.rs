@@ -105,9 +105,27 @@ pub(crate) fn room_handle(
     /// So that programs whose arrays grow do not allocate with each.
     const LEAST: usize = 1 << 20;
     let bytes = bytes.max(LEAST).checked_next_power_of_two().unwrap_or(bytes);
+    if has_to_grow(membership, place, Purpose::Private, bytes) {
+        outgrow(py, membership, place)?;
+    }
     workspace(py, membership, (place, Purpose::Private), (bytes, timeout_ms), |known| {
         Arc::clone(&known.handle)
     })
+}
+
+/// Says where the group's own workspace at `place` is used that this rank is about to make a larger one
+/// together with the others. So a rank that uses the one there is instead is told at once, and not when
+/// somebody has waited for it too long.
+pub(crate) fn outgrow(py: Python<'_>, membership: &Membership, place: Place) -> PyResult<()> {
+    let workspaces = membership.workspaces();
+    let known = workspaces.iter().find(|known| known.is(place, Purpose::Private) && known.handle.is_open());
+    let handle = known.map(|known| Arc::clone(&known.handle));
+    drop(workspaces);
+    match handle.as_ref().and_then(|handle| handle.as_device()) {
+        Some(device) => cuda::meet(py, &device.core),
+        // On the host it is used where ranks rendezvous, and they compare both.
+        None => Ok(()),
+    }
 }
 
 fn allocate(membership: &Membership, place: Place, bytes: usize) -> PyResult<Arc<AllocatedBlock>> {

@@ -443,7 +443,9 @@ def fake_private() -> None:
         raises(symmem.Invalid, "never waits", lambda: group.all_gather_start(x, out))
         host = symmem.empty(COUNT, dtype="float32")
         raises(symmem.Invalid, "the input on", lambda: group.all_reduce(x, "sum", host))
-        # The others are about to make a larger room when one refuses: they are told there, and nobody waits.
+        # The others are about to make a larger room when one refuses: they are told there, and nobody waits. All of them say so first in the room
+        # that there is, for the sake of a rank that would use that one.
+        launched = fake.live(fake.LAUNCHES)
         large, large_host = (symmem.empty(1 << 20, dtype="float32", **where) for where in ({"device": device}, {}))
         if RANK == WORLD - 1:
             raises(symmem.Invalid, "the input on", lambda: group.all_reduce(large, "sum", large_host))
@@ -451,6 +453,40 @@ def fake_private() -> None:
             raises(symmem.RankFailed, "the input on", lambda: group.all_reduce(large, "sum", large))
         group.barrier()
         group.all_reduce(large)
+        grown = fake.live(fake.LAUNCHES)
+        group.all_reduce(large)
+        meetings = grown - launched - (fake.live(fake.LAUNCHES) - grown)
+        assert meetings == 2, f"one with each of two calls, not {meetings}"
+
+
+def fake_busy() -> None:
+    """While a thread is in a collective that goes through the room, another one of its rank is busy, tells nobody, and spoils nothing."""
+    import threading
+    import time
+
+    device = f"cuda:{RANK}"
+    with symmem.init() as group:
+        x, out, large = (symmem.empty(count, dtype="float32", device=device) for count in (8, 8 * WORLD, 1 << 20))
+        # The room is made, and made larger: with the others, who come when this rank has tried.
+        for first in (x, large):
+            if RANK == 0:
+                thread = threading.Thread(target=group.all_reduce, args=(first,))
+                thread.start()
+                end = time.monotonic() + 20
+                while not any(state.ranks[0].waits_for for state in symmem.inspect(os.getpid())):
+                    assert time.monotonic() < end, "it never waited"
+                    time.sleep(0.01)
+                for call in (lambda: group.all_reduce(x), lambda: group.all_gather(x, out), lambda: group.broadcast(x, 0)):
+                    raises(symmem.Busy, "another thread of this rank is inside an operation", call)
+                for rank in range(1, WORLD):
+                    group.send_object("tried", rank)
+                thread.join(20)
+                assert not thread.is_alive()
+            else:
+                assert group.recv_object(0) == "tried"
+                group.all_reduce(first)
+            assert group.all_reduce(x) is x
+            group.barrier()
 
 
 def fake_norm() -> None:
@@ -732,6 +768,53 @@ def gpu_operators() -> dict[str, str]:
                 break
     dist.destroy_process_group()
     return outcomes
+
+
+def gpu_unlike() -> str:
+    """Ranks that want different things of one room, or of which only one must make a larger one, are told at once. The error of it."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(RANK % torch.cuda.device_count())
+    device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group("gloo", rank=RANK, world_size=WORLD)
+    from symmem.torch import _overlap as overlap
+
+    name = str(dist.group.WORLD.group_name)
+    group = overlap.resolve(name)
+    # Halves of a megabyte.
+    small, large = torch.ones(64, 64, device=device), torch.ones(1 << 19, device=device)
+    operation = torch.ops.symmem.fused_all_gather_matmul
+
+    def scaled(A: torch.Tensor, scale: torch.Tensor) -> Any:
+        product, one = torch.ops.symmem.fused_all_gather_scaled_matmul, torch.ones((), device=device)
+        return product(A.bfloat16(), [small.bfloat16()], scale, [one], 0, name, [None], [None], [torch.bfloat16], [False])
+
+    works = {
+        "rows": lambda: operation(small, [small], 0, name, return_A=RANK == 0),
+        "room": lambda: overlap.all_gather(large if RANK == 0 else small, name),
+        "workspace": lambda: group.all_reduce(large if RANK == 0 else small),
+        # Told in place of the gather, for which the workspace is large enough, or of the meeting before there is a larger one.
+        "scale": lambda: scaled(small, torch.ones(3 if RANK == 0 else 1, 1, device=device)),
+        "scale of more": lambda: scaled(large.repeat(2).view(-1, 64), torch.ones(3 if RANK == 0 else 1, 1, device=device)),
+    }
+    overlap.all_gather(small, name)
+    group.all_reduce(small)
+    torch.cuda.synchronize()
+    dist.barrier()
+    began, words = time.monotonic(), "done"
+    try:
+        works[os.environ["UNLIKE"]]()
+        torch.cuda.synchronize()
+        group.barrier()
+    except (symmem.Error, RuntimeError, ValueError) as error:
+        words = f"{type(error).__name__}: {error}"
+    assert time.monotonic() - began < 10, f"nobody was told: {words}"
+    # The others need this rank's memory until they know.
+    dist.barrier()
+    return words
 
 
 def gpu_failure() -> str:

@@ -68,6 +68,15 @@ def test_four_processes() -> None:
     run_all(4)
 
 
+def test_ranks_that_want_different_things_of_a_room_are_told() -> None:
+    ready()
+    for case in ("rows", "room", "workspace", "scale", "scale of more"):
+        outcomes = harness.run_ranks("gpu_unlike", 2, {"UNLIKE": case})
+        print(json.dumps({"ranks that differ in": case, "outcome": outcomes}), flush=True)
+        heard = [any(text in words for text in ("disagree", "in another operation", "Invalid scale shape")) for words in outcomes]
+        assert all(heard), (case, outcomes)
+
+
 def test_a_rank_that_waits_alone_gives_up() -> None:
     ready()
     assert harness.run_ranks("gpu_failure", 2) == ["gave up", "was told"]

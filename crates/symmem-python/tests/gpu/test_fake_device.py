@@ -33,6 +33,10 @@ def test_norms_take_what_they_can_and_refuse_the_rest() -> None:
         fake.run_ranks("fake_norm", world)
 
 
+def test_a_second_thread_is_busy_while_the_first_one_has_the_room() -> None:
+    fake.run_ranks("fake_busy", 2)
+
+
 def test_ranks_meet_for_private_arrays_of_nothing() -> None:
     for world in (1, 2):
         fake.run_ranks("fake_nothing", world)

@@ -11,8 +11,9 @@ use crate::Result;
 /// The handle of the per-thread default stream: one number for many streams.
 pub(crate) const PER_THREAD: usize = 2;
 
-/// Events that an activity has from the start: for the streams that a rank gives copies to.
-const SPARE: usize = 4;
+/// Events that an activity has from the start, for copies: as many as a rank can have streams where it shares
+/// its device with another one of its process, unless the environment asks for more queues.
+const SPARE: usize = 6;
 
 /// What an engine's work has come to: shared with whoever must know when it is done.
 #[derive(Debug)]
@@ -104,16 +105,17 @@ impl Activity {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `stream` was given a copy. It keeps its event for as long as somebody else has the stream;
-    /// after that, and once it has happened, the event is free for another stream.
+    /// Notes that `stream` was given a copy. Once an event has happened it is free for another stream, before
+    /// one is made: first those of streams that nobody else has any more.
     pub(crate) fn copied(&self, stream: &Stream) -> Result<()> {
         let _relaxed = Relaxed::enter();
         let mut copies = self.copies();
         let is_its = |of: &Option<Stream>| of.as_ref().is_some_and(|of| of.is(stream));
         let known = copies.iter().position(|(of, _)| is_its(of) && !is_per_thread(stream));
         let is_free = |of: &Option<Stream>| of.as_ref().is_none_or(|of| of.is_last() || is_per_thread(of));
-        let free = || copies.iter().position(|(of, event)| is_free(of) && event.query().unwrap_or(false));
-        let at = match known.or_else(free) {
+        let done = |event: &Event| event.query().unwrap_or(false);
+        let free = || copies.iter().position(|(of, event)| is_free(of) && done(event));
+        let at = match known.or_else(free).or_else(|| copies.iter().position(|(_, event)| done(event))) {
             Some(at) => at,
             None => {
                 copies.push((None, Event::new(stream.device())?));

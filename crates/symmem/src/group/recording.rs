@@ -4,6 +4,7 @@
 //! mailboxes for rings of their own. A rank that cannot record (out of memory or descriptors) works as
 //! before; whoever traces sees no track of it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -39,6 +40,30 @@ impl Membership {
         RecordedRank { group, id, rank: self.rank, world: self.world, pid: self.pid(self.rank), part }
     }
 
+    /// A ring that `new` makes, which the tracer that started this process, if one did, has been told of.
+    fn make<R>(
+        &self,
+        part: RecordedPart,
+        new: impl FnOnce(&RecordedRank) -> Result<R>,
+        segment: impl FnOnce(&R) -> &Segment,
+    ) -> MadeRing<R> {
+        let owner = self.owner(part);
+        let ring = match new(&owner) {
+            Ok(ring) => ring,
+            Err(error) => {
+                return MadeRing {
+                    ring: None,
+                    problem: Some(format!("operations are not recorded: {error}")),
+                };
+            }
+        };
+        let told = std::env::var(TRACE_TO).ok().map(|listener| tell(segment(&ring), &owner, &listener));
+        let problem = told.and_then(|told| told.err()).map(|problem| {
+            format!("the tracer does not learn of the operations of rank {}: {problem}", owner.rank)
+        });
+        MadeRing { ring: Some(ring), problem }
+    }
+
     /// Whether somebody wants this group's operations recorded. One load.
     #[inline]
     pub(crate) fn is_recorded(&self) -> bool {
@@ -52,20 +77,24 @@ impl Membership {
 
     /// A ring for what this rank does on a device; none if that cannot be had.
     pub(crate) fn device_ring(&self, on: OnDevice) -> Option<DeviceRing> {
-        make(&self.owner(RecordedPart::Device(on)), DeviceRing::new, DeviceRing::segment)
+        self.make(RecordedPart::Device(on), DeviceRing::new, DeviceRing::segment).told()
     }
 
-    /// A ring for the messages of mailbox `number`; none if that cannot be had.
-    pub(crate) fn mail_recorder(&self, number: u64) -> Option<MailRecorder> {
-        make(&self.owner(RecordedPart::Mailbox(number)), MailRecorder::new, MailRecorder::segment)
+    /// A ring for the messages of mailbox `number`, which `recorder` keeps; none if that cannot be had.
+    pub(crate) fn mail_recorder<'a>(
+        &self,
+        number: u64,
+        recorder: &'a OnceLock<Option<MailRecorder>>,
+    ) -> Option<&'a MailRecorder> {
+        let part = RecordedPart::Mailbox(number);
+        once(recorder, || self.make(part, MailRecorder::new, MailRecorder::segment))
     }
 
     /// `op` begins. Nothing is recorded if that cannot be done, or nobody reads it any more.
     #[cold]
     pub(super) fn begin_record(&self, op: Op, channel: Option<usize>) {
-        let recorder = self
-            .recorder
-            .get_or_init(|| make(&self.owner(RecordedPart::Host), Recorder::new, Recorder::segment));
+        let recorder =
+            once(&self.recorder, || self.make(RecordedPart::Host, Recorder::new, Recorder::segment));
         let Some(recorder) = recorder else { return };
         let begun = recorder.begin(op, channel, self.epoch.load(Ordering::Relaxed));
         self.recording.store(begun, Ordering::Relaxed);
@@ -85,20 +114,40 @@ impl Membership {
     }
 }
 
-/// A ring that `new` makes, which the tracer that started this process, if one did, has been told of.
-fn make<R>(
-    owner: &RecordedRank,
-    new: impl FnOnce(&RecordedRank) -> Result<R>,
-    segment: impl FnOnce(&R) -> &Segment,
-) -> Option<R> {
-    let made = new(owner);
-    let ring = made.inspect_err(|error| tracing::warn!(%error, "operations are not recorded")).ok()?;
-    if let Ok(listener) = std::env::var(TRACE_TO)
-        && let Err(problem) = tell(segment(&ring), owner, &listener)
-    {
-        tracing::warn!(problem, "the tracer does not learn of the operations of rank {}", owner.rank);
+/// A ring, or none, and what a warning has to say of that.
+struct MadeRing<R> {
+    ring: Option<R>,
+    problem: Option<String>,
+}
+
+impl<R> MadeRing<R> {
+    /// The ring, after the warning.
+    fn told(self) -> Option<R> {
+        if let Some(problem) = self.problem {
+            warn(&problem);
+        }
+        self.ring
     }
-    Some(ring)
+}
+
+/// What `kept` has, which `make` makes first. The warning comes when it is kept: whoever is told of it may use
+/// the same mailbox, on this thread or another one, and would wait for this call.
+fn once<R>(kept: &OnceLock<Option<R>>, make: impl FnOnce() -> MadeRing<R>) -> Option<&R> {
+    let mut problem = None;
+    let ring = kept.get_or_init(|| {
+        let made = make();
+        problem = made.problem;
+        made.ring
+    });
+    if let Some(problem) = problem {
+        warn(&problem);
+    }
+    ring.as_ref()
+}
+
+#[cold]
+fn warn(problem: &str) {
+    tracing::warn!("{problem}");
 }
 
 /// Hands the ring to the tracer at `listener`.

@@ -3,7 +3,7 @@
 //! Asked when a call begins, which is one test for a group that nobody traces. The first recorded call makes
 //! the ring. A call is recorded with the time from its beginning to its end, whatever its message does
 //! meanwhile; what was started, with the time that somebody waits for it. A ring that cannot be had leaves
-//! the mailbox unrecorded, with a warning.
+//! the mailbox unrecorded, with a warning; who is told of that may use the mailbox.
 
 use super::Delivery;
 use super::hub::Hub;
@@ -51,7 +51,7 @@ impl Hub {
     #[cold]
     pub(super) fn call(&self, asked: Asked) -> Option<RecordedCall<'_>> {
         let inner = &self.group().inner;
-        let recorder = self.recorder.get_or_init(|| inner.mail_recorder(self.rings.number())).as_ref()?;
+        let recorder = inner.mail_recorder(self.rings.number(), &self.recorder)?;
         let Asked { op, peer, tag, bytes } = asked;
         let message = RecordedMessage { peer, tag, bytes: bytes.map(|bytes| bytes as u64), number: None };
         let begun = recorder.begin(op, message);

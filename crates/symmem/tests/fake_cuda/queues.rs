@@ -102,6 +102,37 @@ fn fails_soon(engine: &Engine, stream: &Stream) -> Error {
     panic!("the group did not fail");
 }
 
+/// As many streams as there can be beside another rank's, and more when copies are done.
+#[test]
+fn copies_on_many_streams_make_no_events() {
+    const NAME: &str = "queues::copies_on_many_streams_make_no_events";
+    fake::run(NAME, &[(CONNECTIONS, "32")], || {
+        symmem::spawn(2, |group| {
+            let engine = sharing(&group)?;
+            let memory = engine.alloc::<f32>(16)?.rendezvous(&engine)?;
+            let more = Buffer::<f32>::new(engine.device(), 16)?;
+            let streams: Vec<Stream> = (0..12).map(|_| engine.stream()).collect::<Result<_>>()?;
+            group.barrier()?;
+            let before = Live::now().events();
+            for held in [true, false] {
+                let used = if held { &streams[..6] } else { &streams };
+                if group.rank() == 0 {
+                    fake::hold(held);
+                }
+                group.barrier()?;
+                for stream in used.iter().chain(used) {
+                    memory.put(group.next(), 0, &more, stream)?;
+                }
+                group.barrier()?;
+                assert_eq!(Live::now().events(), before, "{} streams", used.len());
+                group.barrier()?;
+            }
+            memory.close()
+        })
+        .unwrap();
+    });
+}
+
 /// The driver lets nobody make an event while a thread is in `cuGraphLaunch`, where it may wait for a peer.
 #[test]
 fn replays_and_copies_make_no_events() {

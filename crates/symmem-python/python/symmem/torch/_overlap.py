@@ -6,7 +6,9 @@ process group has on a device.
 How the halves are reused: every use of a room writes the half that the use before did not, and has a meeting of all ranks in which its readers wait
 for its writers. Who comes to the meeting of one use has read what it wanted of the use before: `order_behind` after the last read says so, and
 `Room.half`, with which a use begins, waits for it on any stream. So when the meeting of a use is over, the half of the use before can be
-written, and no second meeting is needed. The half is the channel of the meeting, so ranks that are not at the same one get an error.
+written, and no second meeting is needed. The half is the channel of the meeting, so ranks that are not at the same one get an error. So do ranks that
+look for each other's bytes at different places of a half (`_SHARD`, `_ROWS`): there are channels for each. A room that is too small is left with a
+meeting at the half of the last use, where nobody is who uses it again.
 
 A graph has the half of its capture in every replay. So once a room is in a graph, every use meets also before it writes: whoever comes there has read
 what it wanted of all uses before, eager or replayed, if its stream has waited for the result of those (`wait_tensor`).
@@ -17,7 +19,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -31,6 +33,8 @@ from symmem.torch._memory import SymmetricMemory, current_stream, empty, find
 from symmem.typing import Op
 
 _LEAST = 1 << 20
+#: What a rank has in its half: what it brings, from the start on; or everybody's rows, its own at the place of its rank.
+_SHARD, _ROWS = 0, 2
 _streams: dict[tuple[int, int], Any] = {}
 _is_capturing = torch.cuda.is_current_stream_capturing
 
@@ -79,9 +83,14 @@ class Room:
             self.memory.order_behind(stream)
         return self.half_size * (self.uses % 2)
 
-    def meet(self, stream: int) -> None:
-        """In the order of `stream`: every rank is here, at this use."""
-        self.memory.barrier_raw(self.uses % 2, stream)
+    def meet(self, stream: int, what: int = _SHARD) -> None:
+        """In the order of `stream`: every rank is here, at this use, and has `what` in its half."""
+        self.memory.barrier_raw(self.uses % 2 + what, stream)
+
+    def outgrow(self) -> None:
+        """In the order of the current stream: every rank is about to make a larger room. One that uses this one instead is told at once."""
+        if not self.handle.raw.closed:
+            self.meet(current_stream(self.memory.device))
 
     def view(self, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """This rank's elements from byte `start` on."""
@@ -117,8 +126,13 @@ def refused(text: str, group: GroupLike, nbytes: int, device: torch.device) -> s
     """The error to raise on this rank in place of a use of `nbytes` of the room; the others, who use it, are told of it where they will be."""
     room = _known_rooms(group).get(device.index)
     if room is None or not room.has(nbytes):
-        # They are about to make a larger one, together.
-        resolve(group)._refuse(text)
+        # They are about to make a larger one, together; or have an error of their own, if they capture as this rank does.
+        if not _is_capturing():
+            # What is wrong here is raised here, whatever comes of telling it.
+            with suppress(symmem.Error):
+                if room is not None:
+                    room.outgrow()
+                resolve(group)._refuse(text)
     else:
         # As theirs, or the next use would be of another half.
         room.uses += 1
@@ -162,6 +176,8 @@ def room_of(group: GroupLike, nbytes: int, device: torch.device) -> Room:
                 f"a workspace of {nbytes} bytes is needed, which cannot be made during graph capture. "
                 "Hint: call the operation once with as many elements before the capture"
             )
+        if room is not None:
+            room.outgrow()
         room = known[device.index] = Room(resolve(group), nbytes, device)
     return room
 
@@ -325,7 +341,7 @@ def _products_after(
     rank, start = room.handle.rank, room.half()
     whole = room.view(start, (ranks * rows, shard.shape[1]), shard.dtype)
     whole[rank * rows : (rank + 1) * rows].copy_(shard)
-    room.meet(stream.cuda_stream)
+    room.meet(stream.cuda_stream, _ROWS)
     address, size = whole.data_ptr(), shard.nbytes
     for first in (size * ((rank + step) % ranks) for step in range(1, ranks)):
         room.memory.get_ptr(first // size, start + first, address + first, size, stream.cuda_stream)

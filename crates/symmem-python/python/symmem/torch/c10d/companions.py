@@ -8,6 +8,7 @@ comes.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -30,6 +31,8 @@ class Companions:
         self._timeout = timeout
         self._name = name
         self._backends: dict[str, Any] = {}
+        #: Held while one is made, which all ranks do once, whatever their threads do.
+        self._making = threading.Lock()
         self._is_new = False
 
     def is_being_made(self) -> None:
@@ -48,7 +51,9 @@ class Companions:
     def of(self, group: ProcessGroup, device: str) -> Any:
         """The backend for a device type, made when it is asked for first."""
         if device not in self._backends:
-            self._backends[device] = self._make(device, self._named(group, device))
+            with self._making:
+                if device not in self._backends:
+                    self._backends[device] = self._make(device, self._named(group, device))
         return self._backends[device]
 
     def check(self, group: ProcessGroup, device: str) -> None:
@@ -137,13 +142,12 @@ def collective(method: Callable[..., Any], name: str | None = None) -> Any:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = self._get_sequence_number_for_group()
         try:
             device = _device_of(self, theirs, (*args, *kwargs.values()))
             if device is None:
                 return method(self, *args, **kwargs)
         except Exception as error:
-            self._tell(error, begun)
+            self._tell(error)
             raise
         return getattr(self._companions.of(self, device), theirs)(*args, **kwargs)
 
@@ -164,13 +168,12 @@ def collective_each(theirs: str) -> Callable[[Callable[..., Any]], Any]:
     def wrap(method: Callable[..., Any]) -> Any:
         @functools.wraps(method)
         def call(self: Any, outputs: list[Tensor], inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
-            begun = self._get_sequence_number_for_group()
             try:
                 device = _device_of(self, method.__name__, (outputs, inputs))
                 if device is None:
                     return method(self, outputs, inputs, *args, **kwargs)
             except Exception as error:
-                self._tell(error, begun)
+                self._tell(error)
                 raise
             backend = self._companions.of(self, device)
             # Lengths that differ are told before anything is begun.

@@ -107,8 +107,11 @@ class MessageWork(Work):
                 return
             if error is None and self._received is not None and source is not None:
                 self.source = source
-                with quiet(self._tensors):
-                    store_bytes(self._tensors[0], self._received)
+                try:
+                    with quiet(self._tensors):
+                        store_bytes(self._tensors[0], self._received)
+                except Exception as failed:  # it is this receive's, and may be found by a thread that looks after others too
+                    error = failed
             self.complete(error)
 
     def _left_ms(self) -> int:

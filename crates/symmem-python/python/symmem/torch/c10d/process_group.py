@@ -42,6 +42,8 @@ _UNSET = timedelta(milliseconds=-1)
 _SUM = c10d.ReduceOp.SUM
 # Bytes from which an operation is started beside the caller at once, however soon that may wait for it.
 _LARGE = 256 << 10
+#: Set on an error of which the other ranks know, or will know by themselves.
+_TOLD = "_symmem_told"
 _alive: weakref.WeakSet[SymmemProcessGroup] = weakref.WeakSet()
 
 
@@ -192,18 +194,20 @@ class SymmemProcessGroup(ProcessGroup):
             # An operation tells by itself. A callback, whose thread has the turn, has begun none.
             if not is_begun or self._turn.is_here():
                 self._say(error)
+            setattr(error, _TOLD, True)
             raise
         operation = (group, function, calls, written)
         return self._remember(self._worker.submit(Work.of(name, written), operation, at_once=large))
 
-    def _tell(self, error: Exception, begun: int) -> None:
+    def _tell(self, error: Exception) -> None:
         """What failed in a call before its operation began is told to the others, in the turn of that operation.
 
-        `begun` is how many had begun before the call: one that was counted tells by itself.
+        The error says whether they know already; other threads may begin operations meanwhile, so nothing that is counted could.
         """
-        if self._sequence == begun:
+        if not getattr(error, _TOLD, False):
             self._sequence += 1
             self._say(error)
+            setattr(error, _TOLD, True)
 
     def _say(self, error: Exception) -> None:
         """Tells the others in place of an operation. What comes of it, after the end of the group say, is not what the caller is to hear."""
@@ -234,21 +238,25 @@ class SymmemProcessGroup(ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Every tensor becomes its reduction over all ranks."""
-        begun = self._sequence
+        is_begun = False
         try:
             # What most calls are takes the shortest way.
             if type(tensors) is list and len(tensors) == 1 and opts is not None and tensors[0].is_cpu:
                 op = "sum" if opts.reduceOp == _SUM else run.op_name(opts.reduceOp, tensors)
                 if not getattr(opts, "asyncOp", True) and self._coalescing is None and opts.timeout == _UNSET:
-                    self._sequence += 1  # Before: an operation that began tells by itself.
+                    self._sequence += 1
+                    is_begun = True  # An operation that began tells by itself.
                     if _tensor_all_reduce_now(self._turn, self._group, tensors[0], op):
                         return self._at_once
+                    is_begun = False
                     self._sequence -= 1
                 return self._start("all_reduce", tensors, opts, run.all_reduce, ((tensors[0], op),))
             work: Work = self._allreduce(tensors, opts)
             return work
         except Exception as error:
-            self._tell(error, begun)
+            if is_begun:
+                setattr(error, _TOLD, True)
+            self._tell(error)
             raise
 
     @functools.partial(collective, name="allreduce")

@@ -60,6 +60,8 @@ def _check_product(A: Tensor, dim: int, Bs: list[Tensor], what: str) -> None:
 
 def _check_scale(A: Tensor, dim: int, scale: Tensor, group_name: str) -> None:
     """A scale is of the tensor, of this rank's rows, or of everybody's."""
+    if A.is_cpu and not scale.is_cpu:
+        raise ValueError(f"Invalid scale: it is on {scale.device}, and the tensor on the CPU")
     whole = list(A.shape)
     whole[dim] *= resolve(group_name).size
     is_of_rows = scale.shape == (*A.shape[:-1], 1)
@@ -223,13 +225,17 @@ def fused_all_gather_scaled_matmul(
         if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
             raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
     whole = plain(_gathered(A, gather_dim, group_name))
+    is_of_rows, scales = A_scale.shape == (*A.shape[:-1], 1), A_scale
+    if is_of_rows or A.is_cpu:
+        # On the CPU also where nobody needs it: so ranks whose scales are of different kinds find out.
+        scales = _gathered(A_scale if is_of_rows else A_scale.reshape(-1), gather_dim if is_of_rows else 0, group_name)
     if Bs and gather_dim < A.dim() - 1 and host.fuses(A, group_name, torch.float32):
         products = _gathered_scaled(A, Bs, A_scale, B_scales, gather_dim, group_name)
         types = (as_dtype(dtype, A.dtype) for dtype in out_dtypes)
         return whole, [_finished(*each) for each in zip(products, biases, result_scales, types, strict=True)]
     # Also where a shard has one row only: a scale of the tensor has another shape then.
-    if A_scale.shape == (*A.shape[:-1], 1):
-        A_scale = _gathered(A_scale, gather_dim, group_name)
+    if is_of_rows:
+        A_scale = scales
     each = zip(Bs, B_scales, biases, result_scales, out_dtypes, use_fast_accum, strict=True)
     return whole, [
         _scaled(whole, B, A_scale, scale, bias, result, dtype, fast) for B, scale, bias, result, dtype, fast in each
