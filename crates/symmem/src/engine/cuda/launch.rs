@@ -204,6 +204,27 @@ impl Engine {
         })
     }
 
+    /// Gives `stream` a `kernel` that takes a turn, where the caller holds the order of this handle's lane
+    /// ([`Engine::in_turn`]): for operations of several launches, also on streams beside that of the caller.
+    pub(super) fn put_in_order(
+        &self,
+        kernel: &Kernel,
+        stream: (&Stream, &Bound<'_>),
+        call: &LaunchArguments<'_>,
+    ) -> Result<()> {
+        if call.data.contains(&0) {
+            return Err(self.out_of_reach(call));
+        }
+        let lane = self.inner.lane(self.lane);
+        match self.recording(&call.statement) {
+            Recording::No => put(lane, kernel, stream, call, Manner::plain(call)),
+            Recording::Itself => {
+                put(lane, kernel, stream, call, Manner { mode: RECORDED, ..Manner::plain(call) })
+            }
+            Recording::Around => self.put_marked(kernel, stream, call, Manner::plain(call)),
+        }
+    }
+
     /// Puts `kernel` on the lane, whose turn it is, between marks that record it.
     #[cold]
     fn put_marked(
