@@ -1,5 +1,5 @@
-//! cuBLASLt, in the same library: products of f32 are made, those of other types use their memory and nothing
-//! else. An algorithm is there for everything.
+//! cuBLASLt, in the same library: products of f32 and bf16 are made, those of other types use their memory
+//! and nothing else. An algorithm is there for everything.
 //!
 //! Descriptions are numbers in a table, so one that was given back is found out.
 
@@ -13,8 +13,9 @@ use crate::state::state;
 
 /// `cublasStatus_t` of what failed: there is one.
 const INTERNAL_ERROR: c_int = 14;
-/// `CUDA_R_32F`.
+/// `CUDA_R_32F` and `CUDA_R_16BF`.
 const R_32F: c_int = 0;
+const R_16BF: c_int = 14;
 
 /// A matrix, column after column, as the library has it.
 #[derive(Clone, Copy, Default)]
@@ -36,9 +37,34 @@ impl Layout {
         (end + self.rows) as usize * size
     }
 
-    fn at(&self, base: u64, batch: i32, row: u64, column: u64) -> *mut f32 {
-        let index = batch as u64 * self.step as u64 + column * self.stride as u64 + row;
-        (base + 4 * index) as *mut f32
+    /// Where an element is, by its place.
+    fn at(&self, base: u64, [batch, row, column]: [u64; 3]) -> u64 {
+        let index = batch * self.step as u64 + column * self.stride as u64 + row;
+        base + if self.dtype == R_32F { 4 } else { 2 } * index
+    }
+
+    /// An element; the caller has checked that the matrix can be accessed.
+    fn get(&self, base: u64, place: [u64; 3]) -> f32 {
+        let at = self.at(base, place);
+        // SAFETY: accessible, as checked, and aligned as cuBLASLt demands.
+        unsafe {
+            match self.dtype {
+                R_32F => *(at as *const f32),
+                _ => f32::from_bits(u32::from(*(at as *const u16)) << 16),
+            }
+        }
+    }
+
+    /// Sets an element, as above.
+    fn set(&self, base: u64, place: [u64; 3], value: f32) {
+        let (at, bits) = (self.at(base, place), value.to_bits());
+        // SAFETY: as above. To the nearest, and of two to the even one.
+        unsafe {
+            match self.dtype {
+                R_32F => *(at as *mut f32) = value,
+                _ => *(at as *mut u16) = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16,
+            }
+        }
     }
 }
 
@@ -52,19 +78,17 @@ impl ProductNode {
     /// Does it. Its memory can be accessed.
     pub(crate) fn run(&self) {
         let [(left_at, left), (right_at, right), (out_at, out)] = self.places;
-        if out.dtype != R_32F {
+        if ![R_32F, R_16BF].contains(&out.dtype) {
             return;
         }
-        for batch in 0..out.batch {
+        for batch in 0..out.batch as u64 {
             for column in 0..out.columns {
                 for row in 0..out.rows {
-                    // SAFETY: accessible, as the caller checked, and aligned as cuBLASLt demands.
-                    unsafe {
-                        let term = |inner| {
-                            *left.at(left_at, batch, row, inner) * *right.at(right_at, batch, inner, column)
-                        };
-                        *out.at(out_at, batch, row, column) = (0..left.columns).map(term).sum();
-                    }
+                    let term = |inner| {
+                        let factor = left.get(left_at, [batch, row, inner]);
+                        factor * right.get(right_at, [batch, inner, column])
+                    };
+                    out.set(out_at, [batch, row, column], (0..left.columns).map(term).sum());
                 }
             }
         }

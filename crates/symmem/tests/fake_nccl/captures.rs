@@ -473,6 +473,14 @@ const ROWS: &[(&str, Row)] = &[
         Nothing("it waits for the device, which a capture forbids"),
     ),
     (
+        "collective/device/products.rs product_alone",
+        Captured(&[Direct], |stage, given| {
+            let (memory, input, out) = given.engine();
+            let (a, b) = sides(input)?;
+            memory.product_alone(a, b, out.all_mut(), &stage.stream)
+        }),
+    ),
+    (
         "collective/device/pull.rs all_gather",
         Captured(&[Direct, Carried], |stage, given| {
             let (memory, _, out) = given.engine();

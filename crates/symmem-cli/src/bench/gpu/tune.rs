@@ -93,6 +93,7 @@ fn races(ranks: usize) -> Vec<Race> {
         grids: vec![None],
         threads: vec![None],
         peers: Vec::new(),
+        is_quick: false,
     };
     let mut races = wanted.races(ranks);
     for race in &mut races {

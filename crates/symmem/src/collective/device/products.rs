@@ -231,6 +231,32 @@ impl<T: Element> SymmetricMemory<T> {
         stream.synchronize()
     }
 
+    /// Local, in the order of the lane: `out` becomes `a @ b`, as the operations beside it make products. For
+    /// the bench.
+    #[doc(hidden)]
+    #[cfg(feature = "bench-support")]
+    pub fn product_alone<'a>(
+        &self,
+        a: DeviceMatrix<'_, T>,
+        b: DeviceMatrix<'_, T>,
+        out: impl Into<DeviceSliceMut<'a, T>>,
+        stream: &Stream,
+    ) -> Result<()> {
+        const OP: Op = Op::MatmulReduceScatter;
+        let out = out.into();
+        check(OP, a.columns == b.rows, || format!("{} columns times {} rows", a.columns, b.rows))?;
+        let work = ProductToScatter {
+            way: FusedWay::Unfused,
+            dtype: T::DTYPE,
+            reduce: ReduceOp::Sum,
+            rows: a.rows,
+            left: a.place(),
+            right: b.place(),
+            out: self.output(OP, &out, a.rows * b.columns)?,
+        };
+        self.region().multiply_alone(&work, stream)
+    }
+
     /// How many rows this memory is, which the `weights` can be multiplied with.
     fn rows_of(&self, op: Op, weights: &[DeviceMatrix<'_, T>]) -> Result<usize> {
         let inner = weights.first().map_or(0, DeviceMatrix::rows);

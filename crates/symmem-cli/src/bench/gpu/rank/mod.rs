@@ -3,6 +3,7 @@
 mod case;
 mod kernels;
 mod pattern;
+mod product;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};

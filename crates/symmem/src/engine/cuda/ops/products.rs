@@ -345,6 +345,16 @@ impl Region {
         self.multiply_once(OP, &lane, &products, &work.owners(self.owner()), stream)
     }
 
+    /// Local: the product alone, in the place of what it is scattered to.
+    #[cfg(feature = "bench-support")]
+    pub(crate) fn multiply_alone(&self, work: &ProductToScatter<'_>, stream: &Stream) -> Result<()> {
+        const OP: Op = Op::MatmulReduceScatter;
+        self.engine.check(OP, None, stream)?;
+        let lane = self.engine.products(OP, stream)?;
+        let products = [work.whole(work.out.address)];
+        self.multiply_once(OP, &lane, &products, &work.owners(self.owner()), stream)
+    }
+
     fn multiply_once(
         &self,
         op: Op,
