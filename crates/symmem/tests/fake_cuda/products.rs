@@ -171,6 +171,63 @@ fn what_was_not_prepared_is_refused_in_a_capture() {
     });
 }
 
+/// Each call of a rank that is alone fails once: it is told, the next try works, and nothing is left behind.
+#[test]
+fn every_call_of_a_first_product_fails_once() {
+    fake::run("products::every_call_of_a_first_product_fails_once", &[DEVICES], || {
+        symmem::spawn(1, |group| {
+            let try_once = |way, n| -> Result<bool> {
+                let engine = engine(&group)?;
+                let stream = engine.stream()?;
+                let rows = engine.alloc::<f32>(4)?.rendezvous(&engine)?;
+                rows.write(&[1.0, 2.0, 3.0, 4.0], &stream)?;
+                let weights = Buffer::from_slice(engine.device(), &[10.0, 1.0], &stream)?;
+                let weights = DeviceMatrix::new(&weights, 2, 1)?;
+                let mut out = Buffer::new(engine.device(), 2)?;
+                let mut launch = || {
+                    let outs = &mut [out.as_slice_mut()];
+                    rows.all_gather_matmul_by(way, &[weights], outs, None, &stream)
+                };
+                fake::fail(n);
+                let failed = launch();
+                let call = fake::failed();
+                fake::fail(0);
+                let Some(call) = call else { return Ok(false) };
+                let is_told = failed.is_err() || GIVES_BACK.contains(&call.as_str());
+                assert!(is_told, "{call} failed, and nobody cared");
+                launch().unwrap_or_else(|error| panic!("after {call}: {error}"));
+                if way == FusedWay::Fused {
+                    assert_eq!(out.read(&stream)?, [12.0, 34.0], "after {call}");
+                }
+                Ok(true)
+            };
+            for way in [FusedWay::Fused, FusedWay::Unfused] {
+                assert!(!try_once(way, 1_000_000)?, "the first time makes what stays");
+                let before = fake::Live::now();
+                let mut tries = 1;
+                while try_once(way, tries)? {
+                    tries += 1;
+                }
+                assert!(tries > 10, "{way:?}: {tries}");
+                println!("{way:?}: {tries} calls");
+                let after = fake::Live::now();
+                assert!(after.is_as(&before, "a product"), "{way:?}: {before:?}, {after:?}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    });
+}
+
+/// Calls whose failure nothing depends on.
+const GIVES_BACK: [&str; 5] = [
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuEventQuery",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuEventDestroy_v2",
+];
+
 /// Rows of the product for each rank, and its other sides: parts of one row and of two.
 const PRODUCT: [usize; 3] = [3, 4, 2];
 

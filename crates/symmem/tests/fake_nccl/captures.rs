@@ -466,11 +466,18 @@ const ROWS: &[(&str, Row)] = &[
     ),
     (
         "collective/device/products.rs prepare_all_gather_matmul",
-        Nothing("it waits for the device, which a capture forbids"),
+        Refused(|stage, given| {
+            let (memory, input, _) = given.engine();
+            rows_of(memory)?.prepare_all_gather_matmul(&[weights(input)?], &stage.stream)
+        }),
     ),
     (
         "collective/device/products.rs prepare_matmul_reduce_scatter",
-        Nothing("it waits for the device, which a capture forbids"),
+        Refused(|stage, given| {
+            let (memory, input, _) = given.engine();
+            let (a, b) = sides(input)?;
+            memory.prepare_matmul_reduce_scatter(a, b, &stage.stream)
+        }),
     ),
     (
         "collective/device/products.rs product_alone",

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::cuda::capture::check_no_capture;
 use crate::cuda::{Buffer, Device, DeviceSlice, DeviceSliceMut, Stream};
 use crate::engine::cuda::ops::{FusedWay, MatrixPlace, ProductToScatter, RowsToMultiply};
 use crate::engine::cuda::plan::dtype_index_of;
@@ -202,6 +203,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// ([`Group::barrier`](crate::Group::barrier)): to load a kernel may wait for all that runs on the
     /// device, and that for this rank.
     pub fn prepare_all_gather_matmul(&self, weights: &[DeviceMatrix<'_, T>], stream: &Stream) -> Result<()> {
+        self.check_preparing(Op::AllGatherMatmul)?;
         let rows = self.rows_of(Op::AllGatherMatmul, weights)? * self.world_size();
         let make = |one: &DeviceMatrix<'_, T>| Buffer::new(self.device(), rows * one.columns);
         let mut outs = weights.iter().map(make).collect::<Result<Vec<Buffer<T>>>>()?;
@@ -222,6 +224,7 @@ impl<T: Element> SymmetricMemory<T> {
         b: DeviceMatrix<'_, T>,
         stream: &Stream,
     ) -> Result<()> {
+        self.check_preparing(Op::MatmulReduceScatter)?;
         let mut out = Buffer::new(self.device(), a.rows / self.world_size() * b.columns)?;
         for way in [FusedWay::Unfused, FusedWay::Fused] {
             let out = out.as_slice_mut();
@@ -229,6 +232,12 @@ impl<T: Element> SymmetricMemory<T> {
             self.region().prepare_matmul_reduce_scatter(&work, stream)?;
         }
         stream.synchronize()
+    }
+
+    /// An error on closed memory, and in a capture, which waits for nothing.
+    fn check_preparing(&self, op: Op) -> Result<()> {
+        self.check_open(op.name())?;
+        check_no_capture(op.name())
     }
 
     /// Local, in the order of the lane: `out` becomes `a @ b`, as the operations beside it make products. For
