@@ -116,15 +116,18 @@ impl LaneProducts {
         Ok(Arc::clone(room.insert(Arc::new(Buffer::new(self.workspace.device(), bytes)?))))
     }
 
-    /// Chooses how these products are made, where that is not known yet.
-    pub(super) fn plan(&self, op: Op, products: &[Product], stream: &Stream) -> Result<()> {
+    /// Chooses how these products are made, where that is not known yet. Those that are made for the first
+    /// time.
+    pub(super) fn plan(&self, op: Op, products: &[Product], stream: &Stream) -> Result<Vec<Product>> {
+        let mut new = Vec::new();
         for product in products.iter().filter(|product| !product.shape.is_empty()) {
             if self.multiplier.known(product).is_none() {
                 check_can_be_made(op, stream)?;
                 self.multiplier.plan(product)?;
+                new.push(*product);
             }
         }
-        Ok(())
+        Ok(new)
     }
 
     /// What multiplies, and the workspace it is given, for who holds the order of the lane.

@@ -227,15 +227,16 @@ impl Region {
             };
             let whole = work.gathered.or_else(|| room.as_deref().map(place_of));
             let whole = whole.map_or(0, |whole| whole.address);
-            let products = self.gathered_products(work, is_fused, whole);
-            lane.plan(OP, &products, stream)?;
             let sides = if is_fused { Some(lane.sides(OP, world, stream)?) } else { None };
-            Ok((lane, sides, products, (room, whole)))
+            let products = self.gathered_products(work, is_fused, whole);
+            let new = lane.plan(OP, &products, stream)?;
+            Ok((lane, sides, [products, new], (room, whole)))
         };
-        let (lane, sides, products, (room, whole)) = engine.ready(ready(), stream)?;
+        let (lane, sides, [products, new], (room, whole)) = engine.ready(ready(), stream)?;
         tracing::trace!(op = OP.name(), bytes, is_fused, "product on the device");
         let room_owner = room.as_deref().and_then(|room| place_of(room).owner);
         let owners = work.owners([self.owner(), room_owner]);
+        self.load(OP, &lane, &new, &owners, stream)?;
         if let Some(sides) = sides {
             return engine.in_turn(OP, stream, &owners, |bound| {
                 self.multiply_meanwhile(work, &products, (&lane, &sides), whole, (stream, bound))
@@ -355,6 +356,21 @@ impl Region {
         self.multiply_once(OP, &lane, &products, &work.owners(self.owner()), stream)
     }
 
+    /// Makes products for the first time, with what there is by now, before anything of the operation waits
+    /// for a peer: to load a kernel may wait for all that runs on the device, and that for a peer whose part
+    /// this thread has yet to launch.
+    fn load(
+        &self,
+        op: Op,
+        lane: &LaneProducts,
+        new: &[Product],
+        owners: &[Option<&dyn Owner>],
+        stream: &Stream,
+    ) -> Result<()> {
+        if new.is_empty() { Ok(()) } else { self.multiply_once(op, lane, new, owners, stream) }
+    }
+
+    /// Makes these products in the order of the lane.
     fn multiply_once(
         &self,
         op: Op,
@@ -363,7 +379,6 @@ impl Region {
         owners: &[Option<&dyn Owner>],
         stream: &Stream,
     ) -> Result<()> {
-        lane.plan(op, products, stream)?;
         self.engine.in_turn(op, stream, owners, |bound| {
             products.iter().try_for_each(|product| multiply(lane, product, (stream, bound)))
         })
@@ -390,13 +405,14 @@ impl Region {
         };
         let ready = || {
             let lane = engine.products(OP, stream)?;
-            lane.plan(OP, &products, stream)?;
             let sides = if is_fused { Some(lane.sides(OP, world, stream)?) } else { None };
-            Ok((lane, sides))
+            let new = lane.plan(OP, &products, stream)?;
+            Ok((lane, sides, new))
         };
-        let (lane, sides) = engine.ready(ready(), stream)?;
+        let (lane, sides, new) = engine.ready(ready(), stream)?;
         tracing::trace!(op = OP.name(), bytes = work.bytes(), is_fused, "product on the device");
         let owners = work.owners(self.owner());
+        self.load(OP, &lane, &new, &owners, stream)?;
         if let Some(sides) = sides {
             return engine.in_turn(OP, stream, &owners, |bound| {
                 self.scatter_meanwhile(work, &parts, (&lane, &sides), (stream, bound))
