@@ -100,6 +100,12 @@ functions! {
 #[derive(Debug)]
 pub(super) struct CublasLibrary {
     pub(super) functions: CublasFunctions,
+    version: usize,
+}
+
+/// The version of the library that is in use.
+pub(crate) fn version() -> Result<String> {
+    Ok(spoken(cublas()?.version))
 }
 
 /// Why there is none to use.
@@ -158,7 +164,7 @@ fn open(wanted: &WantedLibrary) -> Result<CublasLibrary, LibraryProblem> {
     // SAFETY: it tells its version as cuBLASLt does, and is leaked.
     let functions = unsafe { CublasFunctions::load(library) }.map_err(missing)?;
     tracing::debug!(path = %found.path.display(), version = spoken(version), "cuBLASLt");
-    Ok(CublasLibrary { functions })
+    Ok(CublasLibrary { functions, version })
 }
 
 impl CublasLibrary {

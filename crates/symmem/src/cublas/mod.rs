@@ -15,4 +15,5 @@
 mod library;
 mod product;
 
+pub(crate) use self::library::version;
 pub(crate) use self::product::{Multiplier, Product, ProductShape, WORKSPACE};
