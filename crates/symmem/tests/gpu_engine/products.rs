@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use symmem::cuda::{Buffer, DeviceMatrix, FusedWay, Settings, SymmetricMemory};
-use symmem::{Element, Error, ReduceOp, Result, bf16, f16};
+use symmem::{Element, Error, ProcessSpawner, ReduceOp, Result, bf16, f16};
 
-use crate::stage::{Rank, device, on_threads, settings};
+use crate::stage::{QUEUES, Rank, alone, device, on_threads, settings};
 use crate::trial::Random;
 
 /// Rows of a rank, width, and columns of the weights: aligned and not, one row, and larger than a tile.
@@ -132,14 +132,19 @@ impl<'a, T: Number> Gather<'a, T> {
         let lens = [inner * columns, inner * (columns + GAP)];
         let weights = [0, 1].map(|at| numbers::<T>(1000 + rank.rank() * 10 + at, lens[at]));
         let buffer = |weights: &[T]| Buffer::from_slice(device, weights, &rank.stream);
-        let made = Self {
+        Ok(Self {
             rank,
             shape,
             rows: rank.engine.alloc(rows * inner)?.rendezvous(&rank.engine)?,
             weights: [buffer(&weights[0])?, buffer(&weights[1])?],
             outs: [Buffer::new(device, all * columns)?, Buffer::new(device, all * columns)?],
             gathered: Buffer::new(device, all * inner)?,
-        };
+        })
+    }
+
+    /// Collective. With nothing left to load.
+    fn prepared(rank: &'a Rank, shape: [usize; 3]) -> Result<Self> {
+        let made = Self::new(rank, shape)?;
         made.rows.prepare_all_gather_matmul(&made.weights()?, &rank.stream)?;
         Ok(made)
     }
@@ -206,7 +211,7 @@ impl<'a, T: Number> Scatter<'a, T> {
         let ([part, inner, columns], device) = (shape, &rank.device);
         let rows = part * rank.group.size();
         let right = numbers::<T>(2000 + rank.rank(), inner * columns);
-        let made = Self {
+        Ok(Self {
             rank,
             shape,
             // Larger than it need be.
@@ -214,7 +219,12 @@ impl<'a, T: Number> Scatter<'a, T> {
             left: Buffer::new(device, rows * (inner + GAP))?,
             right: Buffer::from_slice(device, &right, &rank.stream)?,
             out: Buffer::new(device, part * columns)?,
-        };
+        })
+    }
+
+    /// Collective. With nothing left to load.
+    fn prepared(rank: &'a Rank, shape: [usize; 3]) -> Result<Self> {
+        let made = Self::new(rank, shape)?;
         let (a, b) = made.sides()?;
         made.workspace.prepare_matmul_reduce_scatter(a, b, &rank.stream)?;
         Ok(made)
@@ -268,12 +278,15 @@ impl<'a, T: Number> Scatter<'a, T> {
     }
 }
 
-/// Collective: every way and shape.
-fn try_ways<T: Number>(rank: &Rank) -> Result<()> {
+/// Collective: every way and shape. Ranks that are threads prepare.
+fn try_ways<T: Number>(rank: &Rank, prepares: bool) -> Result<()> {
     // Freed at the end: freeing memory waits for the device.
     let mut kept = Vec::new();
     for (number, shape) in SHAPES.into_iter().enumerate() {
-        let (mut gather, mut scatter) = (Gather::<T>::new(rank, shape)?, Scatter::<T>::new(rank, shape)?);
+        let (mut gather, mut scatter) = match prepares {
+            true => (Gather::<T>::prepared(rank, shape)?, Scatter::<T>::prepared(rank, shape)?),
+            false => (Gather::<T>::new(rank, shape)?, Scatter::<T>::new(rank, shape)?),
+        };
         for (round, way) in WAYS.into_iter().enumerate() {
             let what = format!("{shape:?} {way:?} of {}", rank.group.size());
             let is_odd = (round + number) % 2 == 1;
@@ -300,10 +313,30 @@ fn products_of_every_type_and_shape_are_what_they_are_in_f64() {
     }
     for world in [1, 2, 4] {
         on_threads(world, &settings(), |rank| {
-            try_ways::<f32>(rank)?;
-            try_ways::<bf16>(rank)?;
-            try_ways::<f16>(rank)
+            try_ways::<f32>(rank, true)?;
+            try_ways::<bf16>(rank, true)?;
+            try_ways::<f16>(rank, true)
         });
+    }
+}
+
+#[test]
+fn processes_multiply_without_preparing() {
+    if device().is_none() {
+        return;
+    }
+    let _alone = alone();
+    for world in [2, 4] {
+        ProcessSpawner::new("products::processes_multiply_without_preparing", world)
+            .env(QUEUES, 4)
+            .run(|group| match try_ways::<bf16>(&Rank::new(&group, settings())?, false) {
+                Err(error @ (Error::NoLibrary { .. } | Error::LibraryTooOld { .. })) => {
+                    println!("skipped: {error}");
+                    Ok(())
+                }
+                other => other,
+            })
+            .unwrap();
     }
 }
 
@@ -314,8 +347,8 @@ fn graphs_of_products_follow_their_inputs() {
     }
     for world in [2, 4] {
         on_threads(world, &settings(), |rank| {
-            let mut gather = Gather::<bf16>::new(rank, [32, 128, 64])?;
-            let mut scatter = Scatter::<bf16>::new(rank, [33, 128, 64])?;
+            let mut gather = Gather::<bf16>::prepared(rank, [32, 128, 64])?;
+            let mut scatter = Scatter::<bf16>::prepared(rank, [33, 128, 64])?;
             rank.engine.prepare()?;
             // What another rank makes meanwhile may break a capture.
             rank.ready()?;
@@ -356,8 +389,8 @@ fn a_rank_that_comes_late_is_waited_for() {
         return;
     }
     on_threads(2, &settings(), |rank| {
-        let mut gather = Gather::<bf16>::new(rank, [64, 256, 128])?;
-        let mut scatter = Scatter::<bf16>::new(rank, [64, 256, 128])?;
+        let mut gather = Gather::<bf16>::prepared(rank, [64, 256, 128])?;
+        let mut scatter = Scatter::<bf16>::prepared(rank, [64, 256, 128])?;
         for late in [0, 1] {
             for way in [FusedWay::Fused, FusedWay::Unfused] {
                 gather.fill(late)?;
@@ -386,7 +419,7 @@ fn operations_on_other_streams_and_lanes_come_in_order() {
         return;
     }
     on_threads(2, &settings(), |rank| {
-        let mut gather = Gather::<f32>::new(rank, [16, 64, 32])?;
+        let mut gather = Gather::<f32>::prepared(rank, [16, 64, 32])?;
         let other = rank.engine.stream()?;
         let sums = rank.engine.alloc::<f32>(1000)?.rendezvous(&rank.engine)?;
         gather.fill(0)?;
