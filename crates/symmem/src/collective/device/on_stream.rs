@@ -11,7 +11,8 @@ use crate::cuda::{Buffer, DeviceSliceMut, Stream};
 use crate::memory::device::SymmetricMemory;
 use crate::numeric::{Element, ReduceOp};
 
-/// Symmetric memory of devices, whose operations go on one stream. Its methods are those of [`Symmetric`].
+/// Symmetric memory of devices, whose operations go on one stream. Its methods are those of [`Symmetric`],
+/// and products.
 #[derive(Clone, Copy, Debug)]
 pub struct OnStream<'a, T: Element> {
     memory: &'a SymmetricMemory<T>,

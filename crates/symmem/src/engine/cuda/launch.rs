@@ -350,6 +350,12 @@ impl Engine {
         self.inner.lane(self.lane).run(stream, op, &self.inner.watched, &needs, |bound, _| give(bound))
     }
 
+    /// Called within [`Engine::in_turn`] by what launches on a stream beside the caller's: the lane's next
+    /// launch is not early.
+    pub(crate) fn ends_apart(&self) {
+        self.inner.lane(self.lane).ends_apart();
+    }
+
     /// What a captured operation needs alive: this engine, and all memory it works on.
     pub(super) fn needs(&self, uses: &Uses<'_>) -> Vec<LaunchKeep> {
         let engine: LaunchKeep = Arc::<EngineInner>::clone(&self.inner);

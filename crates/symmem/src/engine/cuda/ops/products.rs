@@ -291,6 +291,8 @@ impl Region {
             ..LaunchTerms::plain(Op::AllGatherMatmul, None, self.statement(), meeting_threads(world))
         };
         let arrived = &sides.arrived;
+        // The last meeting is on the side stream.
+        self.engine.ends_apart();
         beside(sides, (stream, bound), |side| {
             self.engine.meet_in_order(statement, (side, bound))?;
             own.iter().try_for_each(give)?;
