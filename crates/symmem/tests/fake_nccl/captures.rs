@@ -481,11 +481,7 @@ const ROWS: &[(&str, Row)] = &[
     ),
     (
         "collective/device/products.rs product_alone",
-        Captured(&[Direct], |stage, given| {
-            let (memory, input, out) = given.engine();
-            let (a, b) = sides(input)?;
-            memory.product_alone(a, b, out.all_mut(), &stage.stream)
-        }),
+        Nothing("for the bench alone; it keeps what matmul_reduce_scatter keeps"),
     ),
     (
         "collective/device/pull.rs all_gather",
