@@ -5,7 +5,8 @@
 //! host, so that processes really share it and copies really copy. Streams are synchronous. What is captured
 //! is recorded, and done when the graph is launched. Kernels load and launch, and do nothing, but that the
 //! lane's turn goes on; those that only record do it (`marks.rs`). The same file also stands in for NVRTC
-//! (`SYMMEM_NVRTC_LIBRARY`), where every program compiles to nothing, and as `libnvidia-ml.so.1` for the part
+//! (`SYMMEM_NVRTC_LIBRARY`), where every program compiles to nothing, for cuBLASLt
+//! (`SYMMEM_CUBLASLT_LIBRARY`), which really multiplies f32 and bf16, and as `libnvidia-ml.so.1` for the part
 //! of NVML that tells where a device is in a fabric.
 //!
 //! It is strict where the driver is forgiving: an address that is not mapped, a range freed with something in
@@ -33,6 +34,7 @@
 
 pub mod control;
 mod copy;
+mod cublaslt;
 mod device;
 mod graph;
 mod marks;

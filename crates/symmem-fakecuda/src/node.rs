@@ -12,6 +12,7 @@ use std::time::Instant;
 use rustix::mm::{Advice, madvise};
 
 use crate::control::launched;
+use crate::cublaslt::ProductNode;
 use crate::device::current;
 use crate::marks::{self, LaunchNote};
 use crate::module::name_of;
@@ -46,6 +47,8 @@ pub(crate) enum NodeWork {
     Record {
         event: u64,
     },
+    /// A product of matrices.
+    Product(ProductNode),
     /// What another graph does.
     Child(Vec<Arc<Node>>),
     /// Work of another library, which does nothing in a graph but use its memory.
@@ -56,7 +59,7 @@ impl NodeWork {
     /// `CUgraphNodeType`.
     pub(crate) fn kind(&self) -> u32 {
         match self {
-            Self::Launch { .. } | Self::Foreign => 0,
+            Self::Launch { .. } | Self::Product(_) | Self::Foreign => 0,
             Self::Copy { .. } => 1,
             Self::FillBytes { .. } | Self::FillWords { .. } => 2,
             Self::Child(_) => 4,
@@ -90,6 +93,10 @@ impl NodeWork {
             }
             Self::Record { event } => {
                 state.events.get_mut(&event).ok_or(INVALID_HANDLE)?.at = Instant::now();
+                Ok(())
+            }
+            Self::Product(ref product) => {
+                product.run();
                 Ok(())
             }
             Self::Child(ref nodes) => replay(state, nodes),

@@ -83,6 +83,7 @@
 
 mod collective;
 mod config;
+mod cublas;
 mod device;
 mod engine;
 mod error;
@@ -178,12 +179,13 @@ pub mod cuda {
     pub use self::module::{Function, Module, device_headers};
     pub use self::owner::Owner;
     pub use self::stream::{Capture, Stream};
-    pub use crate::collective::device::{LocalRanks, Normed, OnStream, RmsNorm};
+    pub use crate::collective::device::{DeviceMatrix, LocalRanks, Normed, OnStream, RmsNorm};
     pub use crate::config::{PlaceKind, Provider};
     pub use crate::device::status::Status;
     #[doc(hidden)]
     #[cfg(feature = "bench-support")]
     pub use crate::engine::cuda::bench_support::{self, Tune};
+    pub use crate::engine::cuda::ops::FusedWay;
     pub use crate::engine::cuda::{Algorithm, Engine, Form, OnError, Plan, Settings};
     pub use crate::memory::device::{Allocation, SymmetricMemory};
     pub use crate::topology;

@@ -24,6 +24,21 @@ const GPU_ROWS: [usize; 4] = [1, 16, 64, 256];
 /// The largest size of a full sweep.
 const LARGEST: usize = 256 << 20;
 
+/// What can be measured on GPUs. Products come last, and are measured where they are asked for: they need
+/// cuBLASLt.
+const OF_GPUS: [Op; 9] = [
+    Op::Startup,
+    Op::Barrier,
+    Op::Eager,
+    Op::AllReduce,
+    Op::AllReduceRmsNorm,
+    Op::Misaligned,
+    Op::Bandwidth,
+    Op::AllGatherMatmul,
+    Op::MatmulReduceScatter,
+];
+const WITHOUT_PRODUCTS: usize = 7;
+
 /// Options of `symmem bench`.
 #[derive(Args)]
 #[command(
@@ -123,15 +138,7 @@ impl BenchArgs {
     /// What can be measured on the provider's memory.
     pub(crate) fn measurable(&self) -> &'static [Op] {
         if self.is_of_gpus() {
-            return &[
-                Op::Startup,
-                Op::Barrier,
-                Op::Eager,
-                Op::AllReduce,
-                Op::AllReduceRmsNorm,
-                Op::Misaligned,
-                Op::Bandwidth,
-            ];
+            return &OF_GPUS;
         }
         // What is for GPUs alone comes last.
         let all = Op::value_variants();
@@ -142,7 +149,8 @@ impl BenchArgs {
     /// What to measure.
     pub(crate) fn ops(&self) -> &[Op] {
         let of_preset = || self.preset.and_then(|preset| preset.ops(self.is_of_gpus()));
-        if self.ops.is_empty() { of_preset().unwrap_or(self.measurable()) } else { &self.ops }
+        let default = if self.is_of_gpus() { &OF_GPUS[..WITHOUT_PRODUCTS] } else { self.measurable() };
+        if self.ops.is_empty() { of_preset().unwrap_or(default) } else { &self.ops }
     }
 
     /// Whether it was asked for by its name.
@@ -335,9 +343,11 @@ measured! {
         ScatterV = "scatter_v",
     }
     {
-        /// Everybody's rows are gathered and multiplied, fused and unfused, beside the product alone.
+        /// Everybody's rows are gathered and multiplied, fused and unfused, beside the product alone (vmm:
+        /// where it is asked for).
         AllGatherMatmul,
-        /// A product, of which everybody gets its rows of the sum of all, fused and unfused.
+        /// A product, of which everybody gets its rows of the sum of all, fused and unfused (vmm: where it is
+        /// asked for).
         MatmulReduceScatter,
         /// Everybody's memory is summed, added to a residual and normalised, beside the all_reduce alone
         /// (vmm: as bf16 and as fp8, beside two steps too).

@@ -120,7 +120,7 @@ impl Number for f16 {
 }
 
 /// The number at `at` of those that `seed` makes: from -1 to 1 in steps that every type has.
-fn number(seed: usize, at: usize) -> f32 {
+pub(super) fn number(seed: usize, at: usize) -> f32 {
     let bits = (at as u64 ^ (seed as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((bits ^ bits >> 29) >> 20 & 127) as f32 / 64.0 - 1.0
 }

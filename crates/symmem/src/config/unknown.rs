@@ -15,7 +15,8 @@ pub(crate) const SPAWN_NAME: &str = "SYMMEM_SPAWN_NAME";
 
 /// What people may set beside the settings: for parts of the library that know no configuration, and for the
 /// programs.
-const OTHERS: [&str; 4] = ["SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LIBRARY", "SYMMEM_PYTHON"];
+const OTHERS: [&str; 5] =
+    ["SYMMEM_CUBLASLT_LIBRARY", "SYMMEM_LOG", "SYMMEM_NCCL_LIBRARY", "SYMMEM_NVRTC_LIBRARY", "SYMMEM_PYTHON"];
 
 /// How names go on after [`PREFIX`] that nobody is sent to: what launchers tell their ranks and tests their
 /// processes, and a setting that is no more, which is refused by its name.

@@ -7,7 +7,7 @@
 //! whoever launches them.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::{ControlLayout, Launch, MAX_WORLD, SMALL_WORLD};
@@ -32,7 +32,7 @@ pub(crate) type Needs<'a> = &'a dyn Fn() -> Vec<LaunchKeep>;
 pub(crate) enum Behind {
     /// On the same stream; others may have put work between.
     Same,
-    /// On another one, or nowhere.
+    /// On another one, or beside it, or nowhere.
     Other,
     /// In the same capture, if anywhere.
     Captured,
@@ -49,6 +49,8 @@ pub(crate) struct Lane {
     order: Mutex<LaunchOrder>,
     /// Launches so far, replays not counted.
     launches: AtomicU64,
+    /// Whether the last launch has ended a kernel on a stream beside its own.
+    is_apart: AtomicBool,
 }
 
 /// After what the next launch comes.
@@ -87,6 +89,7 @@ impl Lane {
             activity: Arc::clone(activity),
             order: Mutex::new(LaunchOrder { last: None, captures: Vec::with_capacity(CAPTURES) }),
             launches: AtomicU64::new(0),
+            is_apart: AtomicBool::new(false),
         }
     }
 
@@ -105,6 +108,12 @@ impl Lane {
 
     pub(crate) fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
+    }
+
+    /// Called within [`Lane::run`] by what launches on a stream beside that of the call: the next launch must
+    /// not begin before that one's event, which kernels ahead of it in its own stream say nothing of.
+    pub(crate) fn ends_apart(&self) {
+        self.is_apart.store(true, Ordering::Relaxed);
     }
 
     /// Makes the events that captures will need.
@@ -163,7 +172,12 @@ impl Lane {
                 stream.wait(event)?;
             }
         }
-        let launched = launch(match is_same && handle != PER_THREAD {
+        // Written under the same lock.
+        let was_apart = self.is_apart.load(Ordering::Relaxed);
+        if was_apart {
+            self.is_apart.store(false, Ordering::Relaxed);
+        }
+        let launched = launch(match is_same && handle != PER_THREAD && !was_apart {
             true => Behind::Same,
             false => Behind::Other,
         });

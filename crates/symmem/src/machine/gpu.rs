@@ -104,23 +104,9 @@ pub fn nvrtc() -> Result<(i32, i32)> {
     crate::cuda::nvrtc::version()
 }
 
-/// The version of cuBLASLt where it is found. Loads it.
-pub fn cublaslt() -> Option<String> {
-    const WANTED: WantedLibrary = WantedLibrary {
-        name: "cuBLASLt",
-        variable: "",
-        sonames: &["libcublasLt.so.13", "libcublasLt.so.12"],
-        companion: None,
-    };
-    let found = library::find(&WANTED).ok()?;
-    // SAFETY: the type is that of cublasLt.h.
-    let version = unsafe { found.library.get::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion") };
-    // SAFETY: takes nothing, and returns a number.
-    let version = version.map(|function| unsafe { function() });
-    // Its initialisers have run; nothing is gained by taking it out again.
-    std::mem::forget(found.library);
-    let code = version.ok()?;
-    Some(format!("{}.{}.{}", code / 10_000, code % 10_000 / 100, code % 100))
+/// The version of cuBLASLt, or why there is none. Loads it.
+pub fn cublaslt() -> Result<String> {
+    crate::cublas::version()
 }
 
 /// The version of NVSHMEM where it is found. Loads it, and starts nothing.

@@ -93,7 +93,9 @@ impl Communicator {
         // SAFETY: as above.
         unsafe {
             match op {
-                Op::AllGatherMemory => self.all_gather_raw(from, to, count, dtype, stream),
+                Op::AllGatherMemory | Op::AllGatherMatmul => {
+                    self.all_gather_raw(from, to, count, dtype, stream)
+                }
                 Op::AllToAll => self.all_to_all_raw(from, to, count, dtype, size, stream),
                 Op::Gather => self.gather_raw(from, to, count, dtype, size, root, stream),
                 Op::Scatter => self.scatter_raw(from, to, count, dtype, size, root, stream),

@@ -42,6 +42,7 @@ pub(crate) fn run(name: &str, vars: &[(&str, &str)], body: impl FnOnce()) {
         .env(TEST, mark)
         .env("LD_LIBRARY_PATH", &folder.0)
         .env("SYMMEM_NVRTC_LIBRARY", &library)
+        .env("SYMMEM_CUBLASLT_LIBRARY", &library)
         .env("SYMMEM_CACHE_DIR", "off")
         .env("SYMMEM_TIMEOUT", WAIT)
         // Small, so that the many repetitions are quick.

@@ -16,6 +16,7 @@ mod kept;
 mod local;
 mod memory;
 mod multimem;
+mod products;
 mod profile;
 mod queues;
 #[cfg(feature = "faults")]

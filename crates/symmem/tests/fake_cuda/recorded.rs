@@ -1,7 +1,9 @@
 //! What the methods of a handle on a device ask the engine to do, seen by an engine that only records it.
 
 use symmem::collectives::ROWS;
-use symmem::cuda::{Buffer, Device, DeviceSliceMut, Engine, Normed, RmsNorm, Stream, SymmetricMemory};
+use symmem::cuda::{
+    Buffer, Device, DeviceMatrix, DeviceSliceMut, Engine, Normed, RmsNorm, Stream, SymmetricMemory,
+};
 use symmem::fault::{RecordedOperation, record_operations, recorded_operations};
 use symmem::{DType, Error, ReduceOp, Result};
 
@@ -212,6 +214,100 @@ fn wrong_arguments_of_a_norm_are_told_to_the_others() {
 fn norm_of(place: &mut Place, columns: usize) -> Result<()> {
     let norm = RmsNorm::new(columns, 1e-5);
     place.memory.all_reduce_rms_norm_with(norm, &mut place.same, &place.stream)
+}
+
+#[test]
+fn products_ask_for_themselves_once() {
+    on_recorders("recorded::products_ask_for_themselves_once", |place| {
+        let Place { memory, stream, same, share, .. } = place;
+        let weights = Buffer::new(memory.device(), 16 * 4)?;
+        let weights = DeviceMatrix::new(&weights, 16, 4)?;
+        let rows = LEN / 16 * RANKS;
+        memory.all_gather_matmul(&[weights], &mut [same.as_slice_mut().slice_mut(..rows * 4)?], stream)?;
+        let b = weights.part(0..4)?;
+        let a = Buffer::new(memory.device(), LEN / 4 * 16)?;
+        let a = DeviceMatrix::new(&a, LEN / 4, 16)?;
+        memory.matmul_reduce_scatter(ReduceOp::Avg, a, b, &mut *share, stream)?;
+        let expected = [
+            asked("all_gather_matmul", BYTES),
+            RecordedOperation { reduction: Some(ReduceOp::Avg), ..asked("matmul_reduce_scatter", BYTES) },
+        ];
+        assert_eq!(recorded_operations(), expected);
+        Ok(())
+    });
+}
+
+/// Weights of 16 x 4, and a product of 16 x 16 and these, for what is wrong with one of the arguments.
+fn gathered(place: &mut Place, weights: usize, out: usize) -> Result<()> {
+    let buffer = Buffer::new(place.memory.device(), weights * 4)?;
+    let weights = DeviceMatrix::new(&buffer, weights, 4)?;
+    let mut whole = place.whole.as_slice_mut();
+    place.memory.all_gather_matmul(&[weights], &mut [whole.slice_mut(..out)?], &place.stream)
+}
+
+fn scattered(place: &mut Place, op: ReduceOp, [rows, inner]: [usize; 2]) -> Result<()> {
+    let (a, b) = (Buffer::new(place.memory.device(), rows * 16)?, Buffer::new(place.memory.device(), 64)?);
+    let a = DeviceMatrix::strided(&a, rows, inner, 16)?;
+    let b = DeviceMatrix::new(&b, 16, 4)?;
+    place.memory.matmul_reduce_scatter(op, a, b, &mut place.share, &place.stream)
+}
+
+#[test]
+fn wrong_arguments_of_products_are_told_to_the_others() {
+    const WRONG: [WrongNorm; 9] = [
+        (|place| gathered(place, 48, 64), "no rows of 48"),
+        (|place| gathered(place, 16, 65), "65 elements, but 64 are needed"),
+        (|place| place.memory.all_gather_matmul(&[], &mut [], &place.stream), "there must be some"),
+        (
+            |place| {
+                let buffer = Buffer::new(place.memory.device(), 64)?;
+                let weights = DeviceMatrix::new(&buffer, 16, 4)?;
+                place.memory.all_gather_matmul(&[weights], &mut [], &place.stream)
+            },
+            "1 weights, but 0 outputs",
+        ),
+        (|place| scattered(place, ReduceOp::Max, [16, 16]), "there are sum and avg"),
+        (|place| scattered(place, ReduceOp::Sum, [16, 15]), "16 x 15 elements times 16 x 4"),
+        (|place| scattered(place, ReduceOp::Sum, [15, 16]), "cannot be divided among 4 ranks"),
+        (|place| scattered(place, ReduceOp::Sum, [32, 16]), "a workspace of 64 elements"),
+        (
+            |place| {
+                let (memory, b) = (place.memory.clone(), Buffer::new(place.memory.device(), 16)?);
+                let a = DeviceMatrix::new(memory.local()?, 16, 4)?;
+                let b = DeviceMatrix::new(&b, 4, 4)?;
+                place.memory.matmul_reduce_scatter(ReduceOp::Sum, a, b, &mut place.share, &place.stream)
+            },
+            "overlaps the symmetric memory",
+        ),
+    ];
+    on_recorders("recorded::wrong_arguments_of_products_are_told_to_the_others", |place| {
+        for (call, word) in WRONG {
+            let error = call(place).expect_err(word);
+            assert!(error.to_string().contains(word), "{word}: {error}");
+            let ops: Vec<_> = recorded_operations().into_iter().map(|recorded| recorded.op).collect();
+            assert_eq!(ops, ["refusal"], "{word}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn matrices_stay_inside_their_memory() {
+    on_recorders("recorded::matrices_stay_inside_their_memory", |place| {
+        let matrix = |rows, columns, stride| DeviceMatrix::strided(&place.same, rows, columns, stride);
+        assert_eq!(matrix(4, 16, 16)?.part(3..5)?.columns(), 2);
+        assert!(matrix(4, 13, 17).is_ok() && matrix(0, 100, 100).is_ok());
+        for [rows, columns, stride] in [[4, 14, 17], [4, 17, 16], [2, 1, usize::MAX], [1, 65, 65]] {
+            assert_error!(matrix(rows, columns, stride), Error::Invalid { .. });
+        }
+        assert_error!(DeviceMatrix::new(&place.same, 3, 21), Error::Invalid { .. });
+        assert_error!(matrix(4, 16, 16)?.part(3..17), Error::Invalid { .. });
+        assert_error!(
+            matrix(0, 100, 100)?.part(90..91).map(|_| ()).and(matrix(4, 1, 0)),
+            Error::Invalid { .. }
+        );
+        Ok(())
+    });
 }
 
 #[test]

@@ -8,8 +8,8 @@
 use std::path::Path;
 
 use symmem::cuda::{
-    Algorithm, Allocation, Buffer, Device, DeviceSlice, DeviceSliceMut, Engine, Event, Function, Graph,
-    Module, Provider, RmsNorm, Settings, Stream, SymmetricMemory,
+    Algorithm, Allocation, Buffer, Device, DeviceMatrix, DeviceSlice, DeviceSliceMut, Engine, Event,
+    Function, FusedWay, Graph, Module, Provider, RmsNorm, Settings, Stream, SymmetricMemory,
 };
 use symmem::nccl::Communicator;
 use symmem::{Group, ReduceOp, Result};
@@ -143,6 +143,11 @@ impl Given {
         };
         given.input.write(1.0, &stage.stream)?;
         given.out.write(1.0, &stage.stream)?;
+        if let Some(memory) = &given.memory {
+            let (a, b) = sides(&given.input)?;
+            rows_of(memory)?.prepare_all_gather_matmul(&[weights(&given.input)?], &stage.stream)?;
+            memory.prepare_matmul_reduce_scatter(a, b, &stage.stream)?;
+        }
         Ok(given)
     }
 
@@ -238,6 +243,28 @@ impl Stage {
         };
         Ok(Some(problem))
     }
+}
+
+/// Columns of rows that are gathered, and of what they are multiplied with.
+const COLUMNS: [usize; 2] = [8, 4];
+
+/// Half of the memory, as such rows.
+fn rows_of(memory: &SymmetricMemory<f32>) -> Result<SymmetricMemory<f32>> {
+    memory.slice(..PART)
+}
+
+/// What they are multiplied with.
+fn weights(input: &Private) -> Result<DeviceMatrix<'_, f32>> {
+    DeviceMatrix::new(input.first(COLUMNS[0] * COLUMNS[1]), COLUMNS[0], COLUMNS[1])
+}
+
+/// Both sides of a product of [`WHOLE`] elements.
+fn sides(input: &Private) -> Result<(DeviceMatrix<'_, f32>, DeviceMatrix<'_, f32>)> {
+    let columns = COLUMNS[1];
+    let rows = WHOLE / columns;
+    let a = DeviceMatrix::new(input.first(rows * 2), rows, 2)?;
+    let b = DeviceMatrix::new(input.first(2 * columns), 2, columns)?;
+    Ok((a, b))
 }
 
 type Run = fn(&Stage, &mut Given) -> Result<()>;
@@ -392,6 +419,69 @@ const ROWS: &[(&str, Row)] = &[
             let norm = RmsNorm::new(PART, 1e-5).input(input.first(WHOLE)).unfused();
             memory.all_reduce_rms_norm_with(norm, out.all_mut(), &stage.stream)
         }),
+    ),
+    (
+        "collective/device/products.rs all_gather_matmul",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, input, out) = given.engine();
+            let (weights, mut out) = (weights(input)?, out.all_mut());
+            rows_of(memory)?.all_gather_matmul(&[weights], &mut [out.slice_mut(..PART)?], &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/products.rs all_gather_matmul_and_rows",
+        Captured(&[Direct, Carried], |stage, given| {
+            let Given { memory, residual, input, out, .. } = given;
+            let memory = rows_of(memory.as_ref().expect("symmetric memory"))?;
+            let (weights, mut out) = (weights(input)?, out.all_mut());
+            let outs = &mut [out.slice_mut(..PART)?];
+            memory.all_gather_matmul_and_rows(&[weights], outs, residual, &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/products.rs all_gather_matmul_by",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, input, out) = given.engine();
+            let (weights, mut out) = (weights(input)?, out.all_mut());
+            let outs = &mut [out.slice_mut(..PART)?];
+            rows_of(memory)?.all_gather_matmul_by(FusedWay::Unfused, &[weights], outs, None, &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/products.rs matmul_reduce_scatter",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, input, out) = given.engine();
+            let (a, b) = sides(input)?;
+            memory.matmul_reduce_scatter(SUM, a, b, out.all_mut().slice_mut(..PART)?, &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/products.rs matmul_reduce_scatter_by",
+        Captured(&[Direct, Carried], |stage, given| {
+            let (memory, input, out) = given.engine();
+            let (sides, mut out) = (sides(input)?, out.all_mut());
+            let out = out.slice_mut(..PART)?;
+            memory.matmul_reduce_scatter_by(FusedWay::Fused, SUM, sides, out, &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/products.rs prepare_all_gather_matmul",
+        Refused(|stage, given| {
+            let (memory, input, _) = given.engine();
+            rows_of(memory)?.prepare_all_gather_matmul(&[weights(input)?], &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/products.rs prepare_matmul_reduce_scatter",
+        Refused(|stage, given| {
+            let (memory, input, _) = given.engine();
+            let (a, b) = sides(input)?;
+            memory.prepare_matmul_reduce_scatter(a, b, &stage.stream)
+        }),
+    ),
+    (
+        "collective/device/products.rs product_alone",
+        Nothing("for the bench alone; it keeps what matmul_reduce_scatter keeps"),
     ),
     (
         "collective/device/pull.rs all_gather",

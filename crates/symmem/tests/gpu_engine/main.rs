@@ -20,6 +20,7 @@ mod norm;
 mod numerics;
 mod order;
 mod processes;
+mod products;
 mod pull;
 mod queues;
 mod signals;

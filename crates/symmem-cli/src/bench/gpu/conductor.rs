@@ -399,6 +399,7 @@ mod tests {
             grids: vec![None],
             threads: vec![None],
             peers: vec![System::Torch],
+            is_quick: false,
         };
         wanted.races(2)
     }

@@ -93,6 +93,7 @@ fn wanted(args: &BenchArgs) -> Result<Wanted> {
         grids: or_default(&args.gpu.grid),
         threads: or_default(&args.gpu.threads),
         peers: System::peers(&args.peers)?,
+        is_quick: args.is_quick(),
     })
 }
 

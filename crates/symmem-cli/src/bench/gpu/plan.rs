@@ -17,6 +17,11 @@ const BANDWIDTH_RANKS: usize = 2;
 /// Elements of a row of norms, and the bytes of one.
 const NORM_COLUMNS: usize = 8192;
 pub(super) const NORM_ROW: usize = NORM_COLUMNS * ELEMENT;
+/// Rows of all ranks that are multiplied, and the other sides of what they are multiplied with.
+const PRODUCT_ROWS: [usize; 3] = [1024, 4096, 8192];
+const PRODUCT_SIDE: usize = 4096;
+/// The same in a quick run.
+const QUICK_ROWS: [usize; 1] = [1024];
 /// What operations on cold memory are spread over, at least: several times the largest L2.
 const COLD_SET: usize = 256 << 20;
 /// Written after all of it, so that the cache holds this and nothing of the set.
@@ -44,6 +49,10 @@ pub(super) enum BenchedWork {
     Copy,
     /// Graphs of fills and of all-reduces with a norm behind.
     Norm,
+    /// Graphs of gathers and products.
+    AllGatherMatmul,
+    /// Graphs of products and reductions.
+    MatmulReduceScatter,
 }
 
 /// What a norm is, besides its elements.
@@ -54,6 +63,13 @@ pub(super) struct Norm {
     /// Whether fp8 is written, with a scale for each row.
     pub(super) fp8: bool,
     pub(super) fused: bool,
+}
+
+impl BenchedWork {
+    /// Whether matrices are multiplied.
+    pub(super) fn multiplies(self) -> bool {
+        matches!(self, Self::AllGatherMatmul | Self::MatmulReduceScatter)
+    }
 }
 
 /// What rows are about: systems in one race have it in common.
@@ -107,6 +123,9 @@ pub(super) struct Task {
     /// Of norms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) norm: Option<Norm>,
+    /// Of products: rows of all ranks, columns of a rank's left side, columns of the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) product: Option<[usize; 3]>,
 }
 
 impl Task {
@@ -128,7 +147,20 @@ impl Task {
             fill_elements: elements,
             fill_blocks: fill_blocks(elements),
             norm: None,
+            product: None,
         }
+    }
+
+    /// Of a product of `rows` rows of all of `ranks` ranks.
+    fn product(work: BenchedWork, variant: &str, rows: usize, ranks: usize) -> Self {
+        let side = PRODUCT_SIDE;
+        // What is scattered is a sum over the ranks, each of which has a part of the terms.
+        let (inner, elements) = match work {
+            BenchedWork::AllGatherMatmul => (side, rows / ranks * side),
+            _ => (side / ranks, rows * side),
+        };
+        let task = Self::new(work, Form::InPlace, variant, elements * ELEMENT);
+        Self { product: Some([rows, inner, side]), ..task }
     }
 
     /// The same on memory that is in no cache.
@@ -213,6 +245,7 @@ pub(super) struct Wanted {
     pub(super) grids: Vec<Option<u32>>,
     pub(super) threads: Vec<Option<u32>>,
     pub(super) peers: Vec<System>,
+    pub(super) is_quick: bool,
 }
 
 impl Wanted {
@@ -293,6 +326,10 @@ impl Wanted {
                 };
                 self.forms.iter().map(of).collect()
             }
+            Op::AllGatherMatmul => self.products(op, BenchedWork::AllGatherMatmul, "all_gather", ranks),
+            Op::MatmulReduceScatter => {
+                self.products(op, BenchedWork::MatmulReduceScatter, "reduce_scatter", ranks)
+            }
             Op::Bandwidth if ranks == BANDWIDTH_RANKS => {
                 let reduce = Task::new(BenchedWork::AllReduce, Form::InPlace, "two_shot", BANDWIDTH_BYTES);
                 let copy = Task::new(BenchedWork::Copy, Form::Private, "copy", BANDWIDTH_BYTES);
@@ -319,6 +356,28 @@ impl Wanted {
         ];
         let op = format!("{}{}", Op::AllReduceRmsNorm, if fp8 { " fp8" } else { "" });
         Race::new(Case { op, form: Some(form), bytes, cold: false }, fused.chain(others).collect())
+    }
+
+    /// Products of every number of rows, in every way, beside the product and the collective `other` alone.
+    fn products(&self, op: Op, work: BenchedWork, other: &str, ranks: usize) -> Vec<Race> {
+        let rows: &[usize] = if self.is_quick { &QUICK_ROWS } else { &PRODUCT_ROWS };
+        let divides = |rows: &&usize| rows.is_multiple_of(ranks) && PRODUCT_SIDE.is_multiple_of(ranks);
+        let of = |rows: &usize| {
+            let task = |variant: &str| Task::product(work, variant, *rows, ranks);
+            let named = |name: String, variant| Contender { name, ..ours(task(variant)) };
+            // The product is what the others are compared with.
+            let product = Contender { ours: false, ..named("product alone".to_owned(), "product") };
+            let contenders = vec![
+                ours(task("auto")),
+                named("symmem fused".to_owned(), "fused"),
+                named("symmem unfused".to_owned(), "unfused"),
+                product,
+                named(format!("{other} alone"), other),
+            ];
+            let bytes = rows * PRODUCT_SIDE * ELEMENT;
+            Race::new(Case { op: op.to_string(), form: None, bytes, cold: false }, contenders)
+        };
+        rows.iter().filter(divides).map(of).collect()
     }
 
     /// Ours with every algorithm and launch shape, and each operation of the peers for that form.
@@ -361,6 +420,7 @@ mod tests {
             grids: vec![None],
             threads: vec![None],
             peers: peers.to_vec(),
+            is_quick: false,
         }
     }
 
@@ -457,6 +517,31 @@ mod tests {
             assert!(race.contenders.iter().all(|one| one.task.elements * ELEMENT == race.case.bytes));
             assert!(race.contenders.iter().all(|one| one.task.fill_each && one.task.stride == 0));
         }
+    }
+
+    #[test]
+    fn products_are_raced_in_every_way_beside_their_parts() {
+        let wanted = wanted(&[Op::AllGatherMatmul, Op::MatmulReduceScatter], &[System::Torch]);
+        let races = wanted.races(4);
+        assert_eq!(races.len(), 2 * PRODUCT_ROWS.len());
+        let ways = [
+            "symmem auto",
+            "symmem fused fused",
+            "symmem unfused unfused",
+            "product alone product",
+            "all_gather alone all_gather",
+        ];
+        assert_eq!(names(&races[0]), ways);
+        let shapes = [&races[0], &races[5]].map(|race| {
+            let task = &race.contenders[0].task;
+            (race.case.to_string(), task.product, task.elements, race.contenders[4].task.variant.clone())
+        });
+        let (gather, scatter) = ("all_gather_matmul 8M".to_owned(), "matmul_reduce_scatter 64M".to_owned());
+        assert_eq!(shapes[0], (gather, Some([1024, 4096, 4096]), 256 * 4096, "all_gather".to_owned()));
+        assert_eq!(shapes[1], (scatter, Some([8192, 1024, 4096]), 8192 * 4096, "reduce_scatter".to_owned()));
+        // Three ranks cannot share a product evenly.
+        assert!(wanted.races(3).is_empty());
+        assert_eq!(Wanted { is_quick: true, ..wanted }.races(2).len(), 2);
     }
 
     #[test]

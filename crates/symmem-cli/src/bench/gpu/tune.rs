@@ -111,6 +111,7 @@ fn races(ranks: usize) -> Vec<Race> {
         grids: vec![None],
         threads: vec![None],
         peers: Vec::new(),
+        is_quick: false,
     };
     let mut races = wanted.races(ranks);
     // Norms are chosen by their rows alone: where these come from, and as what they are written, is one.

@@ -20,7 +20,7 @@ pub(super) fn facts() -> Vec<Fact> {
         nvrtc(gpu::nvrtc().map_err(|error| error.to_string())),
         nccl_fact(library.map_err(|error| error.to_string())),
         found("NVSHMEM", gpu::nvshmem(), "symmem does not use it yet"),
-        found("cuBLASLt", gpu::cublaslt(), "symmem does not use it yet"),
+        cublaslt(gpu::cublaslt().map_err(|error| error.to_string())),
     ]
 }
 
@@ -58,6 +58,18 @@ fn nccl_fact(library: Result<(Version, String), String>) -> Fact {
     }
 }
 
+fn cublaslt(version: Result<String, String>) -> Fact {
+    const NAME: &str = "cuBLASLt";
+    match version {
+        Ok(version) => Fact::ok(NAME, format!("{version}: products that gather or scatter on GPUs")),
+        Err(problem) => {
+            let (found, hint) = split_hint(&problem);
+            let hint = hint.map(|hint| format!("; to have it: {hint}")).unwrap_or_default();
+            Fact::skip(NAME, format!("{found}; no products that gather or scatter on GPUs{hint}"))
+        }
+    }
+}
+
 fn found(name: &str, version: Option<String>, use_of_it: &str) -> Fact {
     match version {
         Some(version) => Fact::ok(name, format!("{version}; {use_of_it}")),
@@ -87,6 +99,9 @@ mod tests {
         let fact = nvrtc(Err("NVRTC cannot be used: not found. Hint: install it".to_owned()));
         assert_eq!((fact.status, fact.hint.as_deref()), (Status::Warn, Some("install it")));
         assert_eq!(nccl_fact(Err("no NCCL. Hint: install it".to_owned())).status, Status::Skip);
+        let none = cublaslt(Err("no cuBLASLt. Hint: install it".to_owned()));
+        assert!(none.status == Status::Skip && none.found.ends_with("to have it: install it"), "{none:?}");
+        assert_eq!(cublaslt(Ok("13.1.0".to_owned())).status, Status::Ok);
         assert_eq!(found("NVSHMEM", None, "unused").status, Status::Skip);
     }
 }

@@ -14,6 +14,7 @@ mod local;
 mod multimem;
 mod norm;
 mod on_stream;
+mod products;
 mod pull;
 mod signal;
 mod words;
@@ -23,6 +24,7 @@ use std::ffi::c_void;
 pub use self::local::LocalRanks;
 pub use self::norm::{Normed, RmsNorm};
 pub use self::on_stream::OnStream;
+pub use self::products::DeviceMatrix;
 use crate::cuda::Stream;
 #[cfg(feature = "bench-support")]
 use crate::engine::cuda::bench_support::Tune;

@@ -4,13 +4,15 @@
 
 use std::time::Duration;
 
+use super::DeviceMatrix;
 use crate::Result;
 use crate::collective::Symmetric;
-use crate::cuda::{Buffer, Stream};
+use crate::cuda::{Buffer, DeviceSliceMut, Stream};
 use crate::memory::device::SymmetricMemory;
 use crate::numeric::{Element, ReduceOp};
 
-/// Symmetric memory of devices, whose operations go on one stream. Its methods are those of [`Symmetric`].
+/// Symmetric memory of devices, whose operations go on one stream. Its methods are those of [`Symmetric`],
+/// and products.
 #[derive(Clone, Copy, Debug)]
 pub struct OnStream<'a, T: Element> {
     memory: &'a SymmetricMemory<T>,
@@ -31,6 +33,39 @@ impl<T: Element> SymmetricMemory<T> {
     /// ```
     pub fn on<'a>(&'a self, stream: &'a Stream) -> OnStream<'a, T> {
         OnStream { memory: self, stream }
+    }
+}
+
+/// What is not the same on the host, where matrices are in its memory.
+impl<T: Element> OnStream<'_, T> {
+    /// [`SymmetricMemory::all_gather_matmul`](SymmetricMemory::all_gather_matmul).
+    pub fn all_gather_matmul(
+        &self,
+        weights: &[DeviceMatrix<'_, T>],
+        outs: &mut [DeviceSliceMut<'_, T>],
+    ) -> Result<()> {
+        self.memory.all_gather_matmul(weights, outs, self.stream)
+    }
+
+    /// [`SymmetricMemory::all_gather_matmul_and_rows`](SymmetricMemory::all_gather_matmul_and_rows).
+    pub fn all_gather_matmul_and_rows<'a>(
+        &self,
+        weights: &[DeviceMatrix<'_, T>],
+        outs: &mut [DeviceSliceMut<'_, T>],
+        gathered: impl Into<DeviceSliceMut<'a, T>>,
+    ) -> Result<()> {
+        self.memory.all_gather_matmul_and_rows(weights, outs, gathered, self.stream)
+    }
+
+    /// [`SymmetricMemory::matmul_reduce_scatter`](SymmetricMemory::matmul_reduce_scatter).
+    pub fn matmul_reduce_scatter<'a>(
+        &self,
+        op: ReduceOp,
+        a: DeviceMatrix<'_, T>,
+        b: DeviceMatrix<'_, T>,
+        out: impl Into<DeviceSliceMut<'a, T>>,
+    ) -> Result<()> {
+        self.memory.matmul_reduce_scatter(op, a, b, out, self.stream)
     }
 }
 

@@ -3,7 +3,7 @@
 //! no longer.
 
 use crate::cuda::owner::OwnedAddress;
-use crate::cuda::{DeviceSliceMut, Stream};
+use crate::cuda::{DeviceSlice, DeviceSliceMut, Stream};
 use crate::engine::cuda::ops::DeviceRead;
 use crate::memory::device::SymmetricMemory;
 use crate::numeric::{Element, ReduceOp};
@@ -14,7 +14,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// Collective, in the order of `stream`. `out` becomes everybody's memory, in rank order.
     pub fn all_gather<'a>(&self, out: impl Into<DeviceSliceMut<'a, T>>, stream: &Stream) -> Result<()> {
         let launch = || {
-            let output = self.output(Op::AllGatherMemory, out.into(), self.len() * self.world_size())?;
+            let output = self.output(Op::AllGatherMemory, &out.into(), self.len() * self.world_size())?;
             self.region().read(&self.reading(Op::AllGatherMemory, self.len(), output), stream)
         };
         self.told(Op::AllGatherMemory, stream, launch)
@@ -24,7 +24,7 @@ impl<T: Element> SymmetricMemory<T> {
     /// chunk for this rank, in rank order.
     pub fn all_to_all<'a>(&self, out: impl Into<DeviceSliceMut<'a, T>>, stream: &Stream) -> Result<()> {
         let launch = || {
-            let output = self.output(Op::AllToAll, out.into(), self.len())?;
+            let output = self.output(Op::AllToAll, &out.into(), self.len())?;
             let chunk = self.chunk(Op::AllToAll, self.len())?;
             self.region().read(&self.own_part(Op::AllToAll, chunk, output), stream)
         };
@@ -63,7 +63,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let launch = || {
             let chunk = self.chunk(Op::Scatter, self.len())?;
-            let output = self.output(Op::Scatter, out.into(), chunk)?;
+            let output = self.output(Op::Scatter, &out.into(), chunk)?;
             let part = self.own_part(Op::Scatter, chunk, output);
             self.region().read(&DeviceRead { root: Some(root), ..part }, stream)
         };
@@ -99,7 +99,7 @@ impl<T: Element> SymmetricMemory<T> {
     ) -> Result<()> {
         let launch = || {
             let chunk = self.chunk(Op::ReduceScatter, self.len())?;
-            let output = self.output(Op::ReduceScatter, out.into(), chunk)?;
+            let output = self.output(Op::ReduceScatter, &out.into(), chunk)?;
             let part = self.own_part(Op::ReduceScatter, chunk, output);
             self.region().read(&DeviceRead { reduction: Some(reduce), ..part }, stream)
         };
@@ -123,7 +123,7 @@ impl<T: Element> SymmetricMemory<T> {
                 return Err(Error::invalid(OP.name(), problem));
             }
             let (rows, width) = (self.len() / columns, self.chunk(OP, columns)?);
-            let output = self.output(OP, out.into(), rows * width)?;
+            let output = self.output(OP, &out.into(), rows * width)?;
             let part = self.own_part(OP, width, output);
             self.region().read(&DeviceRead { reduction: Some(reduce), rows, ..part }, stream)
         };
@@ -134,7 +134,19 @@ impl<T: Element> SymmetricMemory<T> {
     fn reading<'a>(&self, op: Op, count: usize, output: OwnedAddress<'a>) -> DeviceRead<'a> {
         let bytes = count * size_of::<T>();
         let (reduction, root, dtype) = (None, None, T::DTYPE);
-        DeviceRead { op, dtype, reduction, root, start: 0, count, bytes, rows: 1, output, reads: true }
+        DeviceRead {
+            op,
+            dtype,
+            reduction,
+            root,
+            start: 0,
+            count,
+            bytes,
+            rows: 1,
+            matrix_rows: 0,
+            output,
+            reads: true,
+        }
     }
 
     /// The same for the `count` elements that are for this rank.
@@ -153,18 +165,28 @@ impl<T: Element> SymmetricMemory<T> {
     }
 
     /// Where `out` is, which must have `len` elements, on this device, outside this memory.
-    fn output<'a>(&self, op: Op, out: DeviceSliceMut<'a, T>, len: usize) -> Result<OwnedAddress<'a>> {
+    pub(super) fn output<'a>(
+        &self,
+        op: Op,
+        out: &DeviceSliceMut<'a, T>,
+        len: usize,
+    ) -> Result<OwnedAddress<'a>> {
         if out.len() != len {
             let problem = format!("the output has {} elements, but {len} are needed", out.len());
             return Err(Error::invalid(op.name(), problem));
         }
         self.engine().check_memory("out", out.device())?;
-        let (own, to) = (self.region().own_address(), out.device_ptr());
-        let apart = to + (len * size_of::<T>()) as u64 <= own || own + self.region().bytes as u64 <= to;
-        if apart || len == 0 {
+        if !self.overlaps(&out.as_slice()) {
             return Ok(out.place());
         }
         Err(Error::invalid("out", "it overlaps the symmetric memory, which peers read meanwhile"))
+    }
+
+    /// Whether `other` has elements of this rank's memory.
+    pub(super) fn overlaps(&self, other: &DeviceSlice<'_, T>) -> bool {
+        let (own, at) = (self.region().own_address(), other.device_ptr());
+        let end = at + (other.len() * size_of::<T>()) as u64;
+        !other.is_empty() && own < end && at < own + self.region().bytes as u64
     }
 
     /// The same where only the root has one.
@@ -176,7 +198,7 @@ impl<T: Element> SymmetricMemory<T> {
         len: usize,
     ) -> Result<OwnedAddress<'a>> {
         match out {
-            Some(out) if is_root => self.output(op, out, len),
+            Some(out) if is_root => self.output(op, &out, len),
             None if is_root => Err(Error::invalid(op.name(), "the root needs an output")),
             _ => Ok(OwnedAddress::bare(0)),
         }

@@ -17,7 +17,7 @@ use cudarc::driver::sys;
 use super::carrier::Carrier;
 use super::launch::Uses;
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, DeviceRead, RowsToNormalise};
+use super::ops::{AllReduce, DeviceRead, ProductToScatter, RowsToMultiply, RowsToNormalise};
 use super::recorded::Recording;
 use super::{Engine, Region};
 use crate::cuda::Stream;
@@ -71,6 +71,20 @@ impl Carrier for ByNccl {
         stream: &Stream,
     ) -> Result<()> {
         region.norm_in_steps(work, BY_NCCL, stream)
+    }
+
+    /// One after the other: NCCL's kernels say nothing of parts.
+    fn all_gather_matmul(&self, region: &Region, work: &RowsToMultiply<'_>, stream: &Stream) -> Result<()> {
+        region.gather_and_multiply(work, false, stream)
+    }
+
+    fn matmul_reduce_scatter(
+        &self,
+        region: &Region,
+        work: &ProductToScatter<'_>,
+        stream: &Stream,
+    ) -> Result<()> {
+        region.multiply_and_scatter(work, false, stream)
     }
 
     fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {

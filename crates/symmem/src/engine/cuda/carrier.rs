@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, DeviceRead, RowsToNormalise};
+use super::ops::{AllReduce, DeviceRead, ProductToScatter, RowsToMultiply, RowsToNormalise};
 use super::{Engine, Region};
 use crate::Result;
 use crate::cuda::Stream;
@@ -36,6 +36,17 @@ pub(super) trait Carrier: Debug + Sync {
     /// An all-reduce, after which every rank adds a residual to the rows and normalises them.
     fn all_reduce_rms_norm(&self, region: &Region, work: &RowsToNormalise<'_>, stream: &Stream)
     -> Result<()>;
+
+    /// Every rank gets everybody's rows, and multiplies them.
+    fn all_gather_matmul(&self, region: &Region, work: &RowsToMultiply<'_>, stream: &Stream) -> Result<()>;
+
+    /// Every rank makes a product, of whose reduction it gets its rows.
+    fn matmul_reduce_scatter(
+        &self,
+        region: &Region,
+        work: &ProductToScatter<'_>,
+        stream: &Stream,
+    ) -> Result<()>;
 
     /// Every rank reads what it is due from its peers.
     fn read(&self, region: &Region, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()>;

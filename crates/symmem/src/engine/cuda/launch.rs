@@ -204,6 +204,27 @@ impl Engine {
         })
     }
 
+    /// Gives `stream` a `kernel` that takes a turn, where the caller holds the order of this handle's lane
+    /// ([`Engine::in_turn`]): for operations of several launches, also on streams beside that of the caller.
+    pub(super) fn put_in_order(
+        &self,
+        kernel: &Kernel,
+        stream: (&Stream, &Bound<'_>),
+        call: &LaunchArguments<'_>,
+    ) -> Result<()> {
+        if call.data.contains(&0) {
+            return Err(self.out_of_reach(call));
+        }
+        let lane = self.inner.lane(self.lane);
+        match self.recording(&call.statement) {
+            Recording::No => put(lane, kernel, stream, call, Manner::plain(call)),
+            Recording::Itself => {
+                put(lane, kernel, stream, call, Manner { mode: RECORDED, ..Manner::plain(call) })
+            }
+            Recording::Around => self.put_marked(kernel, stream, call, Manner::plain(call)),
+        }
+    }
+
     /// Puts `kernel` on the lane, whose turn it is, between marks that record it.
     #[cold]
     fn put_marked(
@@ -327,6 +348,12 @@ impl Engine {
     ) -> Result<()> {
         let needs = || self.needs(uses);
         self.inner.lane(self.lane).run(stream, op, &self.inner.watched, &needs, |bound, _| give(bound))
+    }
+
+    /// Called within [`Engine::in_turn`] by what launches on a stream beside the caller's: the lane's next
+    /// launch is not early.
+    pub(crate) fn ends_apart(&self) {
+        self.inner.lane(self.lane).ends_apart();
     }
 
     /// What a captured operation needs alive: this engine, and all memory it works on.

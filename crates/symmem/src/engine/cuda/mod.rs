@@ -19,6 +19,7 @@
 //! | `carried.rs` | operations that NCCL carries, where a rank is out of reach |
 //! | `multimem.rs` | what multicast needs besides the user's memory |
 //! | `ops/` | the operations by kernels |
+//! | `products.rs` | what products of matrices need: cuBLASLt, a workspace, a stream beside the caller's |
 //! | `recorder.rs` | an engine for tests, which only records |
 //! | `bench_support.rs` | for the program `symmem` only |
 
@@ -37,6 +38,7 @@ mod launch_terms;
 mod multimem;
 pub(crate) mod ops;
 pub(crate) mod plan;
+mod products;
 mod recorded;
 #[cfg(feature = "faults")]
 pub(crate) mod recorder;
@@ -56,6 +58,7 @@ use self::kernels::Kernels;
 use self::multimem::Multimem;
 use self::plan::{AgreedEngine, Tune, dtype_index_of};
 pub use self::plan::{Algorithm, Form, Plan};
+use self::products::EngineProducts;
 use self::recorded::LaneRings;
 pub(crate) use self::region::Region;
 use crate::config::{Config, Provider};
@@ -247,6 +250,7 @@ struct Body {
     activity: Arc<Activity>,
     status: StatusBlock,
     rings: LaneRings,
+    products: EngineProducts,
     /// Where symmetric memory comes from. Last: what it made goes before it.
     joined: Arc<dyn Joined>,
 }
@@ -546,7 +550,8 @@ impl Body {
         };
         let lanes = (0..layout.lanes).map(lane).collect();
         let rings = LaneRings::new(layout.lanes);
-        Self { lanes, kernels, multimem, _peers: peers, control, activity, status, rings, joined }
+        let products = EngineProducts::new(layout.lanes);
+        Self { lanes, kernels, multimem, _peers: peers, control, activity, status, rings, products, joined }
     }
 }
 

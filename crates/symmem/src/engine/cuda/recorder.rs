@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use super::carrier::Carrier;
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, DeviceRead, RowsToNormalise};
+use super::ops::{AllReduce, DeviceRead, ProductToScatter, RowsToMultiply, RowsToNormalise};
 use super::{Engine, Region};
 use crate::Result;
 use crate::cuda::Stream;
@@ -73,6 +73,17 @@ impl Carrier for RecordingCarrier {
     fn all_reduce_rms_norm(&self, region: &Region, work: &RowsToNormalise<'_>, _: &Stream) -> Result<()> {
         let (dtype, reduction) = (Some(work.dtype), Some(work.reduce));
         let (op, bytes) = (Op::AllReduceRmsNorm.name(), region.bytes);
+        Self::record(RecordedOperation { op, dtype, reduction, bytes, gets: true, ..Default::default() })
+    }
+
+    fn all_gather_matmul(&self, region: &Region, work: &RowsToMultiply<'_>, _: &Stream) -> Result<()> {
+        let (op, dtype, bytes) = (Op::AllGatherMatmul.name(), Some(work.dtype), region.bytes);
+        Self::record(RecordedOperation { op, dtype, bytes, gets: true, ..Default::default() })
+    }
+
+    fn matmul_reduce_scatter(&self, _: &Region, work: &ProductToScatter<'_>, _: &Stream) -> Result<()> {
+        let (op, dtype) = (Op::MatmulReduceScatter.name(), Some(work.dtype));
+        let (reduction, bytes) = (Some(work.reduce), work.bytes());
         Self::record(RecordedOperation { op, dtype, reduction, bytes, gets: true, ..Default::default() })
     }
 

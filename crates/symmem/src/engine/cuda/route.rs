@@ -10,7 +10,9 @@ use std::sync::Arc;
 use super::carried::{self, ByNccl};
 use super::carrier::Carrier;
 use super::launch_terms::LaunchTerms;
-use super::ops::{AllReduce, ByKernels, DeviceRead, RowsToNormalise, meeting_threads};
+use super::ops::{
+    AllReduce, ByKernels, DeviceRead, ProductToScatter, RowsToMultiply, RowsToNormalise, meeting_threads,
+};
 use super::{Engine, Region};
 use crate::cuda::Stream;
 use crate::cuda::activity::Activity;
@@ -113,6 +115,18 @@ impl Region {
         work.check()?;
         self.engine.check(Op::AllReduceRmsNorm, None, stream)?;
         self.carrier.all_reduce_rms_norm(self, work, stream)
+    }
+
+    /// Collective: everybody's rows are gathered and multiplied. The arguments are checked.
+    pub(crate) fn all_gather_matmul(&self, work: &RowsToMultiply<'_>, stream: &Stream) -> Result<()> {
+        self.engine.check(Op::AllGatherMatmul, None, stream)?;
+        self.carrier.all_gather_matmul(self, work, stream)
+    }
+
+    /// Collective: a product is made, reduced and scattered. The arguments are checked.
+    pub(crate) fn matmul_reduce_scatter(&self, work: &ProductToScatter<'_>, stream: &Stream) -> Result<()> {
+        self.engine.check(Op::MatmulReduceScatter, None, stream)?;
+        self.carrier.matmul_reduce_scatter(self, work, stream)
     }
 
     /// Collective: every rank reads what it is due from its peers. The arguments are checked but for the

@@ -11,6 +11,7 @@ use symmem::cuda::{
 use symmem::{DType, ReduceOp, bf16};
 
 use super::norm::NormMemory;
+use super::product::ProductCase;
 use super::{DEADLINE, Lab};
 use crate::args::Form;
 use crate::bench::gpu::plan::{BenchedWork, ELEMENT, Task};
@@ -36,6 +37,8 @@ pub(super) struct Prepared {
     outputs: Ordinary,
     /// Of norms.
     norm: Option<NormMemory>,
+    /// The matrices, where some are multiplied.
+    product: Option<ProductCase>,
 }
 
 /// One operation: from where to where.
@@ -67,6 +70,7 @@ impl Prepared {
         let to = norm.as_ref().map(NormMemory::residual).or(to);
         let operations = (0..count).map(|node| operation(&memory, &task, node, filled, to));
         let events = || Event::timed(&lab.device);
+        let product = ProductCase::new(lab, &task)?;
         let mut prepared = Self {
             graphs: None,
             operations: operations.collect::<Result<_>>()?,
@@ -75,6 +79,7 @@ impl Prepared {
             inputs,
             outputs,
             norm,
+            product,
             task,
         };
         let answer = Running { lab, prepared: &prepared }.describe(memory.engine())?;
@@ -182,7 +187,7 @@ impl Running<'_> {
         if task.work == BenchedWork::Copy {
             return Ok(None);
         }
-        if task.work != BenchedWork::Barrier {
+        if task.work != BenchedWork::Barrier && !task.work.multiplies() {
             self.fill(0)?;
         }
         self.operate(0)?;
@@ -252,12 +257,16 @@ impl Running<'_> {
         if task.work == BenchedWork::Barrier {
             return Ok(self.lab.engine.barrier(stream)?);
         }
-        let operation = self.prepared.operations.get(node).context("there is no such operation")?;
+        let first = if task.work.multiplies() { 0 } else { node };
+        let operation = self.prepared.operations.get(first).context("there is no such operation")?;
         let Operation { memory, input, output, .. } = operation;
         if let Some(norm) = &self.prepared.norm {
             let inputs = self.prepared.inputs.as_ref();
             let input = inputs.map(|inputs| inputs.as_slice().slice(..task.elements)).transpose()?;
             return norm.operate(memory, input, stream);
+        }
+        if let Some(product) = &self.prepared.product {
+            return product.operate(task, memory, stream);
         }
         if task.work == BenchedWork::Copy {
             // SAFETY: both are ordinary memory of so many elements, kept as in `fill`.
@@ -286,7 +295,7 @@ impl Running<'_> {
         let (with, without) = match self.prepared.task.work {
             BenchedWork::Eager => (self.eager()?, 0.0),
             BenchedWork::Copy => (self.copies()?, 0.0),
-            BenchedWork::AllReduce | BenchedWork::Barrier | BenchedWork::Norm => self.replays(round)?,
+            _ => self.replays(round)?,
         };
         Ok(Answer { with_us: Some(with), without_us: Some(without), ..Answer::default() })
     }
@@ -344,6 +353,12 @@ impl Running<'_> {
         if let Some(norm) = &self.prepared.norm {
             return self.verify_norm(norm);
         }
+        if let (Some(product), Some([with, _])) = (&self.prepared.product, &self.prepared.graphs) {
+            product.poison(&lab.stream)?;
+            with.launch(&lab.stream)?;
+            self.sync()?;
+            return Ok(Answer { wrong: Some(product.wrong(lab, task)?), ..Answer::default() });
+        }
         if let Some(outputs) = &self.prepared.outputs {
             // SAFETY: the memory is that long, and kept as in `fill`.
             unsafe { lab.kernels.poison(&lab.stream, outputs.device_ptr(), u32::try_from(outputs.len())?) }?;
@@ -356,7 +371,7 @@ impl Running<'_> {
                 self.check(0, 0)?;
                 self.bump()?;
             }
-            BenchedWork::AllReduce | BenchedWork::Barrier | BenchedWork::Norm => {
+            _ => {
                 let Some([with, _]) = &self.prepared.graphs else { bail!("there are no graphs") };
                 with.launch(&lab.stream)?;
                 // The graph has moved the counter on.

@@ -4,6 +4,7 @@ mod case;
 mod kernels;
 mod norm;
 mod pattern;
+mod product;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};

@@ -2,6 +2,7 @@
 
 use super::meeting_threads;
 use crate::cuda::Stream;
+use crate::cuda::device::Bound;
 use crate::engine::cuda::launch::LaunchArguments;
 use crate::engine::cuda::launch_terms::LaunchTerms;
 use crate::engine::cuda::plan::Algorithm;
@@ -31,7 +32,12 @@ impl Engine {
         // group's or the device's, and known.
         if matches!(
             error,
-            Error::Invalid { .. } | Error::RankOutOfRange { .. } | Error::ChannelOutOfRange { .. }
+            Error::Invalid { .. }
+                | Error::RankOutOfRange { .. }
+                | Error::ChannelOutOfRange { .. }
+                | Error::NoLibrary { .. }
+                | Error::LibraryTooOld { .. }
+                | Error::Library { .. }
         ) {
             // Where this cannot be launched either (a stream of another device), the deadline is left.
             let _ = self.refuse(stream);
@@ -40,15 +46,20 @@ impl Engine {
 
     #[inline]
     pub(super) fn meet_by_kernel(&self, statement: LaunchTerms, stream: &Stream) -> Result<()> {
-        let kernel = self.barrier_kernel()?;
+        self.launch(stream, self.barrier_kernel()?, &self.meeting(statement))
+    }
+
+    /// The same for who holds the order of the lane.
+    pub(super) fn meet_in_order(&self, statement: LaunchTerms, stream: (&Stream, &Bound<'_>)) -> Result<()> {
+        self.put_in_order(self.barrier_kernel()?, stream, &self.meeting(statement))
+    }
+
+    #[inline]
+    fn meeting(&self, statement: LaunchTerms) -> LaunchArguments<'static> {
         let statement =
             LaunchTerms { algorithm: self.uses_multimem().then_some(Algorithm::Multimem), ..statement };
         let count = statement.channel.unwrap_or(0) as u64;
-        self.launch(
-            stream,
-            kernel,
-            &LaunchArguments { count, is_small: true, ..LaunchArguments::plain(statement) },
-        )
+        LaunchArguments { count, is_small: true, ..LaunchArguments::plain(statement) }
     }
 }
 

@@ -55,13 +55,7 @@ impl Region {
             return self.engine.launch_beside(stream, &self.engine.inner.body.kernels.copy, &call);
         }
         let uses = [self.owner(), input.owner, output.owner];
-        let copy = || {
-            let _turn = queues::turn();
-            // SAFETY: both ranges are mapped: the peer's as long as the table, which the engine holds until
-            // the copy is done, and the private one as its owner, or whoever made the slice, promised; a
-            // graph keeps all of them.
-            check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
-        };
+        let copy = || copy_by_engine(from, to, bytes, stream);
         match by {
             By::EngineInTurn => self.engine.in_turn(op, stream, &uses, |_| copy()),
             _ => self.engine.beside(stream, &uses, |_| copy()),
@@ -72,6 +66,16 @@ impl Region {
     pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
         self.engine.in_turn(Op::Copy, stream, &[self.owner()], |_| Ok(()))
     }
+}
+
+/// Gives `stream` a copy by the copy engine, of places that do not overlap. The caller keeps both until it is
+/// done.
+pub(super) fn copy_by_engine(from: u64, to: u64, bytes: usize, stream: &Stream) -> Result<()> {
+    let _turn = queues::turn();
+    // SAFETY: both ranges are mapped: the peer's as long as the table, which the engine holds until the copy
+    // is done, and the private one as its owner, or whoever made the slice, promised; a graph keeps all of
+    // them.
+    check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
 }
 
 /// Blocks and threads of the copying kernel. It waits for nobody, so only its use of the device limits it.

@@ -12,6 +12,7 @@ mod barrier;
 mod copy;
 mod multimem;
 mod norm;
+mod products;
 mod pull;
 mod signal;
 mod words;
@@ -19,6 +20,8 @@ mod words;
 pub(crate) use self::all_reduce::AllReduce;
 pub(crate) use self::copy::By;
 pub(crate) use self::norm::{MAX_ROW, NormLaunch, RowsToNormalise, UNIT, Written};
+pub use self::products::FusedWay;
+pub(crate) use self::products::{MatrixPlace, ProductToScatter, RowsToMultiply};
 pub(crate) use self::pull::DeviceRead;
 use super::carrier::Carrier;
 use super::launch_terms::LaunchTerms;
@@ -51,6 +54,19 @@ impl Carrier for ByKernels {
         stream: &Stream,
     ) -> Result<()> {
         if work.is_fused { region.norm_fused(work, stream) } else { region.norm_unfused(work, stream) }
+    }
+
+    fn all_gather_matmul(&self, region: &Region, work: &RowsToMultiply<'_>, stream: &Stream) -> Result<()> {
+        region.gather_and_multiply(work, true, stream)
+    }
+
+    fn matmul_reduce_scatter(
+        &self,
+        region: &Region,
+        work: &ProductToScatter<'_>,
+        stream: &Stream,
+    ) -> Result<()> {
+        region.multiply_and_scatter(work, true, stream)
     }
 
     fn signal(&self, region: &Region, op: Op, rank: usize, channel: usize, stream: &Stream) -> Result<()> {

@@ -4,9 +4,11 @@
 
 use super::all_reduce::mode_of;
 use crate::cuda::Stream;
+use crate::cuda::device::Bound;
 use crate::cuda::owner::OwnedAddress;
 use crate::device::control::IDLE;
 use crate::engine::cuda::Region;
+use crate::engine::cuda::kernels::Kernel;
 use crate::engine::cuda::launch::LaunchArguments;
 use crate::engine::cuda::launch_terms::LaunchTerms;
 use crate::engine::cuda::plan::{Routine, dtype_index_of};
@@ -29,6 +31,8 @@ pub(crate) struct DeviceRead<'a> {
     pub(crate) bytes: usize,
     /// Rows, of what is reduced.
     pub(crate) rows: usize,
+    /// Rows of the matrix that it is part of, for products; else 0.
+    pub(crate) matrix_rows: usize,
     pub(crate) output: OwnedAddress<'a>,
     /// Whether this rank reads at all.
     pub(crate) reads: bool,
@@ -48,13 +52,37 @@ struct PullLaunch {
 
 impl Region {
     pub(super) fn read_by_kernel(&self, reading: &DeviceRead<'_>, stream: &Stream) -> Result<()> {
+        match self.reading_launch(reading)? {
+            Some((kernel, call)) => self.engine.launch(stream, kernel, &call),
+            None => self.meet_for_nothing(reading.op, stream),
+        }
+    }
+
+    /// The same for who holds the order of the lane. There is something to read.
+    pub(super) fn read_in_order(
+        &self,
+        reading: &DeviceRead<'_>,
+        stream: (&Stream, &Bound<'_>),
+    ) -> Result<()> {
+        match self.reading_launch(reading)? {
+            Some((kernel, call)) => self.engine.put_in_order(kernel, stream, &call),
+            None => Ok(()),
+        }
+    }
+
+    /// The kernel that reads, and what it is told; `None` if there is nothing to read.
+    #[inline]
+    fn reading_launch<'a>(
+        &'a self,
+        reading: &DeviceRead<'a>,
+    ) -> Result<Option<(&'a Kernel, LaunchArguments<'a>)>> {
         let (engine, op) = (&self.engine, reading.op);
         let work = match reading.reduction {
             None => self.moved(reading),
             Some(reduce) => reduced(reading, reduce)?,
         };
         if work.bytes == 0 {
-            return self.meet_for_nothing(op, stream);
+            return Ok(None);
         }
         let (routine, dtype_index) = (work.routine, work.dtype_index);
         let (grid, threads) = engine.inner.agreed.shape(routine, dtype_index, work.bytes, &engine.tune);
@@ -63,7 +91,7 @@ impl Region {
             reduction: work.reduction,
             bytes: work.bytes as u64,
             root: reading.root,
-            rows: if op == Op::ReduceScatterColumns { work.peer } else { 0 },
+            rows: if op == Op::ReduceScatterColumns { work.peer } else { reading.matrix_rows },
             grid,
             ..LaunchTerms::plain(op, None, self.statement(), threads)
         };
@@ -78,7 +106,7 @@ impl Region {
             is_small: engine.inner.agreed.is_small(routine, dtype_index, (grid, threads)),
             ..LaunchArguments::plain(statement)
         };
-        engine.launch(stream, engine.routine(routine, dtype_index)?, &call)
+        Ok(Some((engine.routine(routine, dtype_index)?, call)))
     }
 
     /// Elements as they are, of all ranks or of one.
@@ -93,7 +121,8 @@ impl Region {
             peer: reading.root.filter(|_| !everybody).unwrap_or(world),
             bytes: reading.bytes * if everybody { world } else { 1 },
             mode: 0,
-            reduction: None,
+            // For a product the ranks must agree on the type.
+            reduction: (reading.op == Op::AllGatherMatmul).then_some((ReduceOp::Sum, reading.dtype)),
         }
     }
 }
