@@ -68,205 +68,148 @@ register! {
     U64x4: _mm256_add_epi64 mul_epi64 min_epu64 max_epu64 share_epu64;
 }
 
+// These have the instruction set by their attribute, and are inlined where the caller has it: as the
+// intrinsics are.
+
 /// Lower bytes of products, by 16-bit products of the even and of the odd bytes.
-///
-/// # Safety
-/// The processor must have AVX2. So for all below.
-#[inline(always)]
-unsafe fn mul_epi8(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let even = _mm256_mullo_epi16(a, b);
-        let odd = _mm256_mullo_epi16(_mm256_srli_epi16::<8>(a), _mm256_srli_epi16::<8>(b));
-        let even = _mm256_and_si256(even, _mm256_set1_epi16(0xff));
-        _mm256_or_si256(_mm256_slli_epi16::<8>(odd), even)
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn mul_epi8(a: __m256i, b: __m256i) -> __m256i {
+    let even = _mm256_mullo_epi16(a, b);
+    let odd = _mm256_mullo_epi16(_mm256_srli_epi16::<8>(a), _mm256_srli_epi16::<8>(b));
+    let even = _mm256_and_si256(even, _mm256_set1_epi16(0xff));
+    _mm256_or_si256(_mm256_slli_epi16::<8>(odd), even)
 }
 
 /// Lower halves of products: low * low + (low * high + high * low << 32).
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn mul_epi64(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let crossed = _mm256_mullo_epi32(a, _mm256_shuffle_epi32::<0b10_11_00_01>(b));
-        let high = _mm256_add_epi32(crossed, _mm256_slli_epi64::<32>(crossed));
-        let high = _mm256_and_si256(high, _mm256_set1_epi64x(!0 << 32));
-        _mm256_add_epi64(_mm256_mul_epu32(a, b), high)
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn mul_epi64(a: __m256i, b: __m256i) -> __m256i {
+    let crossed = _mm256_mullo_epi32(a, _mm256_shuffle_epi32::<0b10_11_00_01>(b));
+    let high = _mm256_add_epi32(crossed, _mm256_slli_epi64::<32>(crossed));
+    let high = _mm256_and_si256(high, _mm256_set1_epi64x(!0 << 32));
+    _mm256_add_epi64(_mm256_mul_epu32(a, b), high)
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn min_epi64(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe { _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b)) }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn min_epi64(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn max_epi64(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe { _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi64(a, b)) }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn max_epi64(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi64(a, b))
 }
 
 /// Whether `a` is greater without a sign: with the upper bits flipped, the order is that of signed integers.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn greater_epu64(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let flip = _mm256_set1_epi64x(i64::MIN);
-        _mm256_cmpgt_epi64(_mm256_xor_si256(a, flip), _mm256_xor_si256(b, flip))
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn greater_epu64(a: __m256i, b: __m256i) -> __m256i {
+    let flip = _mm256_set1_epi64x(i64::MIN);
+    _mm256_cmpgt_epi64(_mm256_xor_si256(a, flip), _mm256_xor_si256(b, flip))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn min_epu64(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe { _mm256_blendv_epi8(a, b, greater_epu64(a, b)) }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn min_epu64(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_blendv_epi8(a, b, greater_epu64(a, b))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn max_epu64(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe { _mm256_blendv_epi8(b, a, greater_epu64(a, b)) }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn max_epu64(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_blendv_epi8(b, a, greater_epu64(a, b))
 }
 
 /// By magnitudes, as quotients are rounded towards zero.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_epi8(sums: __m256i, world: usize) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe { _mm256_sign_epi8(share_epu8(_mm256_abs_epi8(sums), world), sums) }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epi8(sums: __m256i, world: usize) -> __m256i {
+    _mm256_sign_epi8(share_epu8(_mm256_abs_epi8(sums), world), sums)
 }
 
 /// By products, see [`reciprocal`].
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_epu8(sums: __m256i, world: usize) -> __m256i {
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epu8(sums: __m256i, world: usize) -> __m256i {
     let Some(reciprocal) = reciprocal(world) else { return sums };
-    // SAFETY: the caller's duty.
-    unsafe {
-        let zero = _mm256_setzero_si256();
-        let reciprocal = _mm256_set1_epi16(reciprocal as i16);
-        let low = _mm256_mulhi_epu16(_mm256_unpacklo_epi8(sums, zero), reciprocal);
-        let high = _mm256_mulhi_epu16(_mm256_unpackhi_epi8(sums, zero), reciprocal);
-        _mm256_packus_epi16(low, high)
-    }
+    let zero = _mm256_setzero_si256();
+    let reciprocal = _mm256_set1_epi16(reciprocal as i16);
+    let low = _mm256_mulhi_epu16(_mm256_unpacklo_epi8(sums, zero), reciprocal);
+    let high = _mm256_mulhi_epu16(_mm256_unpackhi_epi8(sums, zero), reciprocal);
+    _mm256_packus_epi16(low, high)
 }
 
 /// In f32, where the truncated quotient is exact, see [`Number::share`] of single numbers.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_epi16(sums: __m256i, world: usize) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let low = _mm256_srai_epi32::<16>(_mm256_unpacklo_epi16(sums, sums));
-        let high = _mm256_srai_epi32::<16>(_mm256_unpackhi_epi16(sums, sums));
-        _mm256_packs_epi32(share_as_f32(low, world), share_as_f32(high, world))
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epi16(sums: __m256i, world: usize) -> __m256i {
+    let low = _mm256_srai_epi32::<16>(_mm256_unpacklo_epi16(sums, sums));
+    let high = _mm256_srai_epi32::<16>(_mm256_unpackhi_epi16(sums, sums));
+    _mm256_packs_epi32(share_as_f32(low, world), share_as_f32(high, world))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_epu16(sums: __m256i, world: usize) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let zero = _mm256_setzero_si256();
-        let low = _mm256_unpacklo_epi16(sums, zero);
-        let high = _mm256_unpackhi_epi16(sums, zero);
-        _mm256_packus_epi32(share_as_f32(low, world), share_as_f32(high, world))
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epu16(sums: __m256i, world: usize) -> __m256i {
+    let zero = _mm256_setzero_si256();
+    let low = _mm256_unpacklo_epi16(sums, zero);
+    let high = _mm256_unpackhi_epi16(sums, zero);
+    _mm256_packus_epi32(share_as_f32(low, world), share_as_f32(high, world))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_as_f32(sums: __m256i, world: usize) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe { _mm256_cvttps_epi32(_mm256_div_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(world as f32))) }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_as_f32(sums: __m256i, world: usize) -> __m256i {
+    _mm256_cvttps_epi32(_mm256_div_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(world as f32)))
 }
 
 /// In f64, likewise.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_epi32(sums: __m256i, world: usize) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let world = _mm256_set1_pd(world as f64);
-        let low = _mm256_cvtepi32_pd(_mm256_castsi256_si128(sums));
-        let high = _mm256_cvtepi32_pd(_mm256_extracti128_si256::<1>(sums));
-        let low = _mm256_cvttpd_epi32(_mm256_div_pd(low, world));
-        let high = _mm256_cvttpd_epi32(_mm256_div_pd(high, world));
-        _mm256_set_m128i(high, low)
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epi32(sums: __m256i, world: usize) -> __m256i {
+    let world = _mm256_set1_pd(world as f64);
+    let low = _mm256_cvtepi32_pd(_mm256_castsi256_si128(sums));
+    let high = _mm256_cvtepi32_pd(_mm256_extracti128_si256::<1>(sums));
+    let low = _mm256_cvttpd_epi32(_mm256_div_pd(low, world));
+    let high = _mm256_cvttpd_epi32(_mm256_div_pd(high, world));
+    _mm256_set_m128i(high, low)
 }
 
 /// There are conversions of signed numbers only: they take the numbers less 2^31.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_epu32(sums: __m256i, world: usize) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let flip = _mm256_set1_epi32(i32::MIN);
-        let signed = _mm256_xor_si256(sums, flip);
-        let low = share_shifted(_mm256_castsi256_si128(signed), world);
-        let high = share_shifted(_mm256_extracti128_si256::<1>(signed), world);
-        _mm256_xor_si256(_mm256_set_m128i(high, low), flip)
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epu32(sums: __m256i, world: usize) -> __m256i {
+    let flip = _mm256_set1_epi32(i32::MIN);
+    let signed = _mm256_xor_si256(sums, flip);
+    let low = share_shifted(_mm256_castsi256_si128(signed), world);
+    let high = share_shifted(_mm256_extracti128_si256::<1>(signed), world);
+    _mm256_xor_si256(_mm256_set_m128i(high, low), flip)
 }
 
 /// Quotients less 2^31 of sums less 2^31.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn share_shifted(sums: __m128i, world: usize) -> __m128i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let shift = _mm256_set1_pd(f64::from(1u32 << 31));
-        let sums = _mm256_add_pd(_mm256_cvtepi32_pd(sums), shift);
-        let quotients = _mm256_floor_pd(_mm256_div_pd(sums, _mm256_set1_pd(world as f64)));
-        _mm256_cvttpd_epi32(_mm256_sub_pd(quotients, shift))
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_shifted(sums: __m128i, world: usize) -> __m128i {
+    let shift = _mm256_set1_pd(f64::from(1u32 << 31));
+    let sums = _mm256_add_pd(_mm256_cvtepi32_pd(sums), shift);
+    let quotients = _mm256_floor_pd(_mm256_div_pd(sums, _mm256_set1_pd(world as f64)));
+    _mm256_cvttpd_epi32(_mm256_sub_pd(quotients, shift))
 }
 
 /// There is no instruction for that, and f64 is too small.
-///
-/// # Safety
-/// None.
-#[inline(always)]
-unsafe fn share_epi64(sums: __m256i, world: usize) -> __m256i {
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epi64(sums: __m256i, world: usize) -> __m256i {
     let [a, b, c, d]: [i64; 4] = cast(sums);
     cast([a.share(world), b.share(world), c.share(world), d.share(world)])
 }
 
-/// # Safety
-/// None.
-#[inline(always)]
-unsafe fn share_epu64(sums: __m256i, world: usize) -> __m256i {
+#[inline]
+#[target_feature(enable = "avx2")]
+fn share_epu64(sums: __m256i, world: usize) -> __m256i {
     let [a, b, c, d]: [u64; 4] = cast(sums);
     cast([a.share(world), b.share(world), c.share(world), d.share(world)])
 }

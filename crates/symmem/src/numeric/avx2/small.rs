@@ -30,19 +30,16 @@ impl Lanes for F16Lanes {
     }
 }
 
-/// # Safety
-/// The processor must have F16C and AVX2. Exact.
-#[inline(always)]
-unsafe fn from_halves([a, b]: [__m256i; 2]) -> [F32x8; 4] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        [
-            F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(a))),
-            F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(a))),
-            F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(b))),
-            F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(b))),
-        ]
-    }
+/// Exact.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn from_halves([a, b]: [__m256i; 2]) -> [F32x8; 4] {
+    [
+        F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(a))),
+        F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(a))),
+        F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(b))),
+        F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(b))),
+    ]
 }
 
 /// Rounds and keeps subnormals as IEEE 754 says. A NaN keeps its sign and the upper bits of its payload, so
@@ -50,38 +47,27 @@ unsafe fn from_halves([a, b]: [__m256i; 2]) -> [F32x8; 4] {
 ///
 /// The results are put together in registers: for the store of a part, the compiler would convert again at
 /// each destination.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn to_halves([a, b, c, d]: [F32x8; 4]) -> [__m256i; 2] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let a = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a.0);
-        let b = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(b.0);
-        let c = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(c.0);
-        let d = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d.0);
-        [_mm256_set_m128i(b, a), _mm256_set_m128i(d, c)]
-    }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn to_halves([a, b, c, d]: [F32x8; 4]) -> [__m256i; 2] {
+    let a = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a.0);
+    let b = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(b.0);
+    let c = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(c.0);
+    let d = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d.0);
+    [_mm256_set_m128i(b, a), _mm256_set_m128i(d, c)]
 }
 
 /// Canonical NaN, by a branch, as there hardly ever is a NaN. Where conversions keep the processor busy that
 /// is faster.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn canonical([a, b, c, d]: [F32x8; 4]) -> [F32x8; 4] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let nan =
-            _mm256_or_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(a.0, b.0), _mm256_cmp_ps::<_CMP_UNORD_Q>(c.0, d.0));
-        if _mm256_movemask_ps(nan) == 0 {
-            [a, b, c, d]
-        } else {
-            std::hint::cold_path();
-            [a.canonical(), b.canonical(), c.canonical(), d.canonical()]
-        }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn canonical([a, b, c, d]: [F32x8; 4]) -> [F32x8; 4] {
+    let nan = _mm256_or_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(a.0, b.0), _mm256_cmp_ps::<_CMP_UNORD_Q>(c.0, d.0));
+    if _mm256_movemask_ps(nan) == 0 {
+        [a, b, c, d]
+    } else {
+        std::hint::cold_path();
+        [a.canonical(), b.canonical(), c.canonical(), d.canonical()]
     }
 }
 
@@ -110,39 +96,30 @@ impl Lanes for Bf16Lanes {
     }
 }
 
-/// # Safety
-/// As above. So for all below.
-#[inline(always)]
-unsafe fn lower(words: __m256i) -> F32x8 {
-    // SAFETY: the caller's duty.
-    F32x8(unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) })
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn lower(words: __m256i) -> F32x8 {
+    F32x8(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn upper(words: __m256i) -> F32x8 {
-    // SAFETY: the caller's duty.
-    F32x8(unsafe { _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0 << 16))) })
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn upper(words: __m256i) -> F32x8 {
+    F32x8(_mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0 << 16))))
 }
 
 /// The nearest bf16, in 16-bit arithmetic for both halves together: one more than the upper half of the f32
 /// if its lower half is more than a half, or just a half where the upper one is odd. No carry makes a number
 /// of the canonical NaN, as its lower half is zero.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn to_bf16(lower: F32x8, upper: F32x8) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let (lower, upper) = (_mm256_castps_si256(lower.0), _mm256_castps_si256(upper.0));
-        let kept = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(lower), upper);
-        let dropped = _mm256_blend_epi16::<0xaa>(lower, _mm256_slli_epi32::<16>(upper));
-        let even = _mm256_andnot_si256(kept, _mm256_set1_epi16(1));
-        let up = _mm256_srli_epi16::<15>(_mm256_subs_epu16(dropped, even));
-        _mm256_add_epi16(kept, up)
-    }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn to_bf16(lower: F32x8, upper: F32x8) -> __m256i {
+    let (lower, upper) = (_mm256_castps_si256(lower.0), _mm256_castps_si256(upper.0));
+    let kept = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(lower), upper);
+    let dropped = _mm256_blend_epi16::<0xaa>(lower, _mm256_slli_epi32::<16>(upper));
+    let even = _mm256_andnot_si256(kept, _mm256_set1_epi16(1));
+    let up = _mm256_srli_epi16::<15>(_mm256_subs_epu16(dropped, even));
+    _mm256_add_epi16(kept, up)
 }
 
 /// f8 E5M2, the upper byte of an f16.
@@ -171,17 +148,12 @@ impl Lanes for E5M2Lanes {
 }
 
 /// The upper byte, in the place of the lower one; for any NaN the canonical one.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn e5m2_of_half(halves: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x7fff));
-        let is_nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(0x7c00));
-        _mm256_blendv_epi8(_mm256_srli_epi16::<8>(halves), _mm256_set1_epi16(0x7f), is_nan)
-    }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn e5m2_of_half(halves: __m256i) -> __m256i {
+    let magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x7fff));
+    let is_nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(0x7c00));
+    _mm256_blendv_epi8(_mm256_srli_epi16::<8>(halves), _mm256_set1_epi16(0x7f), is_nan)
 }
 
 /// f8 E4M3. In the places of an f16 it is 256 times too small.
@@ -217,80 +189,58 @@ impl Lanes for E4M3Lanes {
 }
 
 /// From the upper byte.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn half_of_e4m3(bytes: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        // The shift doubles the sign; the copy is taken out.
-        let small = _mm256_and_si256(_mm256_srai_epi16::<1>(bytes), _mm256_set1_epi16(!0x4000));
-        // All ones is NaN: the carry makes the exponent all ones.
-        let carry = _mm256_add_epi16(small, _mm256_set1_epi16(0x80));
-        _mm256_or_si256(small, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)))
-    }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn half_of_e4m3(bytes: __m256i) -> __m256i {
+    // The shift doubles the sign; the copy is taken out.
+    let small = _mm256_and_si256(_mm256_srai_epi16::<1>(bytes), _mm256_set1_epi16(!0x4000));
+    // All ones is NaN: the carry makes the exponent all ones.
+    let carry = _mm256_add_epi16(small, _mm256_set1_epi16(0x80));
+    _mm256_or_si256(small, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)))
 }
 
 /// In the place of the lower byte. What is too large, infinity and NaN included, becomes the canonical NaN.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn e4m3_of_half(halves: __m256i) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let nan = _mm256_set1_epi16(0x7f);
-        let magnitude = _mm256_srli_epi16::<7>(_mm256_and_si256(halves, _mm256_set1_epi16(0x7fff)));
-        let bounded = _mm256_min_epu16(magnitude, nan);
-        let sign = _mm256_and_si256(_mm256_srli_epi16::<8>(halves), _mm256_set1_epi16(0x80));
-        _mm256_or_si256(bounded, _mm256_andnot_si256(_mm256_cmpeq_epi16(bounded, nan), sign))
-    }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn e4m3_of_half(halves: __m256i) -> __m256i {
+    let nan = _mm256_set1_epi16(0x7f);
+    let magnitude = _mm256_srli_epi16::<7>(_mm256_and_si256(halves, _mm256_set1_epi16(0x7fff)));
+    let bounded = _mm256_min_epu16(magnitude, nan);
+    let sign = _mm256_and_si256(_mm256_srli_epi16::<8>(halves), _mm256_set1_epi16(0x80));
+    _mm256_or_si256(bounded, _mm256_andnot_si256(_mm256_cmpeq_epi16(bounded, nan), sign))
 }
 
 /// Each byte as the upper one of 16 bits. Their order is the one that packing undoes.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn to_upper_bytes(bytes: __m256i) -> [__m256i; 2] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let zero = _mm256_setzero_si256();
-        [_mm256_unpacklo_epi8(zero, bytes), _mm256_unpackhi_epi8(zero, bytes)]
-    }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn to_upper_bytes(bytes: __m256i) -> [__m256i; 2] {
+    let zero = _mm256_setzero_si256();
+    [_mm256_unpacklo_epi8(zero, bytes), _mm256_unpackhi_epi8(zero, bytes)]
 }
 
 /// The nearest number of the format, ties to even, as an f32: adds and takes away a number whose last bit is
 /// worth what the format's last bit is worth for such an exponent, so that the adder rounds. What lies beyond
 /// the format stays beyond, infinity and NaN stay what they are.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn round<F: Format>(values: F32x8) -> F32x8 {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let exponent = _mm256_and_si256(_mm256_castps_si256(values.0), constant(0x7f80_0000));
-        let mut exponent = _mm256_max_epi32(exponent, constant(F::SMALLEST_NORMAL));
-        // An exponent too large for an f32 would make NaN, or change nothing: right where NaN is what lies
-        // beyond.
-        if F::HAS_INFINITY {
-            exponent = _mm256_min_epi32(exponent, constant(F::BEYOND_ALL));
-        }
-        // Half as much again keeps the exponent of the sum for negative numbers as well.
-        let rounder = _mm256_add_epi32(exponent, constant((F::DROPPED << 23) + (1 << 22)));
-        let rounder = _mm256_castsi256_ps(rounder);
-        let rounded = _mm256_sub_ps(_mm256_add_ps(values.0, rounder), rounder);
-        // A negative number that rounds to zero is -0.0.
-        F32x8(_mm256_or_ps(rounded, _mm256_and_ps(values.0, _mm256_set1_ps(-0.0))))
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn round<F: Format>(values: F32x8) -> F32x8 {
+    let exponent = _mm256_and_si256(_mm256_castps_si256(values.0), constant(0x7f80_0000));
+    let mut exponent = _mm256_max_epi32(exponent, constant(F::SMALLEST_NORMAL));
+    // An exponent too large for an f32 would make NaN, or change nothing: right where NaN is what lies
+    // beyond.
+    if F::HAS_INFINITY {
+        exponent = _mm256_min_epi32(exponent, constant(F::BEYOND_ALL));
     }
+    // Half as much again keeps the exponent of the sum for negative numbers as well.
+    let rounder = _mm256_add_epi32(exponent, constant((F::DROPPED << 23) + (1 << 22)));
+    let rounder = _mm256_castsi256_ps(rounder);
+    let rounded = _mm256_sub_ps(_mm256_add_ps(values.0, rounder), rounder);
+    // A negative number that rounds to zero is -0.0.
+    F32x8(_mm256_or_ps(rounded, _mm256_and_ps(values.0, _mm256_set1_ps(-0.0))))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn constant(bits: u32) -> __m256i {
-    // SAFETY: the caller's duty.
-    unsafe { _mm256_set1_epi32(bits as i32) }
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn constant(bits: u32) -> __m256i {
+    _mm256_set1_epi32(bits as i32)
 }

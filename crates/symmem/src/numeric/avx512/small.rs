@@ -34,57 +34,43 @@ impl Lanes for F16Lanes {
 }
 
 /// Exact.
-///
-/// # Safety
 /// The processor must have AVX-512. So for all below.
-#[inline(always)]
-unsafe fn from_halves([a, b]: [__m512i; 2]) -> [F32x16; 4] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        [
-            F32x16(_mm512_cvtph_ps(_mm512_castsi512_si256(a))),
-            F32x16(_mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(a))),
-            F32x16(_mm512_cvtph_ps(_mm512_castsi512_si256(b))),
-            F32x16(_mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(b))),
-        ]
-    }
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn from_halves([a, b]: [__m512i; 2]) -> [F32x16; 4] {
+    [
+        F32x16(_mm512_cvtph_ps(_mm512_castsi512_si256(a))),
+        F32x16(_mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(a))),
+        F32x16(_mm512_cvtph_ps(_mm512_castsi512_si256(b))),
+        F32x16(_mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(b))),
+    ]
 }
 
 /// Rounds and keeps subnormals as IEEE 754 says. A NaN keeps its sign and the upper bits of its payload, so
 /// the canonical one becomes the canonical one.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn to_halves([a, b, c, d]: [F32x16; 4]) -> [__m512i; 2] {
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn to_halves([a, b, c, d]: [F32x16; 4]) -> [__m512i; 2] {
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    // SAFETY: the caller's duty.
-    unsafe {
-        let a = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(a.0));
-        let c = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(c.0));
-        [
-            _mm512_inserti64x4::<1>(a, _mm512_cvtps_ph::<NEAREST>(b.0)),
-            _mm512_inserti64x4::<1>(c, _mm512_cvtps_ph::<NEAREST>(d.0)),
-        ]
-    }
+    let a = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(a.0));
+    let c = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(c.0));
+    [
+        _mm512_inserti64x4::<1>(a, _mm512_cvtps_ph::<NEAREST>(b.0)),
+        _mm512_inserti64x4::<1>(c, _mm512_cvtps_ph::<NEAREST>(d.0)),
+    ]
 }
 
 /// Canonical NaN, by a branch, as there hardly ever is a NaN. Where conversions keep the processor busy that
 /// is faster.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn canonical([a, b, c, d]: [F32x16; 4]) -> [F32x16; 4] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a.0, b.0) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(c.0, d.0);
-        if nan == 0 {
-            [a, b, c, d]
-        } else {
-            std::hint::cold_path();
-            [a.canonical(), b.canonical(), c.canonical(), d.canonical()]
-        }
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn canonical([a, b, c, d]: [F32x16; 4]) -> [F32x16; 4] {
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a.0, b.0) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(c.0, d.0);
+    if nan == 0 {
+        [a, b, c, d]
+    } else {
+        std::hint::cold_path();
+        [a.canonical(), b.canonical(), c.canonical(), d.canonical()]
     }
 }
 
@@ -113,38 +99,29 @@ impl Lanes for Bf16Lanes {
     }
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn lower(words: __m512i) -> F32x16 {
-    // SAFETY: the caller's duty.
-    F32x16(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) })
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn lower(words: __m512i) -> F32x16 {
+    F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)))
 }
 
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn upper(words: __m512i) -> F32x16 {
-    // SAFETY: the caller's duty.
-    F32x16(unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0 << 16))) })
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn upper(words: __m512i) -> F32x16 {
+    F32x16(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0 << 16))))
 }
 
 /// The nearest bf16, in 16-bit arithmetic for both halves together: one more than the upper half of the f32
 /// if its lower half is more than a half, or just a half where the upper one is odd. No carry makes a number
 /// of the canonical NaN, as its lower half is zero.
-///
-/// # Safety
-/// As above.
-#[inline(always)]
-unsafe fn to_bf16(lower: F32x16, upper: F32x16) -> __m512i {
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn to_bf16(lower: F32x16, upper: F32x16) -> __m512i {
     const ODD: u32 = 0xaaaa_aaaa;
-    // SAFETY: the caller's duty.
-    unsafe {
-        let (lower, upper) = (_mm512_castps_si512(lower.0), _mm512_castps_si512(upper.0));
-        let kept = _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32::<16>(lower), upper);
-        let dropped = _mm512_mask_blend_epi16(ODD, lower, _mm512_slli_epi32::<16>(upper));
-        let even = _mm512_andnot_si512(kept, _mm512_set1_epi16(1));
-        let up = _mm512_srli_epi16::<15>(_mm512_subs_epu16(dropped, even));
-        _mm512_add_epi16(kept, up)
-    }
+    let (lower, upper) = (_mm512_castps_si512(lower.0), _mm512_castps_si512(upper.0));
+    let kept = _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32::<16>(lower), upper);
+    let dropped = _mm512_mask_blend_epi16(ODD, lower, _mm512_slli_epi32::<16>(upper));
+    let even = _mm512_andnot_si512(kept, _mm512_set1_epi16(1));
+    let up = _mm512_srli_epi16::<15>(_mm512_subs_epu16(dropped, even));
+    _mm512_add_epi16(kept, up)
 }
