@@ -344,6 +344,8 @@ def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: Op, group_name: Gr
     problem = None
     if reduce_op not in ("sum", "avg"):
         problem = f"reduce_op must be sum or avg, not {reduce_op}"
+    elif not tensor.dim():
+        problem = "a tensor without dimensions has no parts"
     elif tensor.shape[0] % group.size:
         problem = f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
     if problem is not None and tensor.is_cuda:
