@@ -293,6 +293,37 @@ def test_what_is_wrong_on_one_rank_is_told_to_the_others() -> None:
     run(told, 2)
 
 
+def nothing_on_one(rank: int) -> None:
+    """A rank whose tensor has no elements is in another call than the others, and all hear of it; where nobody has any they go on."""
+    name, operators = group(), torch.ops.symmem
+    symmetric = filled(1.0, 8)
+    symm_mem.rendezvous(symmetric, name)
+    for tensor in (symmetric, torch.ones(8)):
+        for ranks in ((0,), (0, 1)):
+            x = tensor[:0] if rank in ranks else tensor
+            like, part = torch.zeros(x.shape), torch.zeros(len(x) // 2)
+            calls: list[Any] = [
+                lambda x=x: operators.one_shot_all_reduce(x, "sum", name),
+                lambda x=x, like=like: operators.two_shot_all_reduce_out(x, "sum", name, like),
+                lambda x=x: operators.two_shot_all_reduce_(x, "sum", name),
+                lambda x=x, like=like: operators.one_shot_all_reduce_copy_out(tensor, x.clone(), "sum", name, like),
+                lambda x=x, part=part: operators.reduce_scatter_out(x, name, False, part),
+                lambda x=x, like=like: operators.nvshmem_all_to_all(x, like, name),
+            ]
+            for call in calls:
+                if ranks == (0, 1):
+                    call()
+                    continue
+                started = time.monotonic()
+                with pytest.raises(RuntimeError, match="disagree"):
+                    call()
+                assert time.monotonic() - started < 10
+
+
+def test_a_rank_with_nothing_keeps_nobody_waiting() -> None:
+    run(nothing_on_one, 2)
+
+
 def counted(rank: int) -> None:
     """What an operator writes counts as written, so that autograd notices."""
     name, operators = group(), torch.ops.symmem
