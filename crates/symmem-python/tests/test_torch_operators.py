@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,71 @@ def refused(rank: int) -> None:
 
 def test_errors_are_runtime_errors_with_our_text() -> None:
     run(refused, 2)
+
+
+def told(rank: int) -> None:
+    """What is wrong on one rank alone is told to the others, also what is seen before the first of several collectives."""
+    name, wrong, operators = group(), rank == 0, torch.ops.symmem
+    x, out = torch.arange(8.0).view(4, 2), torch.zeros(16, 2)
+    two, four = torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.int64)
+
+    def numbers(right: list[Any], odd: list[Any]) -> Any:
+        return torch.tensor(odd if wrong else right)
+
+    calls: list[tuple[str, Any]] = [
+        ("as -1 is", lambda: operators.all_to_all_vdev(x, out, numbers([1, 1], [3, -1]), two, name)),
+        ("as -1 is", lambda: operators.all_to_all_vdev_2d(x, out, numbers([1] * 4, [-1, 3, 0, 0]), four, name)),
+        (
+            "as -3 is",
+            lambda: operators.all_to_all_vdev_2d_offset(
+                x, out, numbers([[1] * 4, [0, 1, 2, 3]], [[1] * 4, [0, -3, 2, 3]]), four, name
+            ),
+        ),
+        ("must be non-negative", lambda: operators.nccl_reduce_scatter_offset(x, [out[:2]], name, 0, [3, 2] if wrong else [2, 4])),
+        ("has no parts", lambda: operators._low_contention_reduce_scatter(torch.tensor(1.0) if wrong else x, "sum", name)),
+        ("out of range", lambda: operators._low_contention_all_gather(torch.tensor(1.0) if wrong else x, name)),
+    ]
+    for words, call in calls:
+        started = time.monotonic()
+        with pytest.raises((RuntimeError, IndexError), match=words):
+            call()
+        assert time.monotonic() - started < 10, words
+        operators.nvshmem_broadcast(torch.ones(1), 0, name)
+
+
+def test_what_is_wrong_on_one_rank_is_told_to_the_others() -> None:
+    run(told, 2)
+
+
+def nothing_on_one(rank: int) -> None:
+    """A rank whose tensor has no elements is in another call than the others, and all hear of it; where nobody has any they go on."""
+    name, operators = group(), torch.ops.symmem
+    symmetric = filled(1.0, 8)
+    symm_mem.rendezvous(symmetric, name)
+    for tensor in (symmetric, torch.ones(8)):
+        for ranks in ((0,), (0, 1)):
+            x = tensor[:0] if rank in ranks else tensor
+            like, part = torch.zeros(x.shape), torch.zeros(len(x) // 2)
+            calls: list[Any] = [
+                lambda x=x: operators.one_shot_all_reduce(x, "sum", name),
+                lambda x=x, like=like: operators.two_shot_all_reduce_out(x, "sum", name, like),
+                lambda x=x: operators.two_shot_all_reduce_(x, "sum", name),
+                lambda x=x, like=like: operators.one_shot_all_reduce_copy_out(tensor, x.clone(), "sum", name, like),
+                lambda x=x, part=part: operators.reduce_scatter_out(x, name, False, part),
+                lambda x=x, like=like: operators.nvshmem_all_to_all(x, like, name),
+            ]
+            for call in calls:
+                if ranks == (0, 1):
+                    call()
+                    continue
+                started = time.monotonic()
+                with pytest.raises(RuntimeError, match="disagree"):
+                    call()
+                assert time.monotonic() - started < 10
+
+
+def test_a_rank_with_nothing_keeps_nobody_waiting() -> None:
+    run(nothing_on_one, 2)
 
 
 def counted(rank: int) -> None:

@@ -4,7 +4,7 @@
 mod common;
 
 use std::fmt::Debug;
-use std::sync::Barrier;
+use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{AT_ONCE, PATIENCE, assert_error, config, same_ranks_with};
@@ -303,6 +303,28 @@ fn some_columns_of_a_wider_matrix_are_multiplied_as_they_lie() {
         memory.close()
     })
     .unwrap();
+}
+
+/// A matrix without columns has as many rows as its maker says, and none of them takes any time.
+#[test]
+fn matrices_of_nothing_take_no_time() {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let outcome = symmem::spawn(2, |group| {
+            let most = usize::MAX / 2 * 2;
+            let mut memory = group.alloc::<f32>(0)?.rendezvous(&group)?;
+            let nothing = || MatrixView::<f32>::new(&[], most, 0);
+            memory.all_gather_matmul(&[nothing()?], &mut [&mut []])?;
+            memory.all_gather_columns_matmul(&[nothing()?], &mut [&mut []])?;
+            let none = MatrixView::new(&[], 0, most)?;
+            memory.matmul_reduce_scatter(ReduceOp::Sum, none, nothing()?, &mut [])?;
+            memory.matmul_reduce_scatter_columns(ReduceOp::Sum, none, nothing()?, &mut [])?;
+            memory.matmul_reduce_scatter(ReduceOp::Sum, nothing()?, none.part(0..0)?, &mut [])?;
+            memory.close()
+        });
+        done.send(outcome.map(drop)).unwrap();
+    });
+    ended.recv_timeout(PATIENCE).expect("it ends soon").unwrap();
 }
 
 #[test]

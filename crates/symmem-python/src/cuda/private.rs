@@ -65,8 +65,8 @@ impl Private<'_> {
         // Theirs is as long, as far as can be known here.
         let bytes = x.len.saturating_mul(x.dtype.size()).max(1);
         if has_to_grow(membership, place, Purpose::Private, bytes) {
-            // They are about to make a larger room, together; or have an error of their own, if they capture as
-            // this rank does.
+            // They are about to make a larger room, together; or have an error of their own, if they capture
+            // as this rank does.
             return match refuse_growth(py, ordinal, "refusal", bytes)
                 .and_then(|()| outgrow(py, membership, place))
             {

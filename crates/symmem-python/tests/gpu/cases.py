@@ -798,6 +798,7 @@ def gpu_unlike() -> str:
         "workspace": lambda: group.all_reduce(large if RANK == 0 else small),
         # Told in place of the gather, for which the workspace is large enough, or of the meeting before there is a larger one.
         "scale": lambda: scaled(small, torch.ones(3 if RANK == 0 else 1, 1, device=device)),
+        "kinds of scales": lambda: scaled(small, torch.ones(64 if RANK == 0 else 1, 1, device=device)),
         "scale of more": lambda: scaled(large.repeat(2).view(-1, 64), torch.ones(3 if RANK == 0 else 1, 1, device=device)),
     }
     overlap.all_gather(small, name)

@@ -70,7 +70,7 @@ def test_four_processes() -> None:
 
 def test_ranks_that_want_different_things_of_a_room_are_told() -> None:
     ready()
-    for case in ("rows", "room", "workspace", "scale", "scale of more"):
+    for case in ("rows", "room", "workspace", "scale", "scale of more", "kinds of scales"):
         outcomes = harness.run_ranks("gpu_unlike", 2, {"UNLIKE": case})
         print(json.dumps({"ranks that differ in": case, "outcome": outcomes}), flush=True)
         heard = [any(text in words for text in ("disagree", "in another operation", "Invalid scale shape")) for words in outcomes]

@@ -130,8 +130,8 @@ impl<R> MadeRing<R> {
     }
 }
 
-/// What `kept` has, which `make` makes first. The warning comes when it is kept: whoever is told of it may use
-/// the same mailbox, on this thread or another one, and would wait for this call.
+/// What `kept` has, which `make` makes first. The warning comes when it is kept: whoever is told of it may
+/// use the same mailbox, on this thread or another one, and would wait for this call.
 fn once<R>(kept: &OnceLock<Option<R>>, make: impl FnOnce() -> MadeRing<R>) -> Option<&R> {
     let mut problem = None;
     let ring = kept.get_or_init(|| {

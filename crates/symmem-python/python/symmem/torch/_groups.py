@@ -120,7 +120,7 @@ def _heed(function: str, ended: Callable[..., list[ProcessGroup]]) -> None:
 
     @functools.wraps(usual)
     def told(*args: Any, **kwargs: Any) -> Any:
-        gone = ended(*args)
+        gone = ended(*args, *kwargs.values())
         try:
             return usual(*args, **kwargs)
         finally:

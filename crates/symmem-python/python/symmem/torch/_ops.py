@@ -73,6 +73,12 @@ def _check_contiguous(name: str, what: str, tensor: Tensor, group: GroupLike, li
         raise _refused(f"{name}: the {what} must be contiguous", group, tensor if like is None else like)
 
 
+def _nothing(tensor: Tensor, group: GroupLike) -> None:
+    """There is nothing to do. On the CPU the ranks meet all the same: one that has something hears of one that has not."""
+    if tensor.is_cpu:
+        resolve(group).barrier()
+
+
 def _reduce_into(
     name: str, input: Tensor, op: Op, group: GroupLike, out: Tensor, how: int = device.BY_SIZE
 ) -> Tensor:
@@ -80,6 +86,7 @@ def _reduce_into(
     if not input.is_contiguous():
         _check_contiguous(name, "input", input, group)
     if input.numel() == 0:
+        _nothing(input, group)
         return out
     if input.is_cuda:
         found = device.known(input, op, group) or device.learn(input, op, group)
@@ -98,6 +105,7 @@ def _reduce_in_place(
         return input
     _check_contiguous(name, "input", input, group)
     if input.numel() == 0:
+        _nothing(input, group)
         return input
     if input.is_cuda:
         found = device.learn(input, op, group)
@@ -157,6 +165,7 @@ def one_shot_all_reduce_copy_out(
         )
         raise _refused(text, group_name, symm_buffer)
     if local_input.numel() == 0:
+        _nothing(local_input, group_name)
         return out
     if symm_buffer.is_cuda:
         found = device.known(symm_buffer, reduce_op, group_name) or device.learn(symm_buffer, reduce_op, group_name)
@@ -251,6 +260,7 @@ def reduce_scatter_out(input: Tensor, group_name: GroupLike, split_last_dim: boo
     if output.dtype != input.dtype:
         raise _refused(f"{name}: the output is {output.dtype}, the input {input.dtype}", group_name, input)
     if input.numel() == 0:
+        _nothing(input, group_name)
         return output
     handle = find(input, group_name)
     problem = _problem_of_parts(input, handle.world_size, split_last_dim, output)
@@ -349,6 +359,8 @@ def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: Op, group_name: Gr
     problem = None
     if reduce_op not in ("sum", "avg"):
         problem = f"reduce_op must be sum or avg, not {reduce_op}"
+    elif not tensor.dim():
+        problem = "a tensor without dimensions has no parts"
     elif tensor.shape[0] % group.size:
         problem = f"a first dimension of {tensor.shape[0]} must be divisible by the {group.size} ranks"
     if problem is not None and tensor.is_cuda:

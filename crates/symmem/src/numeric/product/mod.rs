@@ -100,7 +100,8 @@ impl Panels {
         let width = kernel.columns;
         let mut panels = Self { kernel, k, n, lines: lines(k * n.next_multiple_of(width)) };
         let all = panels.lines.as_mut_ptr().cast::<f32>();
-        for block in blocks(k) {
+        // A matrix without columns may say that it has any number of rows.
+        for block in blocks(if n == 0 { 0 } else { k }) {
             for (panel, column) in (0..n).step_by(width).enumerate() {
                 let columns = width.min(n - column);
                 let mut to = all.wrapping_add(panels.start(&block, panel));

@@ -42,7 +42,7 @@ _UNSET = timedelta(milliseconds=-1)
 _SUM = c10d.ReduceOp.SUM
 # Bytes from which an operation is started beside the caller at once, however soon that may wait for it.
 _LARGE = 256 << 10
-#: Set on an error of which the other ranks know, or will know by themselves.
+#: In the dictionary of an error of which the other ranks know, or will know by themselves.
 _TOLD = "_symmem_told"
 _alive: weakref.WeakSet[SymmemProcessGroup] = weakref.WeakSet()
 
@@ -194,7 +194,7 @@ class SymmemProcessGroup(ProcessGroup):
             # An operation tells by itself. A callback, whose thread has the turn, has begun none.
             if not is_begun or self._turn.is_here():
                 self._say(error)
-            setattr(error, _TOLD, True)
+            vars(error)[_TOLD] = True
             raise
         operation = (group, function, calls, written)
         return self._remember(self._worker.submit(Work.of(name, written), operation, at_once=large))
@@ -207,7 +207,7 @@ class SymmemProcessGroup(ProcessGroup):
         if not getattr(error, _TOLD, False):
             self._sequence += 1
             self._say(error)
-            setattr(error, _TOLD, True)
+            vars(error)[_TOLD] = True
 
     def _say(self, error: Exception) -> None:
         """Tells the others in place of an operation. What comes of it, after the end of the group say, is not what the caller is to hear."""
@@ -255,7 +255,7 @@ class SymmemProcessGroup(ProcessGroup):
             return work
         except Exception as error:
             if is_begun:
-                setattr(error, _TOLD, True)
+                vars(error)[_TOLD] = True
             self._tell(error)
             raise
 

@@ -41,8 +41,10 @@ def two_shot_all_reduce_(input: Tensor, reduce_op: str, group_name: str) -> None
 
 
 def _private_in_place(input: Tensor, reduce_op: str, group_name: str) -> None:
-    if input.numel():
-        resolve(group_name).all_reduce(input, cast(Op, reduce_op))
+    if input.numel() == 0:
+        ops._nothing(input, group_name)
+        return
+    resolve(group_name).all_reduce(input, cast(Op, reduce_op))
 
 
 def multimem_one_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: str, out: Tensor) -> None:
@@ -72,8 +74,10 @@ def two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: str, outp
 def _private_out(name: str, input: Tensor, reduce_op: str, group_name: str, out: Tensor) -> None:
     ops._check_contiguous(name, "input", input, group_name)
     ops._check_like(name, out, input, group_name)
-    if input.numel():
-        resolve(group_name).all_reduce(input, cast(Op, reduce_op), out)
+    if input.numel() == 0:
+        ops._nothing(input, group_name)
+        return
+    resolve(group_name).all_reduce(input, cast(Op, reduce_op), out)
 
 
 def one_shot_all_reduce_copy_out(
@@ -134,6 +138,7 @@ def reduce_scatter_out(input: Tensor, group_name: str, split_last_dim: bool, out
         text = f"{name}: {problem or f'the output is {output.dtype}, the input {input.dtype}'}"
         raise ops._refused(text, group_name, input)
     if input.numel() == 0:
+        ops._nothing(input, group_name)
         return
     # Parts side by side: those of the last dimension lie across all rows.
     parts = input.view(-1, group.size, output.shape[-1]).transpose(0, 1).contiguous()
@@ -156,8 +161,10 @@ def nvshmem_all_to_all(input: Tensor, out: Tensor, group_name: str) -> None:
     if input.numel() % group.size:
         text = f"{name}: {input.numel()} elements must be divisible by the {group.size} ranks"
         raise ops._refused(text, group_name, input)
-    if input.numel():
-        group.all_to_all(input.view(-1), out.view(-1))
+    if input.numel() == 0:
+        ops._nothing(input, group_name)
+        return
+    group.all_to_all(input.view(-1), out.view(-1))
 
 
 def tile_reduce(in_tile: Tensor, out_tile: Tensor, root: int, group_name: str, reduce_op: str = "sum") -> None:

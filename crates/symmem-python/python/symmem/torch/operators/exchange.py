@@ -58,7 +58,9 @@ def _check_splits(name: str, splits: Tensor, out: Tensor, shape: tuple[int, ...]
         raise _refused(text, group, splits)
 
 
-def _check_rows(name: str, input: Tensor, out: Tensor, sent: int, group: str) -> None:
+def _check_rows(name: str, input: Tensor, out: Tensor, counts: list[int], sent: int, group: str) -> None:
+    if min(counts, default=0) < 0:
+        raise _refused(f"{name}: splits and offsets must not be negative, as {min(counts)} is", group, input)
     if input.dtype != out.dtype or input.shape[1:] != out.shape[1:]:
         text = f"{name}: rows of {list(input.shape[1:])} {input.dtype} do not go with {list(out.shape[1:])} {out.dtype}"
         raise _refused(text, group, input)
@@ -100,7 +102,7 @@ def all_to_all_vdev(input: Tensor, out: Tensor, in_splits: Tensor, out_splits_of
     name, group = "all_to_all_vdev", resolve(group_name)
     _check_splits(name, in_splits, out_splits_offsets, (group.size,), group_name)
     sends = in_splits.tolist()
-    _check_rows(name, input, out, sum(sends), group_name)
+    _check_rows(name, input, out, sends, sum(sends), group_name)
     receives = _swapped(in_splits, group).tolist()
     came = _receive(name, input[: sum(sends)], sends, receives, out.shape[0], group_name)
     out[: came.shape[0]].copy_(came)
@@ -123,8 +125,9 @@ def all_to_all_vdev_2d(
         raise _refused(text, group_name, input)
     _check_splits(name, in_splits, out_splits_offsets, (in_splits.numel(),), group_name)
     splits = in_splits.view(group.size, -1)
-    sends = splits.sum(1).tolist()
-    _check_rows(name, input, out, sum(sends), group_name)
+    counts = splits.tolist()
+    sends = [sum(lengths) for lengths in counts]
+    _check_rows(name, input, out, sum(counts, []), sum(sends), group_name)
     theirs = _swapped(splits, group)
     by_expert = theirs.t().tolist()
     room = [max(align, -(-sum(lengths) // align) * align) for lengths in by_expert]
@@ -155,12 +158,10 @@ def all_to_all_vdev_2d_offset(
         text = f"{name}: {in_splits_offsets.shape[-1]} splits must be divisible by the {group.size} ranks"
         raise _refused(text, group_name, input)
     splits, starts = in_splits_offsets.view(2, -1, group.size).unbind(0)
-    _check_rows(name, input, out, int((splits + starts).max()) if splits.numel() else 0, group_name)
-    pieces = [
-        input[start : start + length]
-        for lengths, firsts in zip(splits.t().tolist(), starts.t().tolist(), strict=True)
-        for length, start in zip(lengths, firsts, strict=True)
-    ]
+    lengths, firsts = (each.t().reshape(-1).tolist() for each in (splits, starts))
+    ends = [start + length for length, start in zip(lengths, firsts, strict=True)]
+    _check_rows(name, input, out, lengths + firsts, max(ends, default=0), group_name)
+    pieces = [input[start:end] for start, end in zip(firsts, ends, strict=True)]
     theirs = _swapped(splits.t().contiguous(), group)
     receives = theirs.sum(1).tolist()
     with _telling(group_name, input):
@@ -214,7 +215,8 @@ def nccl_reduce_scatter_offset(
     ends = offsets if offsets is not None else [side // ranks * (at + 1) for at in range(ranks)]
     owners = dst_ranks if dst_ranks is not None else [at % ranks for at in range(len(ends))]
     mine = [at for at, owner in enumerate(owners) if owner == group.rank]
-    blocks = [input.narrow(dim, first, last - first) for first, last in zip([0, *ends], ends, strict=False)]
+    with ops._telling(group, input):
+        blocks = [input.narrow(dim, first, last - first) for first, last in zip([0, *ends], ends, strict=False)]
     wrong = len(owners) != len(ends) or len(mine) != len(out) or any(owner not in range(ranks) for owner in owners)
     if wrong or any(out[at].shape != blocks[block].shape for at, block in enumerate(mine)):
         text = f"{name}: {len(ends)} blocks for ranks {owners} do not go with {[list(each.shape) for each in out]}"

@@ -218,17 +218,17 @@ def fused_all_gather_scaled_matmul(
     use_fast_accum: list[bool],
 ) -> tuple[Tensor, list[Tensor]]:
     """`fused_all_gather_matmul` of scaled numbers; a scale per row is gathered with its rows."""
-    # Whatever the scales are, all ranks gather `A` next.
+    # Whatever the scales are, all ranks gather them or `A` next.
     with ops._telling(group_name, A):
         _check_product(A, gather_dim, Bs, "gather_dim")
         _check_scale(A, gather_dim, A_scale, group_name)
         if {len(Bs)} != {len(each) for each in (B_scales, biases, result_scales, out_dtypes, use_fast_accum)}:
             raise ValueError("len(Bs) must be that of the lists of scales, biases, types and use_fast_accum")
-    whole = plain(_gathered(A, gather_dim, group_name))
     is_of_rows, scales = A_scale.shape == (*A.shape[:-1], 1), A_scale
     if is_of_rows or A.is_cpu:
-        # On the CPU also where nobody needs it: so ranks whose scales are of different kinds find out.
+        # First, and on the CPU also where nobody needs it: so ranks whose scales are of different kinds find out.
         scales = _gathered(A_scale if is_of_rows else A_scale.reshape(-1), gather_dim if is_of_rows else 0, group_name)
+    whole = plain(_gathered(A, gather_dim, group_name))
     if Bs and gather_dim < A.dim() - 1 and host.fuses(A, group_name, torch.float32):
         products = _gathered_scaled(A, Bs, A_scale, B_scales, gather_dim, group_name)
         types = (as_dtype(dtype, A.dtype) for dtype in out_dtypes)
