@@ -51,6 +51,8 @@ macro_rules! interface {
         pub(super) struct Abi {
             $(pub(super) $name: unsafe extern "C-unwind" fn($($argument),*) $(-> $result)?,)*
             writes: Option<Writes>,
+            /// Torch's numbers of the CPU and of CUDA devices.
+            pub(super) kinds: [i32; 2],
             dtypes: Vec<(i32, DType)>,
         }
 
@@ -64,6 +66,7 @@ macro_rules! interface {
                     Some(Self {
                         $($name: std::mem::transmute::<*mut c_void, _>($name),)*
                         writes: Writes::find(library),
+                        kinds: [number(library, c"aoti_torch_device_type_cpu")?, number(library, c"aoti_torch_device_type_cuda")?],
                         dtypes: dtypes(library),
                     })
                 }
@@ -87,8 +90,6 @@ interface! {
     dtype: fn(TorchHandle, *mut i32) -> Code = c"aoti_torch_get_dtype",
     device_type: fn(TorchHandle, *mut i32) -> Code = c"aoti_torch_get_device_type",
     device_index: fn(TorchHandle, *mut i32) -> Code = c"aoti_torch_get_device_index",
-    type_of_cpu: fn() -> i32 = c"aoti_torch_device_type_cpu",
-    type_of_cuda: fn() -> i32 = c"aoti_torch_device_type_cuda",
     empty: fn(i64, *const i64, *const i64, i32, i32, i32, *mut TorchHandle) -> Code = c"aoti_torch_empty_strided",
     another_handle: fn(TorchHandle, *mut TorchHandle) -> Code = c"aoti_torch_new_tensor_handle",
     delete_tensor: fn(TorchHandle) -> Code = c"aoti_torch_delete_tensor_object",
@@ -109,15 +110,18 @@ fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
+/// What the function of this name says, one of those of torch's interface that take nothing and give a number.
+fn number(library: *mut c_void, name: &CStr) -> Option<i32> {
+    let address = symbol(library, name)?;
+    // SAFETY: such a function has this type, and no preconditions.
+    Some(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i32>(address)() })
+}
+
 /// Torch's numbers of the element types that there are here.
 fn dtypes(library: *mut c_void) -> Vec<(i32, DType)> {
     let number = |dtype: &DType| {
         let name = CString::new(format!("aoti_torch_dtype_{}", dtype::name(*dtype))).ok()?;
-        let address = symbol(library, &name)?;
-        // SAFETY: a function of torch's interface by this name takes nothing and gives a number.
-        let function = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i32>(address) };
-        // SAFETY: no preconditions.
-        Some((unsafe { function() }, *dtype))
+        Some((self::number(library, &name)?, *dtype))
     };
     DType::ALL.iter().filter_map(number).collect()
 }

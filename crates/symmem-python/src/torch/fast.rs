@@ -46,7 +46,7 @@ pub(super) struct Fast {
 /// A call of it, whose tensors fit together.
 struct FastCall<'a> {
     key: Key,
-    block: Arc<AllocatedBlock>,
+    group: &'a str,
     input: &'a Arc<Tensor>,
     place: Place,
     op: &'a str,
@@ -81,17 +81,20 @@ impl KnownMemory {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// The elements of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     address: usize,
     len: usize,
     dtype: DType,
-    group: String,
 }
 
-static KNOWN: Mutex<Option<HashMap<Key, KnownTensor>>> = Mutex::new(None);
+/// By elements and then by group, of which they hardly ever have more than one.
+type KnownTensors = HashMap<Key, Vec<(String, KnownTensor)>>;
 
-fn known() -> MutexGuard<'static, Option<HashMap<Key, KnownTensor>>> {
+static KNOWN: Mutex<Option<KnownTensors>> = Mutex::new(None);
+
+fn known() -> MutexGuard<'static, Option<KnownTensors>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -149,7 +152,10 @@ impl Fast {
         let Some(call) = self.call(arguments, made) else { return Ok(false) };
         let memory = match remembered(&call) {
             Some(memory) => memory,
-            None => attached(|py| learn(py, &call))?,
+            None => {
+                let Some((block, _)) = registry::find(call.key.address) else { return Ok(false) };
+                attached(|py| learn(py, &call, &block))?
+            }
         };
         let is_divided = |(_, part): (u64, usize)| part.checked_mul(memory.ranks()) == Some(call.key.len);
         if self.columns.is_some() && !call.to.is_some_and(is_divided) {
@@ -162,8 +168,7 @@ impl Fast {
         match done {
             // The process group was destroyed, and there may be a new one of its name. Nothing was done.
             Err(FastError::Closed) => {
-                let gone = known().as_mut().and_then(|table| table.remove(&call.key));
-                drop(gone);
+                drop(take(&call));
                 Ok(false)
             }
             done => done,
@@ -208,11 +213,10 @@ impl Fast {
         if !to.as_ref().is_none_or(fits) {
             return None;
         }
-        let (block, _) = registry::find(facts.address)?;
-        let key = Key { address: facts.address, len: facts.len(), dtype, group: group.to_owned() };
+        let key = Key { address: facts.address, len: facts.len(), dtype };
         let to = to.map(|to| (to.address as u64, to.len()));
         let source = self.source.map(|_| from.address as u64);
-        Some(FastCall { key, block, input, place, op, out, to, source, len: from.len() })
+        Some(FastCall { key, group, input, place, op, out, to, source, len: from.len() })
     }
 
     fn on_device(&self, memory: &DeviceMemoryEnd, call: &FastCall<'_>) -> Result<bool, FastError> {
@@ -306,17 +310,26 @@ fn is_of_kind(one: &TensorFacts<'_>, other: &TensorFacts<'_>) -> bool {
     one.number == other.number && one.place == other.place
 }
 
-/// The handle of before, if it is of this allocation.
+/// The handle of before. While its allocation is there no other one has these addresses.
 fn remembered(call: &FastCall<'_>) -> Option<KnownMemory> {
     let known = known();
-    let found = known.as_ref()?.get(&call.key)?;
-    (found.block.as_ptr() == Arc::as_ptr(&call.block)).then(|| found.memory.clone())
+    let groups = known.as_ref()?.get(&call.key)?;
+    let (_, found) = groups.iter().find(|(group, _)| group == call.group)?;
+    (found.block.strong_count() > 0).then(|| found.memory.clone())
+}
+
+/// What was remembered of it is forgotten.
+fn take(call: &FastCall<'_>) -> Option<KnownTensor> {
+    let mut known = known();
+    let groups = known.as_mut()?.get_mut(&call.key)?;
+    let at = groups.iter().position(|(group, _)| group == call.group)?;
+    Some(groups.swap_remove(at).1)
 }
 
 /// Finds the handle, collectively if the memory is new to the group.
-fn learn(py: Python<'_>, call: &FastCall<'_>) -> Result<KnownMemory, FastError> {
+fn learn(py: Python<'_>, call: &FastCall<'_>, block: &Arc<AllocatedBlock>) -> Result<KnownMemory, FastError> {
     let tensor = call.input.array(py)?.call_method0(py, intern!(py, "torch"))?;
-    let group = call.key.group.as_str().into_bound_py_any(py)?;
+    let group = call.group.into_bound_py_any(py)?;
     let handle = find(py)?.call1(py, (tensor, group))?;
     let memory = match call.place {
         Place::Cpu => {
@@ -331,11 +344,12 @@ fn learn(py: Python<'_>, call: &FastCall<'_>) -> Result<KnownMemory, FastError> 
             KnownMemory::Device(Arc::clone(&device.core))
         }
     };
-    let entry = KnownTensor { block: Arc::downgrade(&call.block), memory: memory.clone() };
+    let replaced = take(call);
+    let entry = KnownTensor { block: Arc::downgrade(block), memory: memory.clone() };
     let mut known = known();
     let table = known.get_or_insert_default();
     let old = if table.len() >= MOST { std::mem::take(table) } else { HashMap::new() };
-    let replaced = table.insert(call.key.clone(), entry);
+    table.entry(call.key).or_default().push((call.group.to_owned(), entry));
     drop(known);
     drop((old, replaced));
     Ok(memory)

@@ -143,8 +143,7 @@ impl Tensor {
             // SAFETY: as many numbers as the tensor has dimensions.
             false => unsafe { slice::from_raw_parts(pointer, dims as usize) },
         };
-        // SAFETY: no preconditions.
-        let (cpu, cuda) = unsafe { ((abi.type_of_cpu)(), (abi.type_of_cuda)()) };
+        let [cpu, cuda] = abi.kinds;
         let place = match device {
             device if device == cpu => Some(Place::Cpu),
             device if device == cuda => Some(Place::Cuda(index)),

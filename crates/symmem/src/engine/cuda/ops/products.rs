@@ -29,12 +29,9 @@ use crate::numeric::{DType, ReduceOp};
 use crate::operation::Op;
 use crate::{Error, Result};
 
-/// Elements of a rank's rows up to which they are gathered beside products, unless somebody chooses. Beyond,
-/// a product in parts costs more than is saved: measured through PyTorch with ranks that share one H200
-/// (docs/torch.md), not yet by the bench.
-const GATHERED_MEANWHILE: usize = 4 << 20;
-/// Bytes of a product from which on its reduction begins before its end. Not measured yet.
-const SCATTERED_MEANWHILE: usize = 16 << 20;
+/// Rows of a rank from which on they are gathered beside products, unless somebody chooses: products of fewer
+/// cost more one by one than is saved. Measured with 2 and 4 ranks that share one H200 (docs/benchmarks.md).
+const GATHERED_MEANWHILE: usize = 512;
 /// Parts of a product that is scattered meanwhile.
 const PARTS: usize = 2;
 
@@ -95,7 +92,7 @@ impl<'a> RowsToMultiply<'a> {
     /// Whether the rows come beside products. The same on all ranks, whose weights may differ.
     fn is_fused(&self) -> bool {
         match self.way {
-            FusedWay::ByShape => self.rows * self.inner <= GATHERED_MEANWHILE,
+            FusedWay::ByShape => self.rows >= GATHERED_MEANWHILE,
             way => way == FusedWay::Fused,
         }
     }
@@ -128,12 +125,10 @@ impl<'a> ProductToScatter<'a> {
         self.size() * self.dtype.size()
     }
 
-    /// Whether the first half is reduced beside the second. The same on all ranks.
+    /// Whether the first half is reduced beside the second. The same on all ranks. Only where it was asked
+    /// for: it was slower wherever it was measured (docs/benchmarks.md).
     fn is_fused(&self) -> bool {
-        match self.way {
-            FusedWay::ByShape => self.bytes() >= SCATTERED_MEANWHILE,
-            way => way == FusedWay::Fused,
-        }
+        self.way == FusedWay::Fused
     }
 
     /// All of it, at `to`.
