@@ -48,7 +48,8 @@ def test_the_documentation_has_every_name() -> None:
     text = page.read_text()
     keys = {"CPU": "CPU", "CUDA": "CUDA", "CompositeExplicitAutograd": "any"}
     for operator in OPERATORS:
-        row = f"| `{operator.signature}` | {', '.join(keys[key] for key in operator.devices)} |"
+        kernel = "Python" if operator.in_python else "Rust, short way" if operator.fast else "Rust"
+        row = f"| `{operator.signature}` | {', '.join(keys[key] for key in operator.devices)} | {kernel} |"
         assert row in text, row
     for name in symm_mem.__all__:
         assert name in text, name
