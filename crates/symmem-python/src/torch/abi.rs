@@ -110,7 +110,8 @@ fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
-/// What the function of this name says, one of those of torch's interface that take nothing and give a number.
+/// What the function of this name says: one of those of torch's interface that take nothing and give a
+/// number.
 fn number(library: *mut c_void, name: &CStr) -> Option<i32> {
     let address = symbol(library, name)?;
     // SAFETY: such a function has this type, and no preconditions.

@@ -119,9 +119,9 @@ impl Fast {
     /// Stands for the new tensor that an operator returns.
     const MADE: usize = usize::MAX;
 
-    /// From the numbers of the arguments: `input=0 group=1`, and what there is of `op=2`, `out=3`, `source=4`,
-    /// `columns=5` and `multicast`. `out=+` is the tensor that is returned; without one the reduction is in
-    /// place.
+    /// From the numbers of the arguments: `input=0 group=1`, and what there is of `op=2`, `out=3`,
+    /// `source=4`, `columns=5` and `multicast`. `out=+` is the tensor that is returned; without one the
+    /// reduction is in place.
     pub(super) fn parse(text: &str) -> PyResult<Self> {
         let wrong = || invalid("operator", format!("{text:?} is not a short way"));
         let [mut input, mut op, mut group, mut out, mut source, mut columns] = [None; 6];

@@ -2,8 +2,9 @@
 //!
 //! Made when an engine is. What it guarantees: everything that an operation can launch is on the device
 //! before the first one (a kernel that were loaded later would wait behind one that spins for it, for ever),
-//! and engines of one process on one device share what is loaded, if their groups are as large. Of the kernels
-//! that sum, an engine has those for its number of ranks only: a quarter of the code to compile and to load.
+//! and engines of one process on one device share what is loaded, if their groups are as large. Of the
+//! kernels that sum, an engine has those for its number of ranks only: a quarter of the code to compile and
+//! to load.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -82,6 +82,9 @@ impl Prepared {
             product,
             task,
         };
+        if let Some(product) = &prepared.product {
+            product.prepare(&prepared.task, &memory, &lab.stream)?;
+        }
         let answer = Running { lab, prepared: &prepared }.describe(memory.engine())?;
         let graphs = Running { lab, prepared: &prepared }.capture()?;
         prepared.graphs = graphs;

@@ -62,12 +62,32 @@ impl ProductCase {
         Ok(Some(Self { left, right, out: RefCell::new(Buffer::new(&lab.device, out)?) }))
     }
 
+    fn sides(&self, task: &Task) -> Result<(Option<DeviceMatrix<'_, bf16>>, DeviceMatrix<'_, bf16>)> {
+        let Some([rows, inner, columns]) = task.product else { bail!("there is no product") };
+        let left = self.left.as_ref().map(|left| DeviceMatrix::new(left, rows, inner)).transpose()?;
+        Ok((left, DeviceMatrix::new(&self.right, inner, columns)?))
+    }
+
+    /// Collective. Has every rank load what multiplies before any of them waits for another on the GPU that
+    /// they share: what is loaded then may wait for all that runs there.
+    pub(super) fn prepare(&self, task: &Task, memory: &SymmetricMemory<bf16>, stream: &Stream) -> Result<()> {
+        let (left, right) = self.sides(task)?;
+        match left {
+            _ if is_collective(task) => {}
+            Some(_) if task.variant == "product" => {
+                self.operate(task, memory, stream)?;
+                stream.synchronize()?;
+            }
+            Some(left) => memory.prepare_matmul_reduce_scatter(left, right, stream)?,
+            None => memory.prepare_all_gather_matmul(&[right], stream)?,
+        }
+        Ok(memory.group().barrier()?)
+    }
+
     /// Puts the product, with what goes with it, on the stream.
     pub(super) fn operate(&self, task: &Task, memory: &SymmetricMemory<bf16>, stream: &Stream) -> Result<()> {
-        let Some([rows, inner, columns]) = task.product else { bail!("there is no product") };
+        let (left, right) = self.sides(task)?;
         let mut out = self.out.borrow_mut();
-        let left = self.left.as_ref().map(|left| DeviceMatrix::new(left, rows, inner)).transpose()?;
-        let right = DeviceMatrix::new(&self.right, inner, columns)?;
         let way = match task.variant.as_str() {
             "all_gather" => return Ok(memory.all_gather(&mut *out, stream)?),
             "reduce_scatter" => return Ok(memory.reduce_scatter(ReduceOp::Sum, &mut *out, stream)?),
