@@ -26,10 +26,12 @@ pub(super) const WRITTEN_FOR: u64 = (2 << 56) | (10 << 48);
 /// handle is one. They are no part of the stable interface and may be missing.
 struct Writes {
     /// `torch::autograd::impl::bump_version(const at::Tensor&)`: raises for tensors that count no writes.
-    count: unsafe extern "C-unwind" fn(TorchHandle),
+    count: TakesTensor<()>,
     /// `at::native::is_inference(const at::Tensor&)`: whether the tensor is one of those.
-    counts_none: unsafe extern "C-unwind" fn(TorchHandle) -> bool,
+    counts_none: TakesTensor<bool>,
 }
+
+type TakesTensor<R> = unsafe extern "C-unwind" fn(TorchHandle) -> R;
 
 impl Writes {
     fn find(library: *mut c_void) -> Option<Self> {
@@ -38,8 +40,8 @@ impl Writes {
         // SAFETY: C++ has the types in these names, and a reference is an address.
         unsafe {
             Some(Self {
-                count: std::mem::transmute::<*mut c_void, _>(count),
-                counts_none: std::mem::transmute::<*mut c_void, _>(counts_none),
+                count: std::mem::transmute::<*mut c_void, TakesTensor<()>>(count),
+                counts_none: std::mem::transmute::<*mut c_void, TakesTensor<bool>>(counts_none),
             })
         }
     }
