@@ -34,7 +34,7 @@ pub(super) struct Fast {
     group: usize,
     /// In place without one. [`Fast::MADE`]: the new tensor that the operator returns.
     out: Option<usize>,
-    /// What is reduced in place of the input, which then is a place to work in.
+    /// What is reduced in place of the input, which then is a place to work in. On devices only.
     source: Option<usize>,
     /// Whether multicast is wanted, where there is any.
     multicast: bool,
@@ -190,6 +190,9 @@ impl Fast {
         let op = self.op.map_or(Some("sum"), text)?;
         let facts = input.facts();
         let (dtype, place) = (facts.dtype?, facts.place?);
+        if self.source.is_some() && place == Place::Cpu {
+            return None;
+        }
         let source = self.source.map_or(Some(input), tensor)?;
         let from = source.facts();
         let is_part = match self.columns.map(|at| arguments.get(at)) {
@@ -242,11 +245,7 @@ impl Fast {
         done.map(|()| true).map_err(FastError::from)
     }
 
-    /// A reduction on the host, of what is in the symmetric memory itself.
     fn on_host(&self, py: Python<'_>, memory: &Py<PyAny>, call: &FastCall<'_>) -> Result<bool, FastError> {
-        if call.source.is_some() {
-            return Ok(false);
-        }
         let name = if self.columns.is_some() { "reduce_scatter" } else { "all_reduce" };
         let done = match call.out {
             None => memory.call_method1(py, name, (call.op,)),
