@@ -329,6 +329,8 @@ class Recorder:
             raise symmem.Closed("gone")
         self.calls.append(args)
 
+    reduce_scatter_ptr = all_reduce_ptr
+
 
 def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which addresses go to a device, and that memory is found again, and once more when its group ended."""
@@ -360,6 +362,12 @@ def test_eager_operations_on_devices_are_one_call(monkeypatch: pytest.MonkeyPatc
     again = _device.learn(part, "sum", "0")
     _device.reduce(part, "sum", "0", again, 0, 0, 16, _device.BY_MULTICAST)
     assert made[1].calls[1:] == [(at, 0, 0, 16, code, total, _device.BY_MULTICAST, 77)]
+    # A rank's part, with the same look-up: also where the group ended.
+    _device.scatter(part, "sum", "0", again, out[:8])
+    made[1].closed = True
+    _device.scatter(part, "sum", "0", again, out[:8])
+    scattered = (at, 16, out.data_ptr(), 8, code, total, 77)
+    assert made[1].calls[-1] == scattered and len(made) == 3 and made[2].calls == [scattered]
     with pytest.raises(symmem.Invalid):
         _device.learn(part, "median", "0")
 

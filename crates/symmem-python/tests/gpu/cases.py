@@ -383,7 +383,9 @@ def operations(mem: Any, private: Any) -> None:
         fast.all_reduce_ptr(mem.buffer_ptrs[RANK], 0, private.data_ptr(), COUNT, *codes, code, 0)
     fast.all_reduce_from(private)
     fast.all_reduce_using("two_shot")
-    assert fake.live(fake.LAUNCHES) == launched + 8
+    part = COUNT // WORLD
+    fast.reduce_scatter_ptr(fast.base, part * WORLD, private.data_ptr(), part, *codes, 0)
+    assert fake.live(fake.LAUNCHES) == launched + 9
     fast.sync()
     assert fast.status() is None
     assert fast.plan("out", COUNT)[0] in type(fast).ALGORITHMS
@@ -391,6 +393,9 @@ def operations(mem: Any, private: Any) -> None:
     raises(symmem.Invalid, "in place", lambda: fast.all_reduce_ptr(fast.base, 0, 0, 100, *codes, one_shot, 0))
     raises(symmem.OutOfBounds, "", lambda: fast.all_reduce_ptr(fast.base, 0, 0, COUNT + 1, *codes, 0, 0))
     raises(symmem.OutOfBounds, "", lambda: fast.all_reduce_ptr(fast.base - 4, 0, 0, 1, *codes, 0, 0))
+    beyond = (fast.base - 4, part * WORLD, private.data_ptr(), part)
+    raises(symmem.OutOfBounds, "", lambda: fast.reduce_scatter_ptr(*beyond, *codes, 0))
+    raises(symmem.Invalid, "no element type", lambda: fast.reduce_scatter_ptr(fast.base, 8, 0, 4, 200, 0, 0))
 
 
 def by_the_group(group: Any, symmetric: Any, other: Any) -> None:
